@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// A failure of a lab command. A run with wrong answers fails too, and prints no figures that
-/// somebody could quote.
+/// A failure of a lab command. A run with wrong answers also fails: it prints no figures, so that
+/// nobody quotes them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,15 +17,15 @@ pub enum Error {
     },
     /// An error of the client crate.
     Client(larder_client::Error),
-    /// The options contradict each other or the machine.
+    /// The options contradict each other, or the machine cannot do what they ask for.
     Usage(String),
     /// The server could not be started, stopped or measured.
     Server(String),
-    /// The server answered something wrong; the run is void.
+    /// The server sent a wrong answer, so the run is void.
     Void(String),
 }
 
-/// The result of lab calls.
+/// The result type of the lab's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -1,5 +1,6 @@
 //! Crowds of clients that are slow, rude or greedy. Polite clients beside them must hardly notice:
-//! the server keeps their connections, stores their sets, and they wait not much longer than alone.
+//! the server must keep their connections open, store their sets, and answer almost as fast as
+//! without the crowds.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,14 +14,15 @@ use larder_client::Address;
 use crate::workload::random::Random;
 use crate::{Error, Result};
 
-/// About the largest value with a short key that servers take by default, in bytes.
+/// The largest value that servers take by default with a short key, approximately, in bytes.
 const LARGE: usize = 1_000_000;
-/// Number of values of [`LARGE`] bytes that are requested.
+/// Number of keys with values of [`LARGE`] bytes from which the crowds read.
 const LARGE_KEYS: usize = 8;
-/// Bytes that crowds send or receive per system call. The kernel may not interrupt a system call,
-/// and a polite client on the same processor would wait for the whole of a longer one.
+/// The largest number of bytes that crowds send or receive per system call. The kernel may not
+/// interrupt a system call, so a polite client on the same processor would wait until a longer one
+/// ends.
 const PART: usize = 16 << 10;
-/// The longest time a server may take for one thing that a client waits for.
+/// The longest time for which a client waits for one step of the server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The behaviour of a crowd.
@@ -38,11 +40,11 @@ pub enum Kind {
     Trickle,
     /// Stores and reads values of 10 to 400 KB as fast as it can, and checks each.
     LargeValues,
-    /// Fills the cache with pipelines of sets, and checks each reply.
+    /// Fills the cache with pipelined sets, and checks each reply.
     Fill,
-    /// Sends `flush_all` 1700 times at a time.
+    /// Sends batches of 1700 `flush_all` commands.
     Flush,
-    /// Requests statistics all the time, and has the server keep them for long prefixes.
+    /// Requests statistics continuously, and makes the server keep statistics for long prefixes.
     Stats,
     /// Requests dumps and does not read them.
     Dumps,
@@ -79,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// Returns the number of connections.
+    /// Returns the number of connections in this kind of crowd.
     pub fn connections(self) -> usize {
         match self {
             Kind::HalfSets => 200,
@@ -94,37 +96,37 @@ impl Kind {
     }
 }
 
-/// Shared counts of a crowd's clients.
+/// Counts that the clients of a crowd share.
 #[derive(Debug, Default)]
 struct Seen {
     answers: AtomicU64,
     cut: AtomicU64,
     refused: AtomicU64,
-    /// The error that ended the first connection.
+    /// The error that ended a connection, from the first connection to end with one.
     why: OnceLock<io::Error>,
 }
 
 /// The result of a crowd.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Answers that were read to the end.
+    /// Answers that clients have read completely.
     pub answers: u64,
-    /// Connections that the server closed although their client reads its answers and sends what it
-    /// announces.
+    /// Connections that the server closed although the client read its answers and sent all that it
+    /// announced.
     pub cut: u64,
-    /// Error answers to such clients.
+    /// Error answers to clients that read their answers and send all that they announce.
     pub refused: u64,
-    /// The error that the first such client saw.
+    /// The first error that such a client saw.
     pub why: Option<String>,
 }
 
-/// A crowd at work. Dropping it ends the crowd.
+/// A running crowd. Dropping it ends the crowd.
 #[derive(Debug)]
 pub struct Crowd {
     stop: Arc<AtomicBool>,
     seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
-    /// Connections that are only held open.
+    /// Connections without a thread, which are only held open.
     idle: Vec<TcpStream>,
 }
 
@@ -159,7 +161,7 @@ impl Crowd {
                 Some(act) => {
                     let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
                         let ended = act(&stream, number, &stop, &seen);
-                        // The server must answer a client that behaves until the end.
+                        // The server must serve clients that behave until the crowd ends.
                         if let Err(why) = ended
                             && !stop.load(Relaxed)
                             && behaves(kind)
@@ -205,7 +207,7 @@ impl Drop for Crowd {
 fn connect(address: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // Do not wait for a server that takes no more bytes.
+    // A server may stop taking bytes. The client does not wait for it.
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
 }
@@ -224,8 +226,8 @@ fn store_large(address: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends the first bytes of a client that then only holds its connection. The server may close it
-/// at any point.
+/// Sends the first bytes for a client that afterwards only holds its connection open. The server
+/// may close it at any time.
 fn begin(kind: Kind, mut stream: &TcpStream, number: usize) {
     let part = |bytes: usize| vec![b'p'; bytes];
     let header = |bytes: usize| format!("set {}:{number} 0 0 {bytes}\r\n", kind.name());
@@ -260,12 +262,12 @@ fn active(kind: Kind) -> Option<Act> {
     }
 }
 
-/// Returns true if the server has no reason to close the crowd's connections.
+/// Returns true if the server has no reason to close connections of this kind of crowd.
 fn behaves(kind: Kind) -> bool {
     !matches!(kind, Kind::Trickle | Kind::HalfSets)
 }
 
-/// Sends half of a set, as far as the server takes it, and then nothing.
+/// Sends the first half of a set, as far as the server takes it, and then nothing.
 fn half_set(mut stream: &TcpStream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
     write!(stream, "set half-set:{number} 0 0 {LARGE}\r\n")?;
     let half = vec![b'p'; LARGE / 2];
@@ -342,7 +344,7 @@ fn send(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     bytes.chunks(PART).try_for_each(|part| stream.write_all(part))
 }
 
-/// Sends `pipeline` and reads lines until `count` of them have ended replies.
+/// Sends `pipeline`, then reads lines until `count` replies have ended.
 fn ask(
     stream: &TcpStream,
     replies: &mut impl BufRead,

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM end a measurement but not its report: the figures so far are printed. A
+//! SIGINT and SIGTERM end a measurement early: the command still prints the figures so far. A
 //! second signal ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Relaxed)
 }
 
-/// Handles signals from now on. Must be called before any other thread exists.
+/// Handles signals from now on. Must be called before any other thread is started.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses.
@@ -35,7 +35,7 @@ pub(crate) fn listen() -> Result<()> {
     spawned.map(drop).map_err(|e| Error::io("cannot start a thread", e))
 }
 
-/// Ends the program with the code that shells report after SIGINT.
+/// Ends the program with the exit code that shells report for SIGINT.
 #[expect(clippy::disallowed_methods, reason = "main waits for a server that may not answer")]
 fn end() -> ! {
     std::process::exit(130)

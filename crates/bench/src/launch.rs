@@ -1,4 +1,4 @@
-//! Starts the servers to compare, each on one processor, and stops them.
+//! Starts and stops the servers to compare.
 
 use std::io;
 use std::net::TcpListener;
@@ -13,9 +13,9 @@ use crate::machine::pin_thread;
 use crate::process::Probe;
 use crate::{Error, Result};
 
-/// The longest time until a started server answers.
+/// The longest time that a server may take to answer after its start.
 const START: Duration = Duration::from_secs(20);
-/// The longest time for a server to end when asked.
+/// The longest time that a server may take to end after SIGTERM.
 const STOP: Duration = Duration::from_secs(5);
 
 /// The command-line options that a program understands.
@@ -32,7 +32,7 @@ pub(crate) enum Dialect {
 /// A server program with its extra options.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// The name in tables.
+    /// The name to print in tables.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) dialect: Dialect,
@@ -45,12 +45,13 @@ pub(crate) struct Allowance {
     /// Memory limit in MiB.
     pub(crate) memory: u64,
     pub(crate) threads: usize,
-    /// The processor to pin it to.
+    /// The processor to pin the server to.
     pub(crate) cpu: Option<usize>,
 }
 
 impl Program {
-    /// Returns Larder with a network back-end: this executable unless another is named.
+    /// Returns Larder with the network back-end `io`. The program is `path`, or this executable if
+    /// `path` is `None`.
     pub(crate) fn larder(path: Option<&Path>, io: &str) -> Result<Program> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -65,7 +66,7 @@ impl Program {
         })
     }
 
-    /// Parses a peer, `[NAME=]PATH[ EXTRA…]`. The program's name determines its dialect.
+    /// Parses a peer, `[NAME=]PATH[ EXTRA…]`. The name of its executable determines the dialect.
     pub(crate) fn peer(text: &str) -> Result<Program> {
         let mut words = text.split_ascii_whitespace().map(str::to_owned);
         let first = words.next().ok_or_else(|| Error::usage("a peer needs a path"))?;
@@ -99,11 +100,11 @@ impl Program {
         text.split(' ').map(str::to_owned).chain(self.extra.iter().cloned()).collect()
     }
 
-    /// Starts the program on a free port of the loopback and waits until it answers.
+    /// Starts the program on a free loopback port and waits until it answers.
     ///
     /// # Errors
-    /// Returns [`Error::Server`] if it ends or stays silent; its output is printed above the
-    /// message.
+    /// Returns [`Error::Server`] if the server ends or does not answer. Its output appears above
+    /// the message.
     pub(crate) fn start(&self, allowance: Allowance) -> Result<Running> {
         let port = free_port()?;
         let mut command = Command::new(&self.path);
@@ -118,7 +119,8 @@ impl Program {
     }
 }
 
-/// Starts a process on a processor. A child inherits the processors of the thread that starts it.
+/// Starts a process on a processor. A child process inherits the affinity of the thread that starts
+/// it, so a separate thread is pinned first.
 fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
     let Some(cpu) = cpu else { return command.spawn() };
     thread::scope(|scope| {
@@ -135,12 +137,12 @@ fn free_port() -> Result<u16> {
     bound.map(|address| address.port()).map_err(|e| Error::io("cannot find a free port", e))
 }
 
-/// A started server. Dropping it stops it.
+/// A started server. Dropping it stops the server.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
     pub(crate) address: Address,
-    /// Its reply to `version`.
+    /// The server's reply to `version`.
     pub(crate) version: String,
 }
 
@@ -153,7 +155,7 @@ impl Running {
         Ok(Client::connect_to(&self.address, larder_client::Options::default())?)
     }
 
-    /// Returns a row of `stats` as a number.
+    /// Returns the row `name` of the server's `stats` as a number.
     pub(crate) fn stat(&self, name: &str) -> Result<u64> {
         let rows = self.client()?.stats(None)?;
         let value = rows.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
@@ -178,7 +180,7 @@ impl Running {
         }
     }
 
-    /// Sends SIGTERM, as an operator would. Returns true if the server then ended.
+    /// Sends SIGTERM, as an operator would. Returns true if the server then ended within [`STOP`].
     fn terminate(&mut self) -> bool {
         let Ok(pid) = libc::pid_t::try_from(self.child.id()) else { return false };
         // SAFETY: the call takes numbers. The child was not waited for, so its id is still its own.
@@ -198,7 +200,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.terminate() {
-            // A server that does not end must not disturb the next measurement.
+            // Kills a server that does not end, so that it cannot disturb the next measurement.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

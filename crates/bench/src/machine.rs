@@ -1,4 +1,4 @@
-//! Facts about the machine that belong next to every figure, and control over its processors.
+//! Facts about the machine that are printed with every figure, and control over its processors.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// The machine of a measurement.
+/// The machine on which a measurement ran.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The processor's name.
@@ -24,7 +24,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads the facts. Those that the machine does not reveal are empty or 0.
+    /// Reads the facts about this machine. Unknown facts are empty or 0.
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -49,17 +49,17 @@ impl Machine {
         }
     }
 
-    /// Returns one line for a page of figures.
+    /// Returns the facts in one line, for reports.
     pub fn line(&self) -> String {
         let gigabytes = self.memory as f64 / f64::from(1 << 30);
         format!("{}, {} processors, {gigabytes:.0} GiB, {}", self.cpu, self.cpus, self.kernel)
     }
 }
 
-/// Pins the calling thread, and threads that it starts later, to one processor.
+/// Pins the calling thread to one processor, and with it threads that it starts later.
 ///
 /// # Errors
-/// Returns [`Error::Usage`] if there is no such processor or the process may not use it.
+/// Returns [`Error::Usage`] if the processor does not exist or the process may not use it.
 pub fn pin_thread(cpu: usize) -> Result<()> {
     let limit = 8 * size_of::<libc::cpu_set_t>();
     if cpu >= limit {
@@ -92,8 +92,8 @@ pub(crate) fn take_lowest_priority() -> Result<()> {
     }
 }
 
-/// Raises the limit of open files as far as this process may, for thousands of connections. A
-/// failure shows later, when a connection cannot be opened.
+/// Raises the limit of open files as far as this process may, so that it can open thousands of
+/// connections. A failure shows later, when a connection cannot be opened.
 pub(crate) fn allow_many_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel accesses the local variable only during the calls.

@@ -1,13 +1,15 @@
-//! Plots over time as inline SVG: panels above each other with one time axis. There is no script
-//! and no library, so a report is one file that any browser opens, now and later.
+//! Plots over time as inline SVG: stacked panels that share one time axis. There is no script and
+//! no library, so a report is one file that any browser opens, now and later.
 
 use std::fmt::Write;
 
-/// Space for the labels left of a panel, and the width of the panels.
+/// Space for the labels to the left of a panel.
 const LEFT: f64 = 72.0;
+/// Width of the panels.
 const WIDTH: f64 = 880.0;
-/// Height of a panel, and of the title line above it.
+/// Height of a panel.
 const HEIGHT: f64 = 130.0;
+/// Height of the title line above a panel.
 const TITLE: f64 = 40.0;
 /// Space for the time axis below the last panel.
 const AXIS: f64 = 40.0;
@@ -26,7 +28,7 @@ pub(crate) struct Panel {
 pub(crate) enum Scale {
     /// Starts at 0.
     Linear,
-    /// Powers of ten. Values that are not above 0 are not drawn.
+    /// Shows powers of ten. Values of 0 or less are not drawn.
     Log,
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn svg(panels: &[Panel]) -> String {
     let bottom = panels.len() as f64 * (HEIGHT + TITLE);
     let (width, height) = (LEFT + WIDTH + 24.0, bottom + AXIS);
     let mut out = format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\">\n");
-    // The value of a second is drawn where the second ends.
+    // The value of a second is drawn at the second's end.
     let x = |time: f64| LEFT + WIDTH * time / seconds as f64;
     for tick in linear_ticks(seconds as f64, 10) {
         let at = x(tick);
@@ -86,7 +88,7 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}");
 }
 
-/// Adds a strip per second over all panels that shows its values under the pointer.
+/// Adds one strip per second, across all panels. It shows that second's values under the pointer.
 fn hover(out: &mut String, panels: &[Panel], seconds: usize, bottom: f64, x: &impl Fn(f64) -> f64) {
     let width = WIDTH / seconds as f64;
     for second in 0..seconds {
@@ -170,7 +172,7 @@ impl Panel {
         }
     }
 
-    /// Returns the axis range around all values, in whole steps.
+    /// Returns the axis range that holds all values, in whole steps.
     fn range(&self) -> (f64, f64) {
         let values = || self.lines.iter().flat_map(|line| &line.values).copied();
         let high = values().fold(0.0, f64::max);
@@ -189,7 +191,7 @@ impl Panel {
     }
 }
 
-/// Returns the path of a line. A value without a logarithm leaves a gap.
+/// Returns the path of a line. A value without a logarithm leaves a gap on a logarithmic axis.
 fn path(values: &[f64], scale: Scale, x: &impl Fn(f64) -> f64, y: &impl Fn(f64) -> f64) -> String {
     let mut path = String::new();
     let mut pen = 'M';
@@ -204,7 +206,7 @@ fn path(values: &[f64], scale: Scale, x: &impl Fn(f64) -> f64, y: &impl Fn(f64) 
     path
 }
 
-/// Returns a round step of which about `count` reach `high`.
+/// Returns a round step width, such that about `count` steps reach `high`.
 fn step(high: f64, count: u32) -> f64 {
     let rough = high / f64::from(count);
     let power = 10f64.powf(rough.log10().floor());
@@ -233,7 +235,7 @@ impl Unit {
         };
         let last = steps[steps.len() - 1];
         let (size, name) = *steps.iter().find(|step| value >= step.0).unwrap_or(&last);
-        // Three significant digits are enough.
+        // Shows at most three significant digits.
         let scaled = value / size;
         let decimals = match scaled {
             scaled if scaled >= 100.0 => 0,
@@ -249,7 +251,7 @@ impl Unit {
     }
 }
 
-/// Escapes text between tags.
+/// Escapes text for use between HTML tags.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,5 +1,5 @@
-//! The kernel's figures about the server: processor time to the nanosecond, resident memory, and
-//! which process listens on an address.
+//! The kernel's figures about a server's process: processor time to the nanosecond and resident
+//! memory. Also finds the process that listens on an address.
 
 use std::fs;
 use std::path::Path;
@@ -13,21 +13,21 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Probe {
     pid: u32,
-    /// Measure only threads whose names begin with one of these; all if empty.
+    /// Measure only threads whose names begin with one of these; if empty, all threads.
     threads: &'static [&'static str],
 }
 
-/// Resources at one moment. The difference of two samples is the use in between.
+/// Resource counts at one moment. The difference of two samples is the use between them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Nanoseconds on a processor, for all living threads together.
+    /// Nanoseconds on a processor, summed over all threads that still exist.
     pub cpu_ns: u64,
     /// Nanoseconds for which threads were ready but had no processor; 0 if unknown. A large value
-    /// means that the machine was busy with other work.
+    /// means that other work occupied the machine.
     pub wait_ns: u64,
     /// Resident bytes.
     pub rss: u64,
-    /// Bytes written for the process to devices or to their cache; 0 if unknown.
+    /// Bytes written for the process to devices or to the page cache; 0 if unknown.
     pub written: u64,
 }
 
@@ -42,7 +42,8 @@ impl Probe {
         Probe { pid: std::process::id(), threads: names }
     }
 
-    /// Finds the process that listens on a loopback or wildcard address, if this user may see it.
+    /// Finds the process that listens on a loopback or wildcard address. Returns `None` if this
+    /// user may not see it.
     pub fn of_listener(address: &Address) -> Option<Probe> {
         let inode = match address {
             Address::Tcp(endpoint) => {
@@ -61,7 +62,7 @@ impl Probe {
         self.pid
     }
 
-    /// Reads the counters.
+    /// Reads the process's counters.
     ///
     /// # Errors
     /// Returns [`Error::Server`] if the process has ended.
@@ -77,7 +78,7 @@ impl Probe {
     }
 }
 
-/// Returns the time on a processor and the time waiting for one, in nanoseconds.
+/// Returns the time on a processor and the time waiting for one, both in nanoseconds.
 fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
     let mut sum = (0, 0);
     for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -88,7 +89,7 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
         }
         match schedstat(task.join("schedstat").to_str()?) {
             Some((cpu, wait)) => sum = (sum.0 + cpu, sum.1 + wait),
-            // The thread has ended, or the kernel was built without these statistics.
+            // Either the thread has ended, or the kernel was built without these statistics.
             None if task.exists() && threads.is_empty() => return Some((process_ticks(pid)?, 0)),
             None => {}
         }
@@ -96,17 +97,17 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
     Some(sum)
 }
 
-/// Reads nanoseconds on a processor and nanoseconds waiting for one.
+/// Reads from a `schedstat` file the nanoseconds on a processor and those waiting for one.
 fn schedstat(path: &str) -> Option<(u64, u64)> {
     let text = fs::read_to_string(path).ok()?;
     let mut fields = text.split_ascii_whitespace().map(str::parse);
     Some((fields.next()?.ok()?, fields.next()?.ok()?))
 }
 
-/// Returns user plus system time in nanoseconds, which the kernel counts in coarse clock ticks.
+/// Returns user plus system time in nanoseconds. The kernel counts them in coarse clock ticks.
 fn process_ticks(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain spaces, so the fields are counted from behind it.
+    // The name in parentheses may contain spaces, so the fields are counted from its closing one.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
@@ -121,7 +122,7 @@ fn resident(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// Returns the bytes written. The kernel hides them for processes of other users.
+/// Returns the bytes written by the process. The kernel hides them for processes of other users.
 fn written(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.parse().ok()
@@ -135,7 +136,8 @@ fn listening_inode(port: u16) -> Option<u64> {
     })
 }
 
-/// Parses `sl local remote state … uid timeout inode`. State 0A means listening.
+/// Parses a row of `/proc/net/tcp`: `sl local remote state … uid timeout inode`. State 0A means
+/// that the socket listens.
 fn listening_row(line: &str, port: u16) -> Option<u64> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let local = fields.get(1)?.rsplit_once(':')?.1;
@@ -149,7 +151,7 @@ fn unix_inode(path: &Path) -> Option<u64> {
     let mut fields = text
         .lines()
         .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        // Flag 10000 tells the listening socket from its connections.
+        // Flag 10000 distinguishes the listening socket from its connections.
         .filter(|fields| fields.get(7) == Some(&path) && fields[3] == "00010000");
     fields.next()?.get(6)?.parse().ok()
 }

@@ -1,5 +1,6 @@
-//! Replays a trace against a server: get, and set what was missed. It uses one connection and
-//! batches of different keys. So the server sees the order of the trace, and a run can be repeated.
+//! Replays a trace against a server: gets each key, and sets the keys that were missed. It uses one
+//! connection and batches of different keys, so the server sees the order of the trace, and a run
+//! can be repeated.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
@@ -20,14 +21,14 @@ use crate::{Error, Result};
 pub(crate) struct Replay {
     /// Number of different keys per batch.
     pub(crate) batch: usize,
-    /// Requests per second; `None` is as fast as the server answers. Times to live run in real
-    /// time, so traces with them allow comparisons only at equal rates.
+    /// Requests per second; with `None`, as many as the server answers. Times to live run in real
+    /// time, so a trace that has them gives comparable results only at equal rates.
     pub(crate) rate: Option<f64>,
-    /// Divisor for the sizes of the trace.
+    /// The sizes in the trace are divided by this.
     pub(crate) shrink: usize,
     /// The largest value in bytes; longer ones are cut.
     pub(crate) size_max: usize,
-    /// Number of requests before misses are counted.
+    /// Number of requests at the beginning whose misses are not counted.
     pub(crate) skip: u64,
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct Replay {
 pub(crate) struct Outcome {
     /// Requests in the whole trace.
     pub(crate) requests: u64,
-    /// Requests that count, after the skipped ones.
+    /// Requests after the first `skip`.
     pub(crate) counted: u64,
     /// Misses among the counted requests.
     pub(crate) misses: u64,
@@ -78,7 +79,8 @@ impl Replay {
         let mut access = Access::default();
         loop {
             let more = trace.next(&mut access)?;
-            // A repeated key must see the effect of its first request.
+            // The second request for a key must see the effect of the first, so it begins a new
+            // batch.
             if !more || batch.len() >= self.batch || keys.contains(&access.key) {
                 session.exchange(&batch, self, &mut outcome)?;
                 batch.clear();
@@ -164,8 +166,8 @@ impl Session {
         self.output.extend_from_slice(b"\r\n");
     }
 
-    /// Sends the output and reads `replies` replies. A batch is bounded. A server that stops
-    /// reading while its answers wait causes a time-out here, not a hang.
+    /// Sends the output and reads `replies` replies. A batch has a bounded size. If the server
+    /// stops reading until its answers are read, this function times out instead of hanging.
     fn round_trip(&mut self, replies: usize, answers: &mut Answers<'_>) -> Result<()> {
         let broken = |e| Error::io("the connection broke during the replay", e);
         (&mut &self.stream).write_all(&self.output).map_err(broken)?;
@@ -185,7 +187,8 @@ impl Session {
 /// The largest number of keys per get; some servers refuse longer request lines.
 const KEYS_PER_GET: usize = 50;
 
-/// Marks the keys of a batch that were found. Servers answer in the order of the request.
+/// Collects the answers to a batch and marks the keys that were found. Servers answer in the order
+/// of the request.
 struct Answers<'a> {
     batch: &'a [Access],
     found: Vec<bool>,
@@ -223,8 +226,8 @@ impl Sink for Answers<'_> {
                 self.found[self.next + offset] = true;
                 self.next += offset + 1;
                 let wanted = rest[offset].size;
-                // A trace may later give a key another size; then the stored value still has the
-                // old one.
+                // A later request in the trace may give a key another size. Until it is stored
+                // again, the value keeps its old size.
                 if length > wanted && wanted == 0 {
                     self.wrong.get_or_insert_with(|| format!("{length} bytes instead of none"));
                 }
@@ -272,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A memcached that stores all values except those above 100 bytes.
+    /// Starts a server that stores all values up to 100 bytes and refuses longer ones.
     fn tiny_server() -> (Address, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());

@@ -1,5 +1,5 @@
-//! A server inside the lab's process that only sends replies. It shows the cost of sockets on this
-//! machine.
+//! A server in the lab's own process that only sends replies. Its cost is the cost of sockets on
+//! this machine.
 
 #[cfg(test)]
 mod cost;
@@ -25,14 +25,16 @@ use crate::{Error, Result};
 use reads::Reads;
 use service::NullService;
 
-/// Name prefixes of the responder's threads and of the kernel's helper threads for its rings.
+/// Name prefixes of the responder's threads, and of the threads that the kernel starts for its
+/// rings.
 const THREADS: &[&str] = &["responder-", "iou-wrk-"];
 
-/// Number of device blocks that are sampled before use, and their size in bytes.
+/// Number of blocks of the device that are sampled before it is used.
 const SAMPLES: u64 = 256;
+/// Size of a sampled block in bytes.
 const BLOCK: u64 = 4096;
 
-/// A running responder. Dropping it stops it.
+/// A running responder. Dropping it stops the responder.
 #[derive(Debug)]
 pub(crate) struct Responder {
     _running: Running,
@@ -70,8 +72,9 @@ fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-/// Returns the number of sampled blocks that did not come from the device, or `None` if the kernel
-/// does not tell. A file system answers reads of allocated but unwritten space without the device.
+/// Returns the number of sampled blocks that were not read from the device, or `None` if the kernel
+/// does not tell. If space was allocated but never written, a file system answers reads of it
+/// without the device.
 fn hidden_blocks(path: &Path, size: u64) -> Option<u64> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
     let before = bytes_from_devices()?;
@@ -92,12 +95,14 @@ fn bytes_from_devices() -> Option<u64> {
 }
 
 impl Responder {
-    /// Starts one thread that answers gets with values of `value_size` bytes, on `cpu` if given.
+    /// Starts one thread that answers gets with values of `value_size` bytes. Pins it to `cpu`, if
+    /// given.
     pub(crate) fn start(io: &str, cpu: Option<usize>, value_size: usize) -> Result<Responder> {
         Responder::start_on(io, cpu, value_size, 1, None)
     }
 
-    /// Like [`Responder::start`], but with several threads, and a device that is read for each key.
+    /// Like [`Responder::start`], but with several threads. With a device, they read it for each
+    /// key.
     pub(crate) fn start_on(
         io: &str,
         cpu: Option<usize>,
@@ -116,7 +121,7 @@ impl Responder {
             ..Options::default()
         };
         let running = thread::scope(|scope| {
-            // The responder's threads inherit the processor of the thread that starts them.
+            // The responder's threads inherit the affinity of the thread that starts them.
             let start = scope.spawn(move || {
                 cpu.map_or(Ok(()), pin_thread)?;
                 Running::start(options, threads, value_size, device)
@@ -128,7 +133,7 @@ impl Responder {
     }
 }
 
-/// The responder's threads. Dropping it ends them.
+/// The responder's threads. Dropping this ends them.
 #[derive(Debug)]
 struct Running {
     control: Control,
@@ -165,7 +170,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.control.shut_down(Duration::ZERO);
         for thread in self.threads.drain(..) {
-            // The results of a run do not depend on how its threads end.
+            // A run's results do not depend on how its threads end, so a panic is ignored.
             let _ = thread.join();
         }
     }

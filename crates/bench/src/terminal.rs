@@ -1,6 +1,6 @@
-//! Output for the person who started the program. The macros of the standard library panic when the
-//! output cannot be written (a full disk, a pipe without a reader). A panic would replace the exit
-//! code that tells what happened.
+//! Output for the person who runs the program. The macros of the standard library panic if the
+//! output cannot be written (full disk, pipe without a reader). A panic would replace the exit code
+//! that tells the result of the run.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Writes to the standard output. A failure is remembered for [`lost`].
+/// Writes to the standard output. [`lost`] reports a failure later.
 pub fn say(text: fmt::Arguments<'_>) {
     let written = io::stdout().lock().write_fmt(text).and_then(|()| io::stdout().flush());
-    // A reader that closed the pipe wants no more.
+    // A closed pipe is no failure: its reader wants no more output.
     if written.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
         LOST.store(true, Relaxed);
     }
 }
 
-/// Writes to the standard error output, if possible.
+/// Writes to the standard error output. Ignores failures.
 pub fn complain(text: fmt::Arguments<'_>) {
-    // If this fails, there is nobody to tell.
+    // There is nowhere else to report a failure.
     let _ = io::stderr().lock().write_fmt(text);
 }
 

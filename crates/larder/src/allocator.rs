@@ -1,12 +1,13 @@
-//! The allocator's part of the memory budget. Items and the index lie in mappings of their own. The
-//! rest is connection buffers: freed ones must return to the system, or the process would be larger
-//! than what it has charged to the budget.
+//! Settings of the C library's allocator, which supplies the part of the memory budget that
+//! connection buffers use. Items and the index have separate mappings. Freed buffers must return to
+//! the system; otherwise the process would occupy more memory than it has charged to the budget.
 
-/// Smallest allocation that gets its own mapping, in bytes.
+/// Size in bytes from which an allocation gets a separate mapping.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_MAPPING: i32 = 64 << 10;
 
-/// Makes freed large buffers return to the system. Must be called before any thread starts.
+/// Makes large buffers return to the system when they are freed. Must be called before any thread
+/// starts.
 pub(crate) fn give_back_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `mallopt` only changes settings of the C library's allocator, and no other thread

@@ -1,5 +1,5 @@
-//! `larder ctl`: small operations on a running server, Larder or any other that speaks
-//! memcached's text protocol. Meant for health checks of containers and for people.
+//! `larder ctl`: small operations on a running server, which may be Larder or any other that
+//! understands memcached's text protocol. For health checks of containers, and for people.
 
 use larder_bench::say;
 use std::time::Duration;
@@ -139,7 +139,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
 
 /// Default time limit for growing a device.
 const GROWING: Duration = Duration::from_secs(60);
-/// Interval between two looks at a drain.
+/// Interval between two queries for the progress of a drain.
 const LOOK: Duration = Duration::from_millis(500);
 
 fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
@@ -181,7 +181,7 @@ fn grow(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends a command that the server answers with OK or with the reason for a refusal.
+/// Sends a command to which the server replies with OK or with the reason for a refusal.
 fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
     client.send_raw(command.as_bytes())?;
     match client.read_line()? {
@@ -195,7 +195,7 @@ fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
     }
 }
 
-/// Returns the state and the number of partitions of a device's lane.
+/// Returns the state of a device's lane, and the number of its partitions.
 fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>, Error> {
     let stats = client.stats(None)?;
     let is_it = |(name, value): &&(String, String)| {
@@ -211,7 +211,7 @@ fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>
     Ok(Some((value("state"), value("partitions"))))
 }
 
-/// Returns the value of an argument that only some operations have.
+/// Returns the value of an argument that not every operation has.
 fn text_of<'m>(matches: &'m ArgMatches, name: &str) -> Option<&'m str> {
     matches.get_one::<String>(name).map(String::as_str)
 }

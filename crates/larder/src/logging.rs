@@ -1,5 +1,6 @@
-//! Log lines on the standard error output or in a file: one event per line, UTC, `key=value` pairs
-//! or JSON. `event` names what happened and never changes; the other fields give the details.
+//! Log lines on the standard error output or in a file. Each line is one event, with the time in
+//! UTC, as `key=value` pairs or JSON. The field `event` names the event and has a fixed text; the
+//! other fields give the details.
 
 use std::fmt::{self, Write};
 use std::fs::File;
@@ -39,12 +40,12 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file, and creates it if it is missing.
+    /// Opens the log file, and creates it if it is missing.
     ///
     /// # Errors
     /// Returns errors of the file system.
     pub(crate) fn open(path: &Path) -> io::Result<LogFile> {
-        // The working directory may change when the server goes to the background.
+        // The working directory may change later, when the server goes to the background.
         let path = std::path::absolute(path)?;
         let file = Mutex::new(Self::append(&path)?);
         Ok(LogFile { path, file })
@@ -54,8 +55,8 @@ impl LogFile {
         File::options().append(true).create(true).open(path)
     }
 
-    /// Opens the file that is at the path now, after the old one was moved away. On failure, lines
-    /// still go to the old file.
+    /// Opens the file that is at the path now, after log rotation has moved the old one away. If
+    /// that fails, lines still go to the old file.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -70,12 +71,12 @@ impl LogFile {
     }
 }
 
-/// Receives the lines. Never fails, because a failed write must not end the server.
+/// Writes the lines. Never fails, because a failed write must not end the server.
 struct Output(Option<Arc<LogFile>>);
 
 impl io::Write for Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // If the disk is full or the reader is gone, the line is lost.
+        // If the disk is full or nothing reads the pipe, the line is lost.
         let _ = match &self.0 {
             Some(file) => file.lock().write_all(line),
             None => io::stderr().lock().write_all(line),
@@ -88,14 +89,14 @@ impl io::Write for Output {
     }
 }
 
-/// Starts logging. Must be called once; the returned function changes the level.
+/// Starts logging. Must be called only once. The returned function changes the level.
 pub(crate) fn start(level: LogLevel, format: LogFormat, file: Option<Arc<LogFile>>) -> SetLevel {
     let (filter, handle) = reload::Layer::new(filter(level));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { format })
         .with_writer(move || Output(file.clone()));
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
-    // Fails only if a subscriber exists, and a process starts logging once.
+    // Fails only if a subscriber is already set, and a process starts logging only once.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Box::new(move |level| {
         // Fails only if the subscriber is gone.

@@ -14,11 +14,11 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use larder_server::settings::{self, Environment, Flavor, MEMCACHED_VERSION, memcached_help};
 
-/// Exit code: failed while running.
+/// Exit code: the command failed while it ran.
 const FAILED: u8 = 1;
 /// Exit code: the command line, the environment or the configuration file is wrong.
 const USAGE: u8 = 2;
-/// Exit code: could not start.
+/// Exit code: the server or the command could not start.
 const NOT_STARTED: u8 = 3;
 
 fn main() -> ExitCode {
@@ -68,13 +68,13 @@ fn command() -> Command {
 
 /// Prints the parser's message. A request for help is not an error.
 fn explain(error: &clap::Error) -> ExitCode {
-    // If the terminal is gone, there is nobody to tell.
+    // If the message cannot be printed, there is nowhere else to report it.
     let _ = error.print();
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
 
-/// Returns true if the program was started through a link named `memcached`. memcached's test
-/// harness asks for the name of debug builds, `memcached-debug`.
+/// Returns true if the program was started through a link named `memcached`, or `memcached-debug`,
+/// the name that memcached's tests use for debug builds.
 fn is_memcached(arguments: &[OsString]) -> bool {
     let program = arguments.first().map(Path::new).and_then(Path::file_name);
     program.is_some_and(|name| name == "memcached" || name == "memcached-debug")
@@ -101,7 +101,7 @@ fn memcached(arguments: &[OsString]) -> ExitCode {
     said()
 }
 
-/// Returns the exit code after a successful command; output that could not be written is a failure.
+/// Returns the exit code after a successful command. Output that could not be written is a failure.
 fn said() -> ExitCode {
     match terminal::lost() {
         false => ExitCode::SUCCESS,
@@ -113,7 +113,7 @@ fn said() -> ExitCode {
 }
 
 fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
-    // Owned copies, because the thread that reloads the settings keeps them.
+    // The thread that reloads the settings keeps these values, so they are owned copies.
     let (matches, environment) = (matches.clone(), Environment::of_process());
     let load = move || settings::from_matches(flavor, &matches, &environment);
     match load() {

@@ -1,5 +1,6 @@
-//! `larder serve`: runs a server in this process, from start to stop. The order matters: the
-//! process goes to the background and blocks signals before it creates its first thread.
+//! `larder serve`: runs a server in this process, from start to stop. The order of the steps
+//! matters: the process must go to the background and block signals before it creates its first
+//! thread.
 
 use larder_bench::complain;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use tracing::{error, info, warn};
 use crate::logging::{self, LogFile};
 use crate::{FAILED, NOT_STARTED};
 
-/// Serves until a signal or a client asks for a stop. `load` reads the settings again.
+/// Serves until a signal or a client requests a stop. `load` reads the settings again for a reload.
 pub(crate) fn run(
     settings: Settings,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
@@ -69,7 +70,7 @@ pub(crate) fn run(
         return ExitCode::from(NOT_STARTED);
     }
     notifier.ready("serving");
-    // This is the only place that sets it, so it cannot be set already.
+    // Only this line sets `running`, so it is still unset here.
     let _ = start.running.set((server.stopper(), server.reloader()));
     let reason = server.wait();
     info!(event = "stopping", reason);
@@ -96,13 +97,13 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// How far the start has come, shared with the thread that handles signals.
+/// The progress of the start, shared with the thread that handles signals.
 #[derive(Default)]
 struct Start {
-    /// Whether clients may have been served. A stop signal that finds it false ends the process
-    /// while it holds the lock, so that no client is served in between.
+    /// True if clients may have been served. If a stop signal finds false, it ends the process
+    /// while it holds this lock, so that no client can be served in between.
     serving: Mutex<bool>,
-    /// Set when the start has ended.
+    /// Set once the start is complete.
     running: OnceLock<(Stopper, Reloader)>,
 }
 
@@ -113,8 +114,8 @@ impl Start {
 }
 
 /// Handles signals on its own thread until the process ends. A stop signal before the first client
-/// is served ends the process at once: nothing was acknowledged yet, and recovery can be
-/// interrupted at any point. Later signals take effect when the start has ended.
+/// is served ends the process at once: nothing was acknowledged yet, and recovery may be
+/// interrupted at any point. Signals after that take effect once the start is complete.
 fn listen(
     signals: Signals,
     start: Arc<Start>,
@@ -134,8 +135,8 @@ fn listen(
             match (signal, start.running.get()) {
                 (Signal::Reload, Some((_, reloader))) => reload(reloader, &*load),
                 (Signal::Reload, None) => {
-                    // One reload covers all signals until then: it reads the settings once the
-                    // server runs.
+                    // One reload serves all reload signals during the start: it reads the settings
+                    // once the server runs.
                     if !std::mem::replace(&mut owes_reload, true) {
                         let (start, load) = (Arc::clone(&start), Arc::clone(&load));
                         spawn("reload", move || reload(&start.running.wait().1, &*load));
@@ -165,7 +166,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Ends a process that has served no client yet.
+/// Ends the process during its start, before it has served a client.
 #[expect(clippy::disallowed_methods, reason = "main waits for the start, which is to be cut off")]
 fn end_start(signal: &str) -> ! {
     info!(event = "stopped", reason = format!("{signal} during the start"));

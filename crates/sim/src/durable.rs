@@ -1,9 +1,10 @@
 //! A world with a store: random operations, commits, cleaning, failing devices, and crashes at any
-//! write to a device. After every restart everything acknowledged must be there. Nothing deleted
-//! may come back. No client may have read what a crash took back.
+//! write to a device. After every restart, everything acknowledged must be there, and nothing
+//! deleted may come back. No client may have read anything that the crash took back.
 //!
-//! One thread does everything, except that a commit may run on a second thread. Then either that
-//! thread waits inside the device, or this one waits for it: the two never run at the same time.
+//! One thread does everything, except that a commit may run on a second thread. The two never run
+//! at the same time: either the second thread waits inside the device, or the first one waits for
+//! the second.
 
 mod anomaly;
 mod growth;
@@ -35,26 +36,26 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The number of turns after which a waiting call counts as stuck.
+/// The number of turns after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Salt of the seed that decides which worlds may have several devices. Chosen so that the seeds
-/// named in tests still have one, as they did before this feature.
+/// Salt of the seed that decides which worlds may have several devices. It is chosen so that the
+/// seeds named in tests still give one device, as before there were several.
 const SEVERAL: u64 = 0x1ae40;
 
-/// Salt of the seed that decides in which worlds lanes have a lower device. Chosen so that the
-/// seeds that tests name for other reasons have none, as they did before this feature.
+/// Salt of the seed that decides in which worlds lanes have a lower device. It is chosen so that
+/// the seeds that tests name for other reasons give none, as before there were lower devices.
 const TIERS: u64 = 0x71eab;
 
-/// Salt of the seed that decides in which worlds devices grow while in use. Chosen so that the
-/// seeds that tests name for other reasons have no growth, as they did before this feature.
+/// Salt of the seed that decides in which worlds devices grow while in use. It is chosen so that
+/// the seeds that tests name for other reasons give no growth, as before devices could grow.
 const GROWS: u64 = 0x96920;
 
 /// Salt of the seed that decides when early writes happen.
 const EARLY: u64 = 0xea417;
 
 /// Salt of the seed that decides which worlds have keys that the index cannot tell apart, and
-/// delete what they have just set. Chosen so that the seeds named in tests do not.
+/// delete items that they have just set. It is chosen so that the seeds named in tests do not.
 const TWINS: u64 = 0x7472b;
 /// The number of names searched for such keys; this many contain several pairs.
 const NAMES: u64 = 200_000;
@@ -76,15 +77,15 @@ fn find_twins(session: &Session) -> Vec<Vec<u8>> {
 pub struct DurableWorld {
     random: Random,
     machine: Machine,
-    /// Devices may come and go, and keys move between them.
+    /// True if devices may come and go, and keys move between them.
     several: bool,
-    /// Devices may grow while in use.
+    /// True if devices may grow while in use.
     grows: bool,
-    /// A lost device. It may turn up again.
+    /// A device that was lost. It may turn up again.
     gone: Option<Part>,
-    /// A device is lost at the next restart.
+    /// True if a device is lost at the next restart.
     loses: bool,
-    /// The keys lost with it.
+    /// The keys that were lost with a device.
     lost: HashMap<Vec<u8>, Lost>,
     engine: Arc<Engine>,
     cleaner: ManualCleaner,
@@ -100,20 +101,21 @@ pub struct DurableWorld {
     restarts: u64,
     /// A commit whose thread waits inside a device.
     flight: Option<Flight>,
-    /// A slow reader holds an item: memory may not come back before it has finished.
+    /// True if a slow reader holds an item: memory may not be freed before the reader has finished.
     reading: bool,
-    /// A restart is being checked: the model's commits are still those of the previous life.
+    /// True while a restart is checked: the commits in the model are then those of the previous
+    /// life.
     restarting: bool,
-    /// Calls do not wait for space.
+    /// True if calls are refused instead of waiting for space.
     hurry: bool,
     /// The number of failed reads when this step began.
     failed_reads: u64,
-    /// The number of failed writes and syncs when it was last checked.
+    /// The number of failed writes and syncs at the last check.
     failed_changes: u64,
-    /// The process ended without a power loss since: everything written is there.
+    /// True if no power loss has followed the end of the process: everything written is there.
     keeps_written: bool,
-    /// Random numbers for early writes, kept apart so that worlds in sync mode do not depend on
-    /// them.
+    /// Random numbers for early writes. They are separate, so that early writes do not change
+    /// worlds in sync mode.
     early: Random,
     anomaly: anomaly::Armed,
     seen: Seen,
@@ -124,17 +126,17 @@ struct Flight {
     lane: usize,
     device: Arc<SimDevice>,
     committer: JoinHandle<bool>,
-    /// True if it waits before its first write, false if in its sync.
+    /// True if the commit waits before its first write; false if it waits in its sync.
     writes: bool,
 }
 
 type Check = Result<(), String>;
 
 impl DurableWorld {
-    /// Runs a whole plan and returns what happened in the world.
+    /// Runs a whole plan. Returns counts of what happened in the world.
     ///
     /// # Errors
-    /// The first violation.
+    /// Returns the first violation.
     pub fn run(plan: Plan) -> Result<Seen, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world = DurableWorld::new(plan.seed, None).map_err(|what| fail(0, what))?;
@@ -154,7 +156,7 @@ impl DurableWorld {
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
         let mut machine = Machine::new(device, [random.bits(), random.bits(), random.bits()]);
-        // Drawn from a separate generator, so that worlds with one device do not depend on it.
+        // Drawn from a separate generator, so that worlds with one device stay the same.
         let mut others = Random::new(seed ^ SEVERAL);
         let several = others.one_in(2);
         for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
@@ -256,10 +258,10 @@ impl DurableWorld {
             self.try_early_writes()?;
         }
         let done = self.act();
-        // Without sessions, a restart has just failed.
+        // If there are no sessions, a restart has just failed.
         if self.machine.is_stopped() && !self.sessions.is_empty() {
-            // No client receives the answers of a machine without power. A process that is killed
-            // during a commit leaves everything that it has written.
+            // Without power, no client receives an answer. A process that is killed instead leaves
+            // everything that it has written, even in the middle of a commit.
             return if self.random.one_in(2) { self.kill() } else { self.crash() };
         }
         done
@@ -304,7 +306,7 @@ impl DurableWorld {
         match self.random.below(1000) {
             0..=14 => {
                 self.advance_clock();
-                // Sometimes, without drawing a random number for it.
+                // The clock decides, so that this draws no random number.
                 if self.now.is_multiple_of(4) { self.check_scan() } else { Ok(()) }
             }
             15..=45 => {
@@ -353,13 +355,13 @@ impl DurableWorld {
     fn clean(&mut self) {
         self.turn();
         if self.engine.staged_maps() > 0 && self.random.one_in(2) {
-            // A dead map that is written too early is noticed only if the power fails before the
+            // A dead map that is written too early does harm only if the power fails before the
             // deaths in it are durable.
             self.plan_power_loss_within(6);
         }
     }
 
-    /// Commits, and settles the histories by the state of every commit.
+    /// Commits all lanes, then updates the model.
     fn commit(&mut self) -> Check {
         self.land()?;
         self.engine.commit();
@@ -383,7 +385,7 @@ impl DurableWorld {
         );
     }
 
-    /// Repeats a call until it no longer waits; returns `None` if it was refused.
+    /// Repeats a call until it no longer waits. Returns `None` if it was refused.
     fn finish<T>(
         &mut self,
         mut call: impl FnMut(&Session) -> Outcome<T>,
@@ -416,15 +418,17 @@ impl DurableWorld {
         Err(format!("a call waits for ever: {lanes:?}, {stats:?}"))
     }
 
-    /// Checks a refused call: correct only if a device fails or the engine does not evict.
+    /// Checks a refusal of a call that needs space: correct only if a device fails or the engine
+    /// does not evict.
     fn refused(&mut self, what: &str, key: &[u8]) -> Check {
         if self.evicts() { self.not_refused(what, key) } else { Ok(()) }
     }
 
-    /// Checks a refused call that finds space even in a full store: correct only if a device fails.
+    /// Checks a refusal of a call that finds space even in a full store: correct only if a device
+    /// fails.
     fn not_refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
-        // An unreadable record is not lost, so nothing may replace it.
+        // An unreadable record is not lost, so the engine must not replace it.
         let unreadable = self.machine.failed_reads() != self.failed_reads;
         if self.engine.health() != Health::Good || unreadable || !waits {
             return Ok(());

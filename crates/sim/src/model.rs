@@ -1,4 +1,4 @@
-//! The plain map that an engine is compared with: memcached's rules in their simplest form.
+//! The plain map with which an engine is compared: memcached's rules in their simplest form.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use std::collections::HashMap;
 pub(crate) struct Entry {
     pub(crate) value: Vec<u8>,
     pub(crate) flags: u32,
-    /// Unix seconds; `None` for never.
+    /// Unix seconds at which the item expires; `None` for never.
     pub(crate) expiry: Option<u32>,
-    /// As the engine reported it.
+    /// The cas id that the engine returned.
     pub(crate) cas: u64,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Returns the live item.
+    /// Returns the item that a client would see.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entries.get(key)?;
         entry.expiry.is_none_or(|at| at > self.now).then_some(entry)
@@ -56,7 +56,7 @@ impl Model {
         }
     }
 
-    /// Returns all live items in a fixed order.
+    /// Returns all items that clients would see, ordered by key.
     pub(crate) fn live(&self) -> Vec<(Vec<u8>, Entry)> {
         let live = |(key, entry): (&Vec<u8>, &Entry)| {
             self.get(key).is_some().then(|| (key.clone(), entry.clone()))
@@ -66,8 +66,8 @@ impl Model {
         all
     }
 
-    /// Returns the next value of a counter by memcached's rules; `None` if the text is not a
-    /// number.
+    /// Returns the next value of a counter by memcached's rules, as a number and as text. Returns
+    /// `None` if `text` is not a number.
     pub(crate) fn counted(text: &[u8], decrement: bool, delta: u64) -> Option<(u64, Vec<u8>)> {
         let number: u64 = std::str::from_utf8(text).ok()?.trim_end_matches(' ').parse().ok()?;
         let number =

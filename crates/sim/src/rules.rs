@@ -1,4 +1,4 @@
-//! Breaks the rules that keep data, one at a time, to check that the worlds notice.
+//! Breaks the rules that protect data, one at a time, to check that the worlds detect each.
 
 use crate::Worlds;
 use larder_engine::rule::Rule;
@@ -8,20 +8,22 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Operations per world: enough to fill memory in some worlds, few enough for many worlds a minute.
+/// Operations per world: enough to fill memory in some worlds, and few enough to run many worlds
+/// per minute.
 const STEPS: u64 = 1500;
-/// Operations per world with several threads; these need more to interfere with each other.
+/// Operations per world with several threads. These worlds need more until the threads interfere
+/// with each other.
 const STEPS_OF_THREADS: u64 = 15_000;
-/// Rules that only one world in several hundred detects, each with the number of worlds to skip.
-/// The skipped range ends shortly before the world that last detected the rule.
+/// Rules that only one world in several hundred detects. For each, the number of worlds to skip:
+/// the search begins shortly before the world that last detected it.
 const RARE: [(Rule, u64); 1] = [(Rule::MapsWaitForOlder, 1255)];
-/// The time for which the same worlds must agree with no rule broken, in seconds.
+/// The time in seconds for which the same worlds must find nothing while no rule is broken.
 const CONTROL_SECONDS: u64 = 10;
 
 /// The seed of the running world, for the panic message.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// Runs what `--break what` asks for.
+/// Runs the search that `--break what` requests.
 pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let number = what.parse().ok().and_then(|number: usize| number.checked_sub(1));
     match (what, number.and_then(|at| Rule::ALL.get(at))) {
@@ -44,7 +46,8 @@ pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCo
     }
 }
 
-/// Runs worlds until one disagrees. A disagreement is a failure, with or without a broken rule.
+/// Runs worlds until one finds a disagreement. Finding one is a failure, whether or not a rule is
+/// broken.
 #[expect(clippy::disallowed_methods, reason = "a search has a time limit; no world knows of it")]
 fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let steps = if matches!(worlds, Worlds::Threads) { STEPS_OF_THREADS } else { STEPS };
@@ -73,8 +76,8 @@ fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Breaks each rule in a separate process. Succeeds if each one is detected and the control run
-/// finds nothing.
+/// Breaks each rule in a separate process. Succeeds if every broken rule is detected and a run
+/// without broken rules finds nothing.
 fn all(from: u64, seconds: u64) -> ExitCode {
     let Ok(program) = std::env::current_exe() else { return ExitCode::from(2) };
     let search = |what: &str, from: u64, seconds: u64| {

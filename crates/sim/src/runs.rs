@@ -1,4 +1,4 @@
-//! Runs many worlds, on several threads if asked.
+//! Runs many worlds, on several threads if requested.
 
 use crate::Worlds;
 use sim::{Plan, Seen};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 /// Interval between progress reports of a long run.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// Which worlds to run.
+/// The worlds to run.
 pub(crate) struct Runs {
     pub(crate) worlds: Worlds,
     pub(crate) seeds: Range<u64>,
     pub(crate) steps: u64,
     pub(crate) jobs: u64,
-    /// The number of disagreements after which no more worlds start.
+    /// The number of disagreements after which no more worlds are started.
     pub(crate) stop_after: u64,
 }
 
 impl Runs {
-    /// Runs the worlds. Reports progress on stderr and the totals at the end.
+    /// Runs the worlds. Reports progress on the standard error output, and the totals at the end.
     #[expect(clippy::disallowed_methods, reason = "says how long a run has taken; no world knows")]
     pub(crate) fn run(self) -> ExitCode {
         let Runs { worlds, seeds, steps, jobs, stop_after } = self;

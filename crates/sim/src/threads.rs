@@ -1,11 +1,12 @@
-//! A world in which everything runs at once. Each worker, the committer, the cleaner and the
+//! A world in which everything runs concurrently. Each worker, the committer, the cleaner and the
 //! readers have their own threads. Devices are slow for a while, hang or fail, until the power
-//! fails or the process is killed, several times over. The seed decides the load and the faults.
-//! The machine decides the order in which threads run, so a failing seed may need several tries.
+//! fails or the process is killed; this repeats several times. The seed decides the load and the
+//! faults. The machine decides the order in which threads run, so a failing seed may have to be run
+//! several times.
 //!
-//! Each worker knows what its own keys hold; all workers share the counters. After a restart
-//! everything that was durable must be there, or something newer, and nothing older. While the
-//! world runs, every answer is exactly right, however long a device hangs.
+//! Each worker knows what its own keys hold; all workers share the counters. After a restart, each
+//! key must have its last durable state or a newer one. While the world runs, every answer must be
+//! exactly right, however long a device hangs.
 
 mod history;
 mod worker;
@@ -27,18 +28,18 @@ use worker::Worker;
 const WORKERS: usize = 4;
 /// The number of lives of a store in one world.
 const LIVES: u64 = 3;
-/// Salt of the seed, so that a threaded world differs from other worlds with the same seed.
+/// Salt of the seed, so that a world with threads differs from other worlds with the same seed.
 const THREADED: u64 = 0x7412_EAD5;
 
-/// State shared by all threads of a life.
+/// State that all threads of one life share.
 struct Shared {
     engine: Arc<Engine>,
-    /// The machine is about to stop: no thread starts anything new.
+    /// True when the machine is about to stop: no thread starts anything new.
     stopping: AtomicBool,
     now: AtomicU32,
     /// The number of answered operations.
     done: AtomicU64,
-    /// Device calls may fail for reasons other than the end of the life.
+    /// True while device calls may fail for reasons other than the end of the life.
     faulty: AtomicBool,
     evicts: bool,
     syncs: bool,
@@ -57,7 +58,7 @@ impl Shared {
     }
 }
 
-/// A store that outlives its engines, and what is known about it.
+/// A store that outlives its engines, and the facts known about it.
 pub struct ThreadedWorld {
     random: Random,
     options: Options,
@@ -69,10 +70,10 @@ pub struct ThreadedWorld {
 }
 
 impl ThreadedWorld {
-    /// Runs a whole plan; `steps` is the number of operations of all workers per life.
+    /// Runs a whole plan. `plan.steps` is the number of operations per life, over all workers.
     ///
     /// # Errors
-    /// The first violation.
+    /// Returns the first violation.
     pub fn run(plan: Plan) -> Result<(), Failure> {
         let mut world = ThreadedWorld::new(plan.seed);
         for life in 0..LIVES {
@@ -184,8 +185,8 @@ impl ThreadedWorld {
     }
 }
 
-/// Lets time pass and makes devices slow or faulty until enough operations are done. Then stops the
-/// machine.
+/// Lets time pass and makes devices slow or faulty, until the workers have done enough operations.
+/// Then stops the machine.
 fn disturb(
     shared: &Shared,
     random: &mut Random,
@@ -233,7 +234,7 @@ fn disturb(
         }
     }
     shared.faulty.store(true, Relaxed);
-    // Stops each device during a write, if there still are writes.
+    // Stops each device during one of its next writes or syncs, if there are any.
     for device in &all {
         device.stop_at(device.counts().changes() + 1 + random.below(20));
     }

@@ -1,4 +1,5 @@
-//! One world: random operations on an engine and on the model, compared after each operation.
+//! A world in memory: random operations on an engine and on the model, compared after each
+//! operation.
 
 use crate::model::{Entry, Model};
 use larder_disk::Random;
@@ -20,14 +21,14 @@ pub struct Plan {
     pub steps: u64,
 }
 
-/// A difference, and where it appeared.
+/// A difference between engine and model.
 #[derive(Debug)]
 pub struct Failure {
-    /// The seed that replays it.
+    /// The seed with which the failure can be repeated.
     pub seed: u64,
-    /// The operation at which it appeared.
+    /// The operation at which the difference appeared.
     pub step: u64,
-    /// What differed.
+    /// A description of the difference.
     pub what: String,
 }
 
@@ -47,7 +48,7 @@ pub struct World {
     keys: u64,
     value_max: u64,
     evicts: bool,
-    /// The number of items missed so far because the engine evicts.
+    /// The number of items missed so far, which the engine must have evicted.
     missed: u64,
 }
 
@@ -66,7 +67,7 @@ impl World {
     /// Runs a whole plan.
     ///
     /// # Errors
-    /// The first difference between engine and model.
+    /// Returns the first difference between engine and model.
     pub fn run(plan: Plan) -> Result<(), Failure> {
         let mut world = World::new(plan.seed);
         for step in 0..plan.steps {
@@ -126,7 +127,8 @@ impl World {
             _ => self.get()?,
         }
         let stats = self.engine.stats();
-        // An index page is charged when it is needed, and the next cleaning frees memory for it.
+        // The engine charges an index page at once, and frees memory for it only in the next
+        // cleaning.
         if stats.memory_used > stats.memory_limit + (256 << 10) {
             return Err(format!("over budget: {stats:?}"));
         }
@@ -152,8 +154,8 @@ impl World {
         self.random.below(self.sessions.len() as u64) as usize
     }
 
-    /// Repeats a call until the engine has found space, cleaning in between as the cleaner thread
-    /// would. Settles the model before each attempt, because the key itself may be evicted. Returns
+    /// Repeats a call until the engine finds space. Cleans in between, as the cleaner thread would.
+    /// Before each attempt, calls `settle`, because the key itself may have been evicted. Returns
     /// `None` if the engine refused the call and changed nothing.
     fn finish<T>(
         &mut self,
@@ -187,7 +189,7 @@ impl World {
     }
 
     /// Accepts that the engine lacks an item of the model. That is correct only if the engine
-    /// evicts, and only for as many items as it reports.
+    /// evicts, and only for as many items as it reports as evicted.
     fn forgive_miss(&mut self, key: &[u8]) -> Check {
         if self.model.remove(key) {
             self.missed += 1;
@@ -200,8 +202,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes the item from the model if the engine has evicted it, so that both agree on its
-    /// presence.
+    /// Removes an item from the model if the engine has evicted it, so that the two agree.
     fn settle(&mut self, key: &[u8]) -> Check {
         let get = Get { no_bump: true, ..Get::default() };
         let at = self.session();
@@ -315,8 +316,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks a store that failed although it should have worked: the item must have grown too
-    /// large.
+    /// Checks a store that failed although its condition was met. The only valid reason is that the
+    /// item would have become too large.
     fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
         let old = self.model.get(key).map_or(0, |entry| entry.value.len());
         let size = (len + old + key.len()) as u64;
@@ -394,7 +395,7 @@ impl World {
         Ok(())
     }
 
-    /// Compares every key of the engine and of the model.
+    /// Compares all keys of the engine with all keys of the model.
     fn compare_all(&mut self) -> Check {
         let mut scanned = HashSet::new();
         let mut twice = None;

@@ -1,26 +1,26 @@
-//! The background work of a server, as its statistics show it, so that a kill can come in the
-//! middle.
+//! The background work of a server, as its statistics show it. The test uses it to kill the server
+//! in the middle of such work.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::server::Server;
 
-/// Interval between two looks at the statistics.
+/// Interval between two queries of the statistics.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// The background work that a round aims at.
+/// The background work that the end of a round should interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Partitions move between devices.
     Drain,
     /// Items are evicted to make room.
     Evict,
-    /// Segments move to the lower devices.
+    /// The cleaner moves segments to the lower devices.
     Cool,
 }
 
-/// The rows of the statistics that change during such work.
+/// The statistics that show background work, from one query.
 #[derive(Debug, PartialEq, Eq)]
 struct Look {
     rows: Vec<(String, String)>,
@@ -54,15 +54,15 @@ impl Look {
     }
 }
 
-/// The work under way at the last look.
+/// The background work between the last two queries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Activity {
     /// The cleaner moved items.
     pub(crate) cleaning: bool,
-    /// The cleaner moved items in lanes of two tiers, where they go to the lower device.
+    /// The cleaner moved items while lanes have lower devices, so it moved some of them there.
     pub(crate) cooling: bool,
     pub(crate) evicting: bool,
-    /// A device was being drained, or partitions changed their lane.
+    /// A device was being drained, or partitions moved to another lane.
     pub(crate) draining: bool,
 }
 
@@ -86,17 +86,17 @@ impl Activity {
     }
 }
 
-/// The last look before an end.
+/// The last query of the statistics before the end of a round.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) activity: Activity,
     /// Number of items that the server has evicted since its start.
     pub(crate) evicted: u64,
-    /// The rows of the statistics.
+    /// All rows of the statistics.
     pub(crate) rows: Vec<(String, String)>,
 }
 
-/// Looks until the server does `work`, but at most for `patience`.
+/// Queries the statistics until the server does `work`, but for at most `patience`.
 pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Result<Watched> {
     let begun = Instant::now();
     let mut before = Look::at(server)?;
@@ -111,14 +111,14 @@ pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Resu
     }
 }
 
-/// Number of rounds whose end interrupted each kind of work.
+/// Number of rounds whose end interrupted each kind of background work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interrupted {
     pub(crate) cleaning: u32,
     pub(crate) cooling: u32,
     pub(crate) evicting: u32,
     pub(crate) draining: u32,
-    /// Items evicted in all rounds.
+    /// Number of items evicted in all rounds.
     pub(crate) evicted: u64,
 }
 

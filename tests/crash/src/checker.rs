@@ -10,7 +10,7 @@ use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
 
-/// Number of cas ids remembered for each key.
+/// The largest number of cas ids remembered for each key.
 const REMEMBERED: usize = 256;
 
 /// The counts of a run.
@@ -18,17 +18,18 @@ const REMEMBERED: usize = 256;
 pub(crate) struct Totals {
     /// Requests that were answered.
     pub(crate) answered: u64,
-    /// Those answered with `SERVER_ERROR`.
+    /// Requests that were answered with `SERVER_ERROR`.
     pub(crate) failed: u64,
-    /// Requests without an answer when the server ended.
+    /// Requests that had no answer when the server ended.
     pub(crate) in_flight: u64,
-    /// Reads by readers.
+    /// Requests of readers.
     pub(crate) read: u64,
-    /// Keys checked after a crash; each check of a key counts.
+    /// Keys checked after crashes; a key counts once for each check.
     pub(crate) checked: u64,
-    /// Steps that crashes took back, and those of them that were acknowledged (recently enough to
-    /// be lost).
+    /// Steps that crashes took back.
     pub(crate) taken: u64,
+    /// Steps that crashes took back although a client was told of them, which was too recent for a
+    /// promise.
     pub(crate) taken_told: u64,
 }
 
@@ -48,12 +49,12 @@ impl std::ops::AddAssign for Totals {
 #[derive(Debug)]
 pub(crate) struct Checker {
     histories: BTreeMap<Key, History>,
-    /// The server may evict.
+    /// True if the server may evict.
     evicts: bool,
     cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
     /// Unix time in microseconds at microsecond 0 of the monotonic clock.
     epoch: u64,
-    /// When the last write was acknowledged, in microseconds.
+    /// The time at which the last write was acknowledged, in microseconds.
     pub(crate) last_write: u64,
     pub(crate) totals: Totals,
 }
@@ -70,7 +71,7 @@ impl Checker {
         }
     }
 
-    /// Returns all keys that any client has used.
+    /// Returns all keys that clients have used.
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.histories.keys().copied().collect()
     }
@@ -85,9 +86,9 @@ impl Checker {
         self.histories.entry(key).or_insert_with(|| History::new(key, evicts))
     }
 
-    /// Takes in the journals of all connections of a round. With `errors`, requests may have been
-    /// answered with an error, and unanswered ones may have failed, because the disk failed or
-    /// memory was short.
+    /// Adds the journals of all connections of a round. `errors` means that the disk failed or
+    /// memory was short: requests may have been answered with an error, and unanswered ones may
+    /// have failed.
     pub(crate) fn feed(&mut self, journals: &[Vec<Event>], errors: bool) -> Vec<Violation> {
         let mut violations = Vec::new();
         for journal in journals {
@@ -176,9 +177,10 @@ impl Checker {
         }
     }
 
-    /// Checks that a cas id stands for one value of a key for ever, across all restarts. An id that
-    /// was just `given` is newer than all before. A reader may see an id older than those
-    /// remembered: the round's writers are taken in first, and a crash may bring an old value back.
+    /// Checks that a cas id always stands for the same value of a key, across all restarts. An id
+    /// that an answer has just `given` must be newer than all earlier ones. An id that a reader saw
+    /// may be older than those remembered: a round's writers are added before its readers, and a
+    /// crash may bring an old value back.
     fn cas_id(&mut self, key: Key, cas: u64, print: Print, given: bool) -> Option<Violation> {
         let known = self.cas_ids.entry(key).or_default();
         let text = match known.get(&cas) {
@@ -203,8 +205,8 @@ impl Checker {
         Some(Violation { fault: Fault::CasReused, key: Some(key), text })
     }
 
-    /// Takes in a read of every key between two moments after a crash. Everything that a client was
-    /// told until `cutoff` must be there (`u64::MAX`: all of it).
+    /// Adds what the test read of every key after a crash, from `asked` until now. Everything that
+    /// a client was told until `cutoff` must be there; with `u64::MAX`, everything.
     pub(crate) fn recovered(
         &mut self,
         found: &[(Key, Option<Seen>)],
@@ -317,7 +319,7 @@ mod tests {
         writes.push(Event::Read { key: KEY, asked, answered: answered_at, seen });
         writes.extend((1..=2 * REMEMBERED as u64).flat_map(write));
         assert_eq!(faults(&checker.feed(&[writes], false)), []);
-        // A newly given id must be newer.
+        // An id that an answer has just given must be newer than those remembered.
         let number = 2 * REMEMBERED as u64 + 1;
         let again = [sent(number, set(number)), answered(number, Reply::Stored(Some(90)))];
         assert_eq!(faults(&checker.feed(&[again.into()], false)), [Fault::CasReused]);

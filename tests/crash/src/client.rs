@@ -1,7 +1,8 @@
 //! A client process: connections that write and connections that read, each with a journal. The
-//! test starts its own program as clients, so clients are separate processes, as in real use.
+//! test starts its own program again for each client, so clients are separate processes, as in real
+//! use.
 //!
-//! A writing connection has two threads, so requests go out whether answers come or not.
+//! A writing connection has two threads, so that it can send while answers are outstanding.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write};
@@ -18,9 +19,9 @@ use crate::reply::{self, Reply};
 use crate::workload::{CasIds, Sizes, Workload};
 use larder_disk::Random;
 
-/// Time after which an answer counts as never coming.
+/// The longest wait for an answer; after it, the server counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Number of cas ids remembered for each key, in order to try old ones.
+/// The largest number of cas ids remembered for each key. Writers also try old ones.
 const CAS_IDS: usize = 16;
 
 /// The work of a client process.
@@ -62,7 +63,7 @@ pub(crate) struct ClientPlan {
 }
 
 impl ClientPlan {
-    /// Returns the command line that makes a process do this work.
+    /// Returns the command-line arguments with which a process does this work.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let sizes = clap::ValueEnum::to_possible_value(&self.sizes);
         let sizes = sizes.map_or_else(String::new, |value| value.get_name().to_owned());
@@ -86,7 +87,7 @@ impl ClientPlan {
     }
 }
 
-/// Runs a client process to its end.
+/// Runs a client process until its work ends.
 ///
 /// # Errors
 /// Returns an error if a journal cannot be written. Errors of connections go into the journals.
@@ -110,7 +111,7 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Describes how a connection ended: like one to a killed server, or with a fault.
+/// Describes how a connection ended: as connections to a killed server do, or with a fault.
 fn ended(error: &io::Error) -> Event {
     let fault = match error.kind() {
         io::ErrorKind::InvalidData => Some(format!("wrong answer: {error}")),
@@ -125,12 +126,12 @@ fn ended(error: &io::Error) -> Event {
 /// State that the two threads of a writer share.
 #[derive(Default)]
 struct Progress {
-    /// Requests that were sent and need an answer.
+    /// Requests that were sent and not yet answered, except quiet ones.
     waiting: VecDeque<(u64, Key, Operation)>,
     cas_ids: CasIds,
-    /// No more requests will be sent.
+    /// True if no more requests will be sent.
     finished: bool,
-    /// No more answers will come.
+    /// True if no more answers will come.
     broken: bool,
 }
 
@@ -195,7 +196,7 @@ impl Writer {
             self.journal.note(&events)?;
             self.changed.notify_all();
             if stream.write_all(&bytes).is_err() {
-                // The receiver records how the connection ended.
+                // The thread that receives answers records how the connection ended.
                 return Ok(());
             }
             bytes.clear();
@@ -255,8 +256,8 @@ impl Writer {
     }
 }
 
-/// Reads the keys of all writers in turn until the server ends. In a burst it reads as often as a
-/// writer writes.
+/// Reads random keys of all writers: as many times as a writer writes, or until the server ends if
+/// the number of requests is unlimited.
 fn read_all(plan: &ClientPlan, reader: u16) -> io::Result<()> {
     let name = format!("reader-{:03}-{reader:03}", plan.first);
     let journal = Journal::create(&plan.journals.join(name))?;

@@ -1,6 +1,6 @@
-//! The devices of a store with several. Some starts add a lane; while the server works, some lanes
-//! are drained and some grow. Later starts leave out drained devices, and do not know that others
-//! have grown.
+//! The devices of a store that has several. Some starts add a lane. While the server works, some
+//! lanes are drained and some grow. Later starts leave out the drained devices, and name the others
+//! with their original sizes.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use larder_disk::Random;
 /// The devices of each lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Size of a device in MiB; with two tiers, that of the fast one.
+    /// Size of a device in MiB; with two tiers, the size of the fast device.
     pub(crate) device_mib: u64,
-    /// Size in MiB of the lower device of every lane, if there is one.
+    /// Size of the lower device of every lane in MiB; `None` with one tier.
     pub(crate) lower_mib: Option<u64>,
     /// The largest number of lanes that the server has memory for.
     pub(crate) most: usize,
@@ -30,18 +30,19 @@ pub(crate) struct Devices {
     layout: Layout,
     names: Vec<u32>,
     next: u32,
-    /// Number of lanes added, and of lanes drained to the end.
+    /// Number of lanes added.
     pub(crate) added: u32,
+    /// Number of lanes drained to the end.
     pub(crate) drained: u32,
     /// How often a device grew.
     pub(crate) grown: AtomicU32,
 }
 
-/// The largest growth of a device since its creation, in MiB.
+/// The largest growth of a device beyond its original size, in MiB.
 const MORE_MIB: u64 = 16;
 
 impl Devices {
-    /// Returns the first devices of a store whose files are in `directory`.
+    /// Returns the devices with which a store begins. Their files are in `directory`.
     pub(crate) fn new(directory: PathBuf, layout: Layout) -> Devices {
         Devices {
             directory,
@@ -78,7 +79,7 @@ impl Devices {
         self.names.iter().flat_map(device).collect()
     }
 
-    /// Adds, by chance, a lane for the next start, and updates the plan.
+    /// Adds a lane for the next start with some probability, and updates the plan.
     pub(crate) fn before_start(&mut self, random: &mut Random, plan: &mut ServerPlan) {
         let percent = if self.names.len() == 1 { 80 } else { 40 };
         if self.names.len() < self.layout.most && random.chance(percent) {
@@ -89,8 +90,8 @@ impl Devices {
         plan.devices = self.stores();
     }
 
-    /// Now and then drains devices, cancels that, and grows devices, while the server is under
-    /// load.
+    /// Drains devices, cancels drains and grows devices at random for `time`, while the server is
+    /// under load.
     pub(crate) fn shake(
         &self,
         random: &mut Random,
@@ -107,7 +108,7 @@ impl Devices {
                 _ => self.growth(name, random),
             };
             // The server refuses to drain the last device or one that was drained before, and to
-            // shrink any.
+            // shrink a device.
             let answer = talk.line(&command)?;
             if answer != "OK" && !answer.starts_with("SERVER_ERROR ") {
                 return Err(io::Error::other(format!("{command} was answered {answer:?}")));
@@ -121,7 +122,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Returns the command that grows a lane.
+    /// Returns the command that grows a lane, or that tries to shrink it if it has grown more
+    /// before.
     fn growth(&self, name: u32, random: &mut Random) -> String {
         let (path, mib) = match self.layout.lower_mib {
             Some(mib) => (self.lower_path(name), mib),
@@ -130,14 +132,13 @@ impl Devices {
         format!("store grow {} {path}", (mib + random.below(MORE_MIB + 1)) << 20)
     }
 
-    /// Takes drained devices, as the rows of the statistics show them, out of the plan for the next
-    /// start.
+    /// Removes from the plan the devices that `rows` of the statistics show as drained.
     pub(crate) fn leave(&mut self, rows: &[(String, String)], plan: &mut ServerPlan) {
         let is_drained = |path: &str| {
             let of_lane = |(row, value): &(String, String)| {
                 value == path && row.starts_with("larder_lane_") && row.ends_with("_device")
             };
-            // A device that was drained before the start has no lane any more.
+            // A device that was drained before the server's start has no lane.
             rows.iter().find(|row| of_lane(row)).is_none_or(|(row, _)| {
                 let state = row.replace("_device", "_state");
                 rows.iter().any(|(row, value)| *row == state && value == "drained")
@@ -150,7 +151,7 @@ impl Devices {
         plan.devices = self.stores();
     }
 
-    /// Deletes the files that the server no longer uses. Called after it has ended.
+    /// Deletes the files of devices that are no longer in the plan. The server must have ended.
     pub(crate) fn erase(&self, disk: Option<&Disk>) -> io::Result<()> {
         let is_used = |file: &str| {
             let name = file.strip_suffix("-big").unwrap_or(file);

@@ -1,32 +1,35 @@
-//! The history of one key, and what may be left of it after a crash.
+//! The history of one key, and the states in which a crash may leave it.
 //!
-//! Each request that was executed, or may have been, is a step with the states it may have left. A
-//! crash takes the history back to some step, but not before the last step that a client was told
-//! of in time. Steps that were taken back never return: after each check the history ends at what
-//! was found.
+//! Each request that was executed, or may have been, is a step. It has the states in which it may
+//! have left the key. A crash takes the history back to an earlier step, but not to one before the
+//! last step that a client was told of in time. Steps that a crash took back never return: after
+//! each check, the history ends at the step that was found.
 
 use crate::model::{Item, State, When, after, after_reply, evictable, fits};
 use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
 
-/// Number of steps kept before the oldest possible one, so that a message can name what came back.
+/// Number of steps kept before the oldest possible one, so that a message can name a step that
+/// wrongly came back.
 const ARCHIVE: usize = 40;
 
 #[derive(Clone, Debug)]
 struct Step {
     states: Vec<State>,
-    /// When a client was first told of the step, or of one that follows from it, in microseconds.
+    /// The time at which a client was first told of this step or of one that follows from it, in
+    /// microseconds.
     told: Option<u64>,
     what: String,
-    /// States of a write that was answered with an error. They must never appear.
+    /// The states that this write would have left, had it not been answered with an error. They
+    /// must never appear.
     undone: Vec<State>,
 }
 
-/// A violation of the promises.
+/// The ways in which a server can break its promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// An answer contradicts everything known.
+    /// An answer contradicts everything that is known about the key.
     Contradiction,
     /// An acknowledged item is gone.
     Lost,
@@ -34,15 +37,15 @@ pub(crate) enum Fault {
     RolledBack,
     /// An item is back after its deletion, expiry or flush was acknowledged.
     Resurrected,
-    /// The effect of a write that was answered with an error is there.
+    /// A write that was answered with an error took effect.
     Undone,
-    /// No request has stored this value, or not under this key.
+    /// No request has stored this value under this key.
     Foreign,
-    /// A reader saw less than was acknowledged before its request.
+    /// A reader saw a state older than one that was acknowledged before the reader's request.
     Stale,
-    /// A cas id has stood for another value before.
+    /// A cas id stands for another value than before.
     CasReused,
-    /// A connection broke the protocol, or no answer came.
+    /// A connection broke the protocol, or an answer did not come.
     Broken,
 }
 
@@ -61,12 +64,12 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// The steps that a crash took from one key.
+/// Counts of the steps that a crash took back from one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Number of steps that are gone.
+    /// Number of steps taken back.
     pub(crate) steps: u32,
-    /// Number of those steps that a client had been told of.
+    /// Number of steps taken back that a client had been told of.
     pub(crate) told: u32,
 }
 
@@ -75,15 +78,15 @@ pub(crate) struct Taken {
 pub(crate) struct History {
     key: Key,
     steps: Vec<Step>,
-    /// No step before this one is possible any more, whatever happens.
+    /// The index of the oldest step that is still possible, even after another crash.
     sure: usize,
-    /// The server evicts. So an item may be missing at any time, and may come back after a crash
-    /// unless something has followed it.
+    /// True if the server evicts. Then an item may be missing at any time, and may come back after
+    /// a crash unless a later step has followed.
     evicts: bool,
 }
 
 impl History {
-    /// Returns the history of a key that was never used.
+    /// Returns the history of a key that has not been used yet.
     pub(crate) fn new(key: Key, evicts: bool) -> History {
         let unused = Step {
             states: vec![None],
@@ -95,16 +98,16 @@ impl History {
     }
 
     fn last(&self) -> &Step {
-        // There is always at least one step: a step is only removed if another one follows it.
+        // There is always a step: a step is removed only if another one follows it.
         &self.steps[self.steps.len() - 1]
     }
 
-    /// Returns the states that a step may have left by now.
+    /// Returns the states that a step may have left, including those after an eviction.
     fn possible(&self, step: &Step) -> Vec<State> {
         if self.evicts { evictable(&step.states) } else { step.states.clone() }
     }
 
-    /// Returns true if this step explains what another client read, or what was read after a crash.
+    /// Returns true if `step` explains what another client read, or what was read after a crash.
     fn fits(&self, step: &Step, seen: Option<&Seen>, when: When) -> bool {
         self.possible(step).iter().any(|state| fits(state, seen, when))
     }
@@ -113,8 +116,8 @@ impl History {
         Violation { fault, key: Some(self.key), text }
     }
 
-    /// Adds a request that was executed and whose answer is unknown. `may_fail` tells that it may
-    /// also have failed.
+    /// Adds a step for a request that was executed and whose answer is unknown. With `may_fail`,
+    /// the request may also have failed.
     pub(crate) fn executed(&mut self, operation: &Operation, when: When, may_fail: bool) {
         if *operation == Operation::Get {
             return;
@@ -128,7 +131,7 @@ impl History {
         self.steps.push(Step { states, told: None, what, undone: Vec::new() });
     }
 
-    /// Adds a request that was executed and answered at `told` microseconds.
+    /// Adds a step for a request that was executed, and answered at `told` microseconds.
     pub(crate) fn answered(
         &mut self,
         operation: &Operation,
@@ -158,7 +161,7 @@ impl History {
         let last = self.steps.len() - 1;
         // A touch may give a new cas id to a value that looks the same.
         let touches = matches!(operation, Operation::Touch { .. });
-        // An item found to be expired was still there for earlier readers.
+        // Earlier readers may still have seen the item, so its expiry becomes a separate step.
         let expired = states == [None] && before != states;
         if !expired && (*operation == Operation::Get || (before == states && !touches)) {
             self.steps[last].states = states;
@@ -170,8 +173,8 @@ impl History {
         Ok(())
     }
 
-    /// Takes in what another connection read between two moments, in microseconds. It proves that
-    /// the step it shows was executed.
+    /// Adds a read by another connection between `asked` and `answered`, in microseconds. The read
+    /// proves that the step which it shows was executed.
     pub(crate) fn read(
         &mut self,
         seen: Option<&Seen>,
@@ -199,7 +202,7 @@ impl History {
             );
             return Err(self.violation(Fault::Stale, text));
         }
-        // It only proves the oldest step that explains it.
+        // The read proves only the oldest step that explains it.
         let from = self.sure.min(newest);
         let oldest = self.steps[from..].iter().position(fitting);
         if let Some(oldest) = oldest {
@@ -209,8 +212,8 @@ impl History {
         Ok(())
     }
 
-    /// Takes in what was read after a crash. Every step that a client was told of until `cutoff`
-    /// microseconds must be there. The history now ends at what was found.
+    /// Adds a read after a crash. Every step that a client was told of until `cutoff` microseconds
+    /// must be there. The history then ends at the step that was found.
     pub(crate) fn recovered(
         &mut self,
         seen: Option<&Seen>,
@@ -228,8 +231,8 @@ impl History {
         let lost = &self.steps[found + 1..];
         let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
         let taken = Taken { steps: lost.len() as u32, told };
-        // Steps that differ only by a second of expiry can look alike: any of them may be what was
-        // found.
+        // Steps whose expiries differ only by a second can look alike, and any of them may be the
+        // one found.
         let mut states = Vec::new();
         for state in self.steps[floor..=found].iter().flat_map(|step| self.possible(step)) {
             if fits(&state, seen, when) {
@@ -276,7 +279,7 @@ impl History {
         self.violation(fault, text)
     }
 
-    /// Lists the last steps, oldest first.
+    /// Lists the most recent steps, oldest first.
     fn recent(&self) -> String {
         let from = self.steps.len().saturating_sub(6);
         let shown = self.steps[from..].iter().map(|step| match step.told {
@@ -288,7 +291,7 @@ impl History {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the cas id that is known to stand for the key's value.
+    /// Returns the cas id of the key's value and the value's print, if both are certain.
     pub(crate) fn cas_id(&self) -> Option<(u64, Print)> {
         match &self.last().states[..] {
             [Some(item)] => item.cas.map(|cas| (cas, item.print)),

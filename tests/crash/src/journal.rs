@@ -1,6 +1,6 @@
-//! The journals of client processes, one line per event. Each note is written to the file with one
-//! system call. So the parent has everything that was sent and everything that was answered,
-//! however a process ends.
+//! The journals of client processes, one line per event. Each call of [`Journal::note`] writes its
+//! events to the file with one system call. So the parent process sees everything that was sent and
+//! answered before a client process ended, however it ended.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,17 +14,17 @@ use crate::value::{Chunk, Content, Print};
 /// One event. Times are microseconds of [`crate::clock::now`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A request is about to be sent. Numbers count up from 0 on each connection.
+    /// A request is about to be sent. The requests of each connection are numbered from 0.
     Sent { number: u64, time: u64, key: Key, operation: Operation },
     /// The answer has arrived.
     Answered { number: u64, time: u64, reply: Reply },
-    /// A reader requested a key of some writer.
+    /// A reader has read a key.
     Read { key: Key, asked: u64, answered: u64, seen: Option<Seen> },
-    /// The connection ended. `fault` is set unless it ended like one to a killed server.
+    /// The connection ended. `fault` is `None` if it ended as connections to a killed server do.
     Ended { time: u64, fault: Option<String> },
 }
 
-/// Writes a journal. Several threads of one connection share it.
+/// Writes a journal. The threads of a connection share it.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: Mutex<File>,
@@ -35,7 +35,7 @@ impl Journal {
         Ok(Journal { file: Mutex::new(File::create(path)?) })
     }
 
-    /// Appends events together, in this order.
+    /// Appends events in this order, with one write.
     pub(crate) fn note(&self, events: &[Event]) -> io::Result<()> {
         let lines: String = events.iter().map(|event| line(event) + "\n").collect();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Journal {
     }
 }
 
-/// Reads a journal. Ignores an incomplete last line, which a process leaves that ends during a
+/// Reads a journal. Ignores an incomplete last line, which a process leaves if it ends during a
 /// write.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
@@ -128,7 +128,7 @@ fn optional(number: Option<u64>) -> String {
     number.map_or("-".into(), |number| number.to_string())
 }
 
-/// The words of a line, read one by one.
+/// Reads the words of a line one by one.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
@@ -285,7 +285,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("larder-journal-{}", std::process::id()));
         Journal::create(&path).unwrap().note(&events).unwrap();
         assert_eq!(read(&path).unwrap(), events);
-        // The last line is cut off.
+        // Cuts off the end of the last line.
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 3]).unwrap();
         assert_eq!(read(&path).unwrap(), events[..events.len() - 1]);

@@ -1,4 +1,4 @@
-//! The environment of the server under test, and how its runs end.
+//! The environment in which a round runs the server, and the background work it waits for.
 
 use crate::activity::Work;
 use crate::devices::Layout;
@@ -8,17 +8,17 @@ use crate::devices::Layout;
 pub(crate) enum Machine {
     /// `kill -9` on the file system of `--directory`.
     Plain,
-    /// The same, with several devices that are added and drained.
+    /// `kill -9`, with several devices that are added and drained.
     Devices,
-    /// The same, with devices so small that the server evicts.
+    /// `kill -9`, with several devices so small that the server evicts.
     Evict,
-    /// The same, with a small fast device and a big one in each lane.
+    /// `kill -9`, with a small fast device and a big lower one in each lane.
     Tiers,
     /// Power loss, on a disk of the test's own (FUSE).
     Power,
     /// Power loss of several devices at once, which are added and drained.
     PowerDevices,
-    /// The same, with a small fast device and a big one in each lane.
+    /// Power loss of several lanes, each with a small fast device and a big lower one.
     PowerTiers,
 }
 
@@ -35,8 +35,8 @@ impl Machine {
         self == Machine::Evict
     }
 
-    /// Returns the layout of several devices, for a size of `mib` MiB where everything must have
-    /// room.
+    /// Returns the layout of several devices. `mib` is the size in MiB of a device in which
+    /// everything has room. Returns `None` for machines with one device.
     pub(crate) fn layout(self, mib: u64) -> Option<Layout> {
         let one = |device_mib| Some(Layout { device_mib, lower_mib: None, most: 4 });
         match self {
@@ -49,12 +49,12 @@ impl Machine {
         }
     }
 
-    /// Returns true if the devices are so small that a round fills them.
+    /// Returns true if the devices are so small that the load of one round fills them.
     pub(crate) fn fills(self) -> bool {
         matches!(self, Machine::Evict | Machine::Tiers | Machine::PowerTiers)
     }
 
-    /// Returns the background work that a round on several devices waits for before it ends.
+    /// Returns the background work that a round waits for before its end; `None` with one device.
     pub(crate) fn work(self) -> Option<Work> {
         match self {
             Machine::Plain | Machine::Power => None,
@@ -65,9 +65,9 @@ impl Machine {
     }
 }
 
-/// Size in MiB of a device that is full after some rounds.
+/// Size in MiB of a device that is full after a few rounds.
 const EVICTING_MIB: u64 = 12;
-/// Size in MiB of a fast device from which everything must move on.
+/// Size in MiB of a fast device that is too small to keep what a round stores.
 const FAST_MIB: u64 = 24;
 
 impl std::fmt::Display for Machine {

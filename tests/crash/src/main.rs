@@ -1,11 +1,11 @@
-//! Tests the real server under load from real processes. The server is killed, loses power, or its
-//! disk fails; then it is started again and checked: what it acknowledged must be there.
+//! Tests the real server under load from real processes. The server is killed, loses power, or has
+//! a failing disk. Then it is started again, and everything that it acknowledged must be there.
 //!
 //!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
 //!
-//! The seed determines what happens, except how the kernel schedules processes. So a failing seed,
-//! run a few times, fails again. Histories (`history.rs`) and the disk (`disk/`) have their own
-//! tests, in which faults are planted.
+//! The seed determines everything except how the kernel schedules processes. So a failing seed
+//! fails again if it is run a few times. Histories (`history.rs`) and the disk (`disk/`) have
+//! separate tests with planted faults.
 
 mod activity;
 mod checker;
@@ -107,7 +107,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the machines that rounds run on.
+    /// Returns the machines on which the rounds run.
     fn machines(&self) -> Vec<Machine> {
         let chosen = |machine: &Machine| match self.on.is_empty() {
             false => self.on.contains(machine),
@@ -157,12 +157,12 @@ fn binary(given: Option<&Path>) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, text))
 }
 
-/// A whole run and its totals.
+/// A whole run: its arguments and totals.
 struct Run {
     arguments: Arguments,
     binary: PathBuf,
     directory: PathBuf,
-    /// The reason why power loss cannot be tested here.
+    /// The reason why power loss cannot be tested on this machine; `None` if it can.
     no_disk: Option<io::Error>,
     passed: u32,
     failed: u32,
@@ -194,7 +194,7 @@ impl Run {
         }
     }
 
-    /// Runs everything. Returns true if nothing failed.
+    /// Runs all rounds and scenarios. Returns true if none failed.
     fn run(mut self) -> io::Result<bool> {
         let promises = match self.arguments.durability {
             Some(one) => vec![one],
@@ -228,7 +228,7 @@ impl Run {
                 if machine.loses_power() && self.skips(&name) {
                     continue;
                 }
-                // Each series gets its share of the time.
+                // Each series gets an equal share of the time.
                 let share = self.arguments.seconds.map(Duration::from_secs);
                 let until = share.map(|all| begun + all * number / series);
                 let directory = self.directory.join(format!("rounds-{number}"));
@@ -247,7 +247,7 @@ impl Run {
         Ok(())
     }
 
-    /// Returns true, and prints it, if the test needs the disk and there is none.
+    /// Returns true and prints the reason if a test needs the disk and there is none.
     fn skips(&mut self, name: &str) -> bool {
         if let Some(error) = &self.no_disk {
             println!("{name}: SKIPPED: no FUSE file system can be mounted here: {error}");

@@ -1,20 +1,20 @@
-//! The possible states of a key, and what each request may answer and leave behind: memcached's
-//! rules for one key.
+//! The possible states of a key, and memcached's rules for one key: what each request may answer,
+//! and which states it may leave.
 //!
-//! A state is not always known exactly. Around the second in which an item expires both answers are
-//! right. So every rule returns a list of outcomes, and a reply selects those that fit. A server
-//! that evicts may do so between any two requests: see [`evictable`].
+//! A state is not always known exactly: around the second in which an item expires, both answers
+//! are correct. So every rule returns a list of outcomes, and a reply selects those that fit it. A
+//! server that evicts may do so between any two requests: see [`evictable`].
 
 use crate::operation::{Operation, Store};
 use crate::reply::{Reply, Seen};
 use crate::value::{Content, Print};
 
-/// Tolerance for the second in which an item expires, in seconds: both the server's clock and the
-/// protocol count whole seconds.
+/// Number of seconds before and after its expiry in which an item may be there or not. The server's
+/// clock and the protocol both count whole seconds.
 const SLACK: u64 = 2;
 
-/// Length in bytes above which an append may be refused because of the item's size, which depends
-/// on the key's length.
+/// Length in bytes of a value above which the server may refuse an append as too large. The exact
+/// limit depends on the length of the key.
 const NEARLY_FULL: u32 = (1 << 20) - 1024;
 
 /// An item.
@@ -25,10 +25,10 @@ pub(crate) struct Item {
     pub(crate) flags: u32,
     /// Unix seconds at which the item expires; 0 is never.
     pub(crate) expires: u64,
-    /// The cas id, if an answer has revealed it.
+    /// The cas id; `None` until an answer has revealed it.
     pub(crate) cas: Option<u64>,
-    /// The item was evicted, which becomes durable only later. No get finds it any more, but a
-    /// crash may bring it back as long as nothing has followed it.
+    /// True if the item was evicted. No get finds it any more, but the eviction becomes durable
+    /// only later: a crash may bring the item back until a later step has followed.
     pub(crate) evicted: bool,
 }
 
@@ -38,7 +38,7 @@ impl Item {
         Item { content, print, flags, expires, cas: None, evicted: false }
     }
 
-    /// Returns true if a read at some moment of `when` may have seen this item.
+    /// Returns true if a read at some moment in `when` may have seen this item.
     pub(crate) fn is(&self, seen: &Seen, when: When) -> bool {
         let ttl = match (seen.ttl, self.expires) {
             (None, expires) => expires == 0,
@@ -56,15 +56,15 @@ impl Item {
     }
 }
 
-/// The state of a key: an item or nothing.
+/// The state of a key: an item, or `None` if there is none.
 pub(crate) type State = Option<Item>;
 
-/// Returns the item that a get finds.
+/// Returns the item that a get would find.
 fn live(state: &State) -> Option<&Item> {
     state.as_ref().filter(|item| !item.evicted)
 }
 
-/// Returns these states, and those after an eviction now.
+/// Returns `states`, and those into which an eviction now could turn them.
 pub(crate) fn evictable(states: &[State]) -> Vec<State> {
     let mut all = states.to_vec();
     for item in states.iter().filter_map(live) {
@@ -76,14 +76,14 @@ pub(crate) fn evictable(states: &[State]) -> Vec<State> {
     all
 }
 
-/// The range of Unix seconds in which something happened.
+/// The range of Unix seconds in which an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-/// Returns the states that `state` may have become through the clock alone.
+/// Returns the states that `state` may have become by `when` through the passing of time.
 pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     match state {
         Some(item) if item.expires != 0 && item.expires + SLACK < when.from => vec![None],
@@ -94,8 +94,8 @@ pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     }
 }
 
-/// Returns true if a read may have seen `state`, perhaps before an eviction or after the crash that
-/// took it back.
+/// Returns true if a read may have seen `state`. An evicted item may be seen: before its eviction,
+/// or after a crash that undid the eviction.
 pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     match (state, seen) {
         (None, seen) => seen.is_none(),
@@ -108,13 +108,13 @@ pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     }
 }
 
-/// Returns the possible states after `operation` was executed on `state`, for any answer.
+/// Returns the possible states after `operation` was executed on `state`, whatever the answer was.
 pub(crate) fn after(state: &State, operation: &Operation, when: When) -> Vec<State> {
     by_then(state, when).iter().flat_map(|state| execute(state, operation)).collect()
 }
 
-/// Returns the possible states after `operation` was executed on `state` and answered with `reply`;
-/// empty if that reply is impossible.
+/// Returns the possible states after `operation` was executed on `state` and answered with `reply`.
+/// Returns none if that reply is impossible.
 pub(crate) fn after_reply(
     state: &State,
     operation: &Operation,
@@ -131,13 +131,13 @@ pub(crate) fn after_reply(
         .collect()
 }
 
-/// Returns the possible states after a request, with one rule per request.
+/// Returns the possible states after `operation`. There is one rule for each operation.
 fn execute(state: &State, operation: &Operation) -> Vec<State> {
     match (operation, live(state)) {
         (Operation::Get, _) | (Operation::Touch { .. }, None) => vec![state.clone()],
         (Operation::Delete { .. }, _) => vec![None],
         (Operation::Touch { expires, .. }, Some(item)) => {
-            // The server may choose whether a touch gives the item a new cas id.
+            // A touch may or may not give the item a new cas id.
             vec![Some(Item { expires: *expires, cas: None, ..item.clone() })]
         }
         (Operation::Count { initial: None, .. }, None) => vec![state.clone()],
@@ -176,13 +176,13 @@ fn execute(state: &State, operation: &Operation) -> Vec<State> {
 fn appended(item: &Item, content: &Content) -> Item {
     let chunks = match (&item.content, content) {
         (Content::Chunks(old), Content::Chunks(new)) => [old.clone(), new.clone()].concat(),
-        // Clients append chunks to chunks only.
+        // The test's clients append chunks only to chunks.
         _ => Vec::new(),
     };
     Item::new(Content::Chunks(chunks), item.flags, item.expires)
 }
 
-/// Returns the state `after`, made more exact by `reply`; `None` if the reply contradicts it.
+/// Returns `after`, made more exact by the facts in `reply`; `None` if the reply contradicts it.
 fn explained(
     before: &State,
     after: State,

@@ -1,10 +1,10 @@
-//! The requests of clients, as bytes of memcached's text and meta protocols.
+//! The requests of clients, encoded for memcached's text and meta protocols.
 
 use std::io::Write;
 
 use crate::value::Content;
 
-/// A key: the writer that owns it, and its number among that writer's keys.
+/// A key, named by the writer that owns it and its number among that writer's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) writer: u16,
@@ -12,13 +12,13 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Returns the name in the protocol. Every seventh is as long as the protocol allows.
+    /// Returns the key in the protocol. Every seventh key has the maximum length.
     pub(crate) fn name(self) -> String {
         let name = format!("w{:03}k{:04}", self.writer, self.index);
         if self.index % 7 == 6 { format!("{name:-<250}") } else { name }
     }
 
-    /// Returns true for counters. They only count up, so that readers notice a step back.
+    /// Returns true for counters. Counters only count up, so that readers notice a lost step.
     pub(crate) fn is_counter(self) -> bool {
         self.index.is_multiple_of(4)
     }
@@ -31,7 +31,7 @@ pub(crate) enum Store {
     Add,
     Replace,
     Append,
-    /// Stores only over this cas id.
+    /// Stores only if the item's cas id is this one.
     Cas(u64),
 }
 
@@ -45,12 +45,12 @@ pub(crate) enum Operation {
         /// Unix seconds at which the item expires; 0 is never.
         expires: u64,
         quiet: bool,
-        /// Uses a meta command, whose answer has the cas id.
+        /// Uses a meta command, whose answer contains the cas id.
         meta: bool,
     },
     Count {
         by: u64,
-        /// Creates a missing counter with this value.
+        /// The value with which a missing counter is created; `None` if it is not created.
         initial: Option<u64>,
     },
     Delete {
@@ -58,7 +58,7 @@ pub(crate) enum Operation {
     },
     Touch {
         expires: u64,
-        /// Also returns the item.
+        /// Also requests the item.
         get: bool,
     },
     Get,
@@ -70,7 +70,7 @@ impl Operation {
         matches!(self, Operation::Store { quiet: true, .. })
     }
 
-    /// Appends the request's bytes.
+    /// Appends the bytes of the request for `key`.
     pub(crate) fn encode(&self, key: &str, into: &mut Vec<u8>) {
         // Writing to a vector does not fail.
         let mut line = |text: std::fmt::Arguments<'_>| drop(into.write_fmt(text));
@@ -134,7 +134,7 @@ impl Operation {
     }
 }
 
-/// Returns a store of one chunk, or of a number for counters.
+/// Returns a store operation without expiry and flags.
 #[cfg(test)]
 pub(crate) fn store(how: Store, content: Content) -> Operation {
     Operation::Store { how, content, flags: 0, expires: 0, quiet: false, meta: false }

@@ -10,7 +10,7 @@ use crate::value::Print;
 pub(crate) struct Seen {
     pub(crate) print: Print,
     pub(crate) flags: u32,
-    /// Seconds left to live; `None` is for ever.
+    /// Seconds until the item expires; `None` if it never does.
     pub(crate) ttl: Option<u64>,
     pub(crate) cas: u64,
 }
@@ -23,7 +23,7 @@ pub(crate) enum Reply {
     NotStored,
     Exists,
     NotFound,
-    /// A counter's new value, with its cas id if that was requested.
+    /// A counter's new value, and its cas id if that was requested.
     Number(u64, Option<u64>),
     Deleted,
     Touched,
@@ -37,10 +37,10 @@ fn broken(what: &str, line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
 }
 
-/// The longest line in bytes, including a short value read as a line.
+/// The longest line in bytes. Short values are also read as lines.
 const LINE: u64 = 1 << 16;
 
-/// Reads one line and strips its end.
+/// Reads one line and removes its line end.
 pub(crate) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
     from.by_ref().take(LINE).read_until(b'\n', &mut line)?;
@@ -50,7 +50,7 @@ pub(crate) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// Returns the value of a meta flag in a reply line.
+/// Returns the value of the meta flag `letter` in a reply line.
 fn flag(line: &str, letter: char) -> Option<&str> {
     line.split(' ').skip(1).find_map(|word| word.strip_prefix(letter))
 }
@@ -59,7 +59,7 @@ fn number(line: &str, letter: char) -> Option<u64> {
     flag(line, letter)?.parse().ok()
 }
 
-/// Reads a value of `length` bytes and its line end.
+/// Reads a value of `length` bytes and the line end after it.
 fn value(from: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length + 2];
     from.read_exact(&mut bytes)?;

@@ -1,4 +1,5 @@
-//! Rounds of load and sudden ends over one store: the choices of a seed, and the report.
+//! Rounds over one store, each with a load and a sudden end: the choices that a seed makes, and the
+//! report.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -14,15 +15,16 @@ use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, TIGHT_MIB, World};
 use larder_disk::Random;
 
-/// The longest value in bytes: the largest item minus the longest key and the overhead of an item.
+/// The longest value in bytes: the largest item, less the longest key and the overhead of an item.
 pub(crate) const LARGEST: u32 = (1 << 20) - 512;
-/// The largest number of writing connections per process. Writers keep their keys across rounds.
+/// The largest number of writing connections per process. Writers keep their keys in all rounds.
 const WRITERS: u16 = 4;
+/// The largest number of client processes.
 const PROCESSES: u16 = 3;
-/// Factor for the number of keys where devices should become full.
+/// Factor for the number of keys on machines whose devices should become full.
 const FILLING: u16 = 5;
-/// The longest wait of an end for a moment at which the disk has something to lose, or the cleaner
-/// or the mover works.
+/// The longest time for which the end of a round waits until the disk has unsynced bytes, or until
+/// the expected background work runs.
 const AIMING: Duration = Duration::from_millis(200);
 
 /// The counts of all rounds.
@@ -31,15 +33,15 @@ pub(crate) struct Done {
     pub(crate) rounds: u32,
     pub(crate) totals: Totals,
     pub(crate) slowest_start: Duration,
-    /// Power failures with something to lose, and the number of bytes.
+    /// Number of power failures that could lose bytes, and the number of those bytes.
     pub(crate) cuts: (u64, u64),
-    /// Number of devices added, number drained, and how often a device grew.
+    /// Number of devices added, of devices drained, and of times that a device grew.
     pub(crate) devices: (u32, u32, u32),
-    /// With several devices: the background work of servers at their ends.
+    /// The background work that ends of rounds interrupted; only with several devices.
     pub(crate) interrupted: Interrupted,
 }
 
-/// Where and why rounds ended early.
+/// Where and why the rounds stopped early.
 #[derive(Debug)]
 pub(crate) struct Stopped {
     pub(crate) round: u32,
@@ -51,9 +53,9 @@ pub(crate) struct Stopped {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) rounds: u32,
-    /// No round begins after this.
+    /// The time after which no round begins.
     pub(crate) until: Option<Instant>,
-    /// The server's memory, instead of a random choice.
+    /// The server's memory in every round; `None` chooses it at random.
     pub(crate) memory_mib: Option<u64>,
     /// The longest value in bytes.
     pub(crate) largest: u32,
@@ -98,7 +100,7 @@ pub(crate) fn run(world: &mut World, seed: u64, limits: &Limits) -> Result<Done,
     Ok(done)
 }
 
-/// Checks the store after the last end, and again after an orderly one.
+/// Checks the store after the end of the last round, and once more after an orderly stop.
 fn finish(world: &mut World) -> Result<(), Failure> {
     let server = world.start()?;
     world.end(server, End::Terminate)?;
@@ -106,22 +108,23 @@ fn finish(world: &mut World) -> Result<(), Failure> {
     Ok(world.end(server, End::Terminate)?)
 }
 
-/// A round as the seed chose it.
+/// One round, as the seed chose it.
 #[derive(Debug)]
 struct Round {
     memory_mib: u64,
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
-    /// Ends the round when written data is not yet covered by a sync, or while data is being moved.
+    /// If true, the round ends when written data is not yet covered by a sync, or during background
+    /// work.
     aimed: bool,
     end: End,
-    /// Time after which the next start is killed, in the middle of its recovery.
+    /// If set, the next server is killed after this time, in the middle of its recovery.
     stillborn: Option<Duration>,
-    /// The power failure that the server after that meets at once: recovered items that it has
-    /// shown must be durable.
+    /// If set, the server after that loses power right after its start: everything that it has
+    /// shown after its recovery must be durable.
     again: Option<Cut>,
-    /// Decides what happens to the devices.
+    /// Decides what happens to the devices in this round.
     devices: Random,
 }
 
@@ -165,7 +168,8 @@ impl Round {
             (10..70, Some(_)) => End::PowerLoss(cut),
             _ => End::Kill,
         };
-        // Some runs are so short that they interrupt or repeat recovery itself.
+        // Some rounds are so short that their end interrupts recovery, or makes the next server
+        // repeat it.
         let idle = random.chance(12);
         let longest = random.pick(&[80, 400, 1200]);
         Round {
@@ -226,7 +230,7 @@ impl Round {
             devices.leave(&watched.rows, &mut world.plan);
         }
         if let (Some(disk), true) = (&world.disk, self.aimed) {
-            // Aims between a write and the sync that covers it, if one comes soon.
+            // Waits for a moment between a write and the sync that covers it, if one comes soon.
             let aiming = Instant::now();
             while disk.unsynced() == 0 && aiming.elapsed() < AIMING {
                 thread::yield_now();

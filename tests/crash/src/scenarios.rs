@@ -1,5 +1,4 @@
-//! Deliberate tests of the single situations in which stores have been seen to lose data or to
-//! hang.
+//! Tests of single situations in which stores have been seen to lose data or to hang.
 
 mod basic;
 mod disk;
@@ -74,7 +73,7 @@ impl Scenario {
 pub(crate) struct Setup {
     pub(crate) plan: ServerPlan,
     pub(crate) directory: PathBuf,
-    /// True if power loss can be tested here.
+    /// True if the test's disk can be mounted, so that power loss can be tested.
     pub(crate) has_disk: bool,
     pub(crate) seed: u64,
 }
@@ -85,7 +84,8 @@ impl Setup {
         World::new(&self.directory, self.plan.clone(), machine, self.seed)
     }
 
-    /// Returns the hardest end that can be tested here: with a disk, nothing unsynced is kept.
+    /// Returns the hardest end that can be tested: with the test's disk, a power loss that keeps
+    /// nothing unsynced.
     fn hard_end(&self) -> End {
         if self.has_disk { End::PowerLoss(Cut::Nothing) } else { End::Kill }
     }
@@ -109,7 +109,7 @@ fn expect(what: &str, found: Option<String>, wanted: Option<&str>) -> Result<(),
     Err(wrong(format!("{what}: found {}, expected {}", show(found.as_deref()), show(wanted))))
 }
 
-/// Repeats `is` until it returns true, and fails after `patience`.
+/// Repeats `is` until it returns true. Fails after `patience`.
 fn becomes(
     what: &str,
     patience: Duration,

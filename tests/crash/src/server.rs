@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use crate::operation::{Key, Operation};
 use crate::reply::{self, Reply, Seen};
 
-/// The longest time for a start, including recovery.
+/// The longest time for a start of the server, including its recovery.
 const START: Duration = Duration::from_secs(30);
-/// The longest time for a requested stop.
+/// The longest time for the server to stop after SIGTERM.
 const STOP: Duration = Duration::from_secs(30);
-/// The longest wait for an answer on one of the test's connections.
+/// The longest wait for an answer on one of the test's own connections.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Number of keys requested together after a restart.
+/// Number of keys read in one pipeline after a restart.
 const TOGETHER: usize = 16;
 
 /// The durability promised for a write.
@@ -31,10 +31,11 @@ pub(crate) enum Durability {
 #[derive(Clone, Debug)]
 pub(crate) struct ServerPlan {
     pub(crate) binary: PathBuf,
-    /// The directory of the store and its size in MiB.
+    /// The directory of the store.
     pub(crate) store: PathBuf,
+    /// The size of the store in MiB.
     pub(crate) store_mib: u64,
-    /// The values of `--store` for several devices; they replace `store`.
+    /// The values of `--store` if there are several devices; they replace `store`.
     pub(crate) devices: Vec<String>,
     /// If true, a full store evicts; otherwise it refuses.
     pub(crate) evicts: bool,
@@ -43,7 +44,7 @@ pub(crate) struct ServerPlan {
     pub(crate) sync_interval: Duration,
     /// Further arguments.
     pub(crate) arguments: Vec<String>,
-    /// The file that receives its output.
+    /// The file that receives the server's output.
     pub(crate) log: PathBuf,
 }
 
@@ -77,7 +78,7 @@ impl ServerPlan {
         Ok(command)
     }
 
-    /// Starts the server and kills it some time later, even during its recovery.
+    /// Starts the server and kills it `after` that time, even during its recovery.
     pub(crate) fn start_and_kill(&self, after: Duration) -> io::Result<()> {
         let mut child = self.command(free_port()?)?.spawn()?;
         thread::sleep(after);
@@ -88,7 +89,7 @@ impl ServerPlan {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// Returns an error with the end of its output if the server ends or stays silent.
+    /// Returns an error with the end of the server's output if the server ends or does not answer.
     pub(crate) fn start(&self) -> io::Result<Server> {
         let port = free_port()?;
         let begun = Instant::now();
@@ -116,7 +117,7 @@ impl ServerPlan {
     }
 }
 
-/// Returns what a get of `key` found.
+/// Returns the item in the reply to a get of `key`.
 fn content(key: Key, reply: Reply) -> io::Result<Option<Seen>> {
     match reply {
         Reply::Item(seen) => Ok(Some(seen)),
@@ -134,7 +135,7 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Returns the end of a text file.
+/// Returns the last part of a text file.
 pub(crate) fn tail(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -142,12 +143,12 @@ pub(crate) fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// A running server. Dropping it kills it.
+/// A running server. Dropping this kills it.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
-    /// Time from its start until it answered.
+    /// Time from the server's start until it answered.
     pub(crate) ready_after: Duration,
 }
 
@@ -161,18 +162,19 @@ impl Server {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills the server with SIGKILL and waits until it is gone.
+    /// Kills the server with SIGKILL and waits until its process has ended.
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// Only sends SIGKILL: a process that waits for its disk ends when the disk answers.
+    /// Sends SIGKILL without waiting: a process that waits for its disk ends only when the disk
+    /// answers.
     pub(crate) fn signal_kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }
 
-    /// Asks the server to stop, and waits until it has.
+    /// Asks the server to stop with SIGTERM, and waits until it has.
     pub(crate) fn terminate(mut self) -> io::Result<ExitStatus> {
         let id = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
         // SAFETY: the call takes numbers. The child was not waited for, so its id is still its own.
@@ -189,8 +191,8 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// Reads every key. With `errors`, there may be no room in memory for a value beside others
-    /// that are requested or moved. Such a value is requested again, alone.
+    /// Reads every key. With `errors`, a value may be refused, because there is no memory for it
+    /// beside other values that are read or moved. Such a value is read again, alone.
     pub(crate) fn read_all(
         &self,
         keys: &[Key],
@@ -202,8 +204,8 @@ impl Server {
         for group in keys.chunks(TOGETHER) {
             loop {
                 match talk.get_all(group, errors) {
-                    // If a large value is evicted or moved while it is sent, the connection ends,
-                    // and the server counts that.
+                    // If the server evicts or moves a large value while sending it, it closes the
+                    // connection and counts that in its statistics.
                     Err(error) if is_end(&error) && cut < self.values_cut()? => {
                         cut += 1;
                         talk = self.connect()?;
@@ -219,7 +221,7 @@ impl Server {
         self.stat("larder_values_cut")?.parse().map_err(io::Error::other)
     }
 
-    /// Returns the rows of `stats`.
+    /// Returns the server's statistics: the rows of `stats`.
     pub(crate) fn stats(&self) -> io::Result<Vec<(String, String)>> {
         let mut talk = self.connect()?;
         talk.raw(b"stats\r\n")?;
@@ -233,7 +235,7 @@ impl Server {
         }
     }
 
-    /// Returns a row of `stats`.
+    /// Returns the row `name` of `stats`.
     pub(crate) fn stat(&self, name: &str) -> io::Result<String> {
         let row = self.stats()?.into_iter().find(|(row, _)| row == name);
         row.map(|(_, value)| value)
@@ -243,7 +245,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both calls fail only if the process is gone.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -264,7 +266,7 @@ impl Talk {
         Ok(Talk { from: BufReader::with_capacity(1 << 16, stream) })
     }
 
-    /// Reads these keys in one pipeline; see [`Server::read_all`].
+    /// Reads these keys in one pipeline. `errors` is as in [`Server::read_all`].
     fn get_all(&mut self, keys: &[Key], errors: bool) -> io::Result<Vec<(Key, Option<Seen>)>> {
         for key in keys {
             self.send(*key, &Operation::Get)?;
@@ -290,13 +292,13 @@ impl Talk {
         reply::read_line(&mut self.from)
     }
 
-    /// Sends a line and reads one.
+    /// Sends a line and reads the first line of the answer.
     pub(crate) fn line(&mut self, request: &str) -> io::Result<String> {
         self.raw(format!("{request}\r\n").as_bytes())?;
         self.read_line()
     }
 
-    /// Sends a line and fails if the reply differs from `answer`.
+    /// Sends a line. Fails if the reply is not `answer`.
     pub(crate) fn expect(&mut self, request: &str, answer: &str) -> io::Result<()> {
         let got = self.line(request)?;
         if got == answer {
@@ -316,7 +318,7 @@ impl Talk {
         reply::read(&mut self.from, operation)
     }
 
-    /// Reads a key, and repeats the request until it succeeds or [`PATIENCE`] is over.
+    /// Reads a key. Repeats the request until it succeeds or [`PATIENCE`] has passed.
     fn get_at_last(&mut self, key: Key) -> io::Result<Option<Seen>> {
         let begun = Instant::now();
         loop {
@@ -329,7 +331,7 @@ impl Talk {
         }
     }
 
-    /// Reads a short value; `None` for a miss.
+    /// Reads a short value. Returns `None` for a miss.
     pub(crate) fn get(&mut self, key: &str) -> io::Result<Option<String>> {
         let line = self.line(&format!("get {key}"))?;
         if line == "END" {
@@ -345,7 +347,7 @@ impl Talk {
         }
     }
 
-    /// Returns true if something can be read within `patience`.
+    /// Returns true if bytes arrive within `patience`.
     pub(crate) fn answers_within(&mut self, patience: Duration) -> io::Result<bool> {
         if !self.from.buffer().is_empty() {
             return Ok(true);

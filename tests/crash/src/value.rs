@@ -1,5 +1,5 @@
-//! The values of keys in a compact form: a list of chunks, each generated from a seed, or a number.
-//! So a history of megabytes fits into a few words.
+//! The values of keys in a compact form: either a list of chunks, each generated from a seed, or a
+//! number. So the history of a value of megabytes takes only a few words.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -52,12 +52,12 @@ impl Content {
     }
 }
 
-/// What is recorded of a value that was read: enough to recognise it.
+/// The facts recorded about a value that was read, which suffice to recognise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Print {
     pub(crate) length: u32,
     pub(crate) hash: u64,
-    /// The value as a number, if it is one.
+    /// The value as a number; `None` if it is not one.
     pub(crate) number: Option<u64>,
 }
 

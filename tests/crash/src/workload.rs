@@ -1,5 +1,5 @@
-//! The requests of a writer: every verb, on its own keys, with values from one byte to the largest
-//! item.
+//! The requests of a writer: every verb, on the writer's own keys, with values from one byte to the
+//! largest item.
 
 use std::collections::HashMap;
 
@@ -48,7 +48,7 @@ impl Sizes {
     }
 }
 
-/// The stream of a writer's requests.
+/// Chooses a writer's requests, one after the other.
 #[derive(Debug)]
 pub(crate) struct Workload {
     random: Random,
@@ -56,11 +56,11 @@ pub(crate) struct Workload {
     keys: u16,
     sizes: Sizes,
     largest: u32,
-    /// The next request, if it is the check of an unanswered one.
+    /// The next request if the last one was quiet: a get of its key, which checks it.
     next: Option<(Key, Operation)>,
 }
 
-/// The cas ids that answers have revealed, newest last.
+/// For each key, the cas ids that answers have revealed, newest last.
 pub(crate) type CasIds = HashMap<Key, Vec<u64>>;
 
 impl Workload {
@@ -68,13 +68,13 @@ impl Workload {
         Workload { random, writer, keys, sizes, largest, next: None }
     }
 
-    /// Returns true if the last request gets no answer, so its check must follow before the work
-    /// may end.
+    /// Returns true if the last request gets no answer. Its check must then be sent before the
+    /// writer may stop.
     pub(crate) fn owes(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Returns the next request. `cas_ids` are those known so far.
+    /// Returns the next request. `cas_ids` are the cas ids known so far.
     pub(crate) fn next(&mut self, cas_ids: &CasIds) -> (Key, Operation) {
         if let Some(next) = self.next.take() {
             return next;
@@ -114,7 +114,7 @@ impl Workload {
                 append
             }
             62..72 => match cas_ids.get(&key).filter(|known| !known.is_empty()) {
-                // An old cas id must be refused, after any number of restarts.
+                // Tries an old cas id, which must be refused even after many restarts.
                 Some(known) if self.random.chance(25) => {
                     let cas = self.random.pick(known);
                     self.store(Store::Cas(cas))
@@ -148,7 +148,7 @@ impl Workload {
         Content::Chunks(vec![Chunk { seed: self.random.bits(), length }])
     }
 
-    /// Returns an expiry: never, in some days, or very soon.
+    /// Returns an expiry: never, in some days, or within seconds.
     fn expiry(&mut self) -> u64 {
         match self.random.below(10) {
             0..3 => 0,

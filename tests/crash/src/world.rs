@@ -1,4 +1,5 @@
-//! One store through many runs of the server: load, an end, a new start, and a check of every key.
+//! One store across many runs of the server. Each run consists of a start, a check of every key, a
+//! load, and an end.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,15 +17,16 @@ use crate::journal::{self, Event};
 use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
-/// Time by which lost writes of an asynchronous server may be older than promised. On a busy
-/// machine a commit must end before the kill, and clients must have read their answers.
+/// The time by which the writes that an asynchronous server loses may be older than promised. On a
+/// busy machine, the commit must still end before the kill, and the clients must read their
+/// answers.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
 
-/// Memory in MiB up to which a server may refuse values while other values of a megabyte wait for
-/// their sync or are read. Such refusals are counted; they are no fault.
+/// With at most this much memory, in MiB, a server may refuse values while other values of a
+/// megabyte are read or wait for their sync. Such refusals are counted; they are not faults.
 pub(crate) const TIGHT_MIB: u64 = 32;
 
-/// The reason why a run ends.
+/// The reason why a run of rounds or a scenario stops.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The server has lost or invented data.
@@ -58,11 +60,12 @@ fn none(violations: Vec<Violation>) -> Result<(), Failure> {
 /// How a run of the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// `kill -9`: everything passed to the kernel stays.
+    /// `kill -9`: everything that the server has passed to the kernel stays.
     Kill,
-    /// Power loss: `kill -9`, and the disk keeps what syncs have covered, and the rest by chance.
+    /// Power loss: `kill -9`, and the disk keeps the data that syncs have covered and a random part
+    /// of the rest.
     PowerLoss(Cut),
-    /// SIGTERM: everything acknowledged stays, however recently.
+    /// SIGTERM: everything acknowledged stays, even the most recent.
     Terminate,
 }
 
@@ -70,11 +73,12 @@ pub(crate) enum End {
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) processes: u16,
-    /// The work of each process. The port, journals and writer numbers are filled in.
+    /// The work of each process, except that the port, journals and writer numbers are filled in
+    /// later.
     pub(crate) client: ClientPlan,
 }
 
-/// A store and all that is known about it.
+/// A store, and everything that is known about it.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: ServerPlan,
@@ -84,18 +88,18 @@ pub(crate) struct World {
     pub(crate) devices: Option<Devices>,
     checker: Checker,
     directory: PathBuf,
-    /// When the last server ended, in microseconds, and whether it was asked to.
+    /// The time at which the last server ended, in microseconds, and whether it ended by request.
     ended: Option<(u64, bool)>,
-    /// Servers are ended some time after their load.
+    /// True if servers are ended only some time after the load.
     pub(crate) idle: bool,
-    /// The longest start after an end.
+    /// The longest start of a server after another had ended.
     pub(crate) slowest_start: Duration,
-    /// The background work of servers at their ends.
+    /// The background work that the ends of servers interrupted.
     pub(crate) interrupted: Interrupted,
 }
 
 impl World {
-    /// Creates a new store in `directory`.
+    /// Returns the world of a new store in `directory`.
     pub(crate) fn new(
         directory: &Path,
         mut plan: ServerPlan,
@@ -133,12 +137,12 @@ impl World {
         self.checker.totals
     }
 
-    /// Returns the end of the servers' output.
+    /// Returns the last part of the servers' output.
     pub(crate) fn log(&self) -> String {
         tail(&self.plan.log)
     }
 
-    /// Saves the store as it is now, for inspection after the run.
+    /// Saves the store as it is now, so that it can be inspected after the run.
     pub(crate) fn keep(&self) -> io::Result<()> {
         let disk = self.disk.as_ref();
         disk.map_or(Ok(()), |disk| disk.save(&self.directory.join("image")))
@@ -164,15 +168,15 @@ impl World {
         none(self.checker.recovered(&found, asked, self.cutoff()))
     }
 
-    /// Returns the time up to which acknowledged writes must be there.
+    /// Returns the time until which acknowledged writes must be there, in microseconds.
     fn cutoff(&self) -> u64 {
         match (self.plan.durability, self.ended) {
             (Durability::Async, Some((ended, false))) => {
                 let interval = self.plan.sync_interval.as_micros() as u64;
                 let slack = ASYNC_SLACK.as_micros() as u64;
-                // The promise is about the acknowledgements of one interval, not about the last
-                // interval: while the disk stalls, acknowledgements stall too. Only without load
-                // must everything be durable after an interval.
+                // The promise limits the loss to the acknowledgements of one interval, not to those
+                // of the last interval: while the disk stalls, acknowledgements stall too. Only
+                // without load must everything be durable after one interval.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
                 last.saturating_sub(interval + slack)
             }
@@ -180,7 +184,7 @@ impl World {
         }
     }
 
-    /// Starts the clients of a load.
+    /// Starts the client processes of a load.
     pub(crate) fn clients(&self, server: &Server, load: &Load) -> io::Result<Clients> {
         let journals = self.directory.join("journals");
         std::fs::remove_dir_all(&journals)?;
@@ -199,7 +203,7 @@ impl World {
         Ok(Clients { children, journals })
     }
 
-    /// Ends the server, and with a power loss then drops unsynced data from the disk.
+    /// Ends the server. With a power loss, the disk then drops unsynced data.
     pub(crate) fn end(&mut self, mut server: Server, end: End) -> io::Result<()> {
         self.ended = Some((clock::now(), end == End::Terminate));
         if end == End::Terminate {
@@ -216,7 +220,7 @@ impl World {
         }
         server.signal_kill()?;
         if let Some(disk) = &self.disk {
-            // A process in a sync cannot end before the sync does.
+            // A process in a sync cannot end before the sync ends.
             match end {
                 End::PowerLoss(_) => disk.release(),
                 _ => disk.abandon_syncs(),
@@ -229,8 +233,8 @@ impl World {
         }
     }
 
-    /// Takes in the clients' journals. `errors` tells that the server had a reason to return
-    /// errors.
+    /// Adds the clients' journals to the histories. `errors` means that the server had a reason to
+    /// answer with errors.
     pub(crate) fn collect(&mut self, clients: Clients, errors: bool) -> Result<(), Failure> {
         let journals = clients.finish()?;
         none(self.checker.feed(&journals, errors))
@@ -245,7 +249,8 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Waits until all have ended by themselves, and keeps their journals for [`World::collect`].
+    /// Waits until all clients have ended by themselves. Keeps their journals for
+    /// [`World::collect`].
     pub(crate) fn wait(&mut self, patience: Duration) -> io::Result<()> {
         let begun = Instant::now();
         for child in &mut self.children {
@@ -280,7 +285,7 @@ impl Clients {
 impl Drop for Clients {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Both calls fail only if the process is gone.
+            // Both calls fail only if the process has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,6 +1,6 @@
 //! `larder bench compare`: the standard table. Every contender is a server with one thread on one
-//! processor, loaded from another processor. Each round starts all contenders anew, in turn: A B C
-//! A B C. So a noisy neighbour or a warm cache affects each of them in every round.
+//! processor; the load comes from another processor. Each round starts every contender anew, in the
+//! order A B C A B C, so other programs on the machine and warm caches affect all contenders alike.
 
 use crate::{complain, say};
 use std::path::PathBuf;
@@ -110,7 +110,7 @@ struct Measured {
     summary: Summary,
 }
 
-/// The result of all rounds of one contender and line.
+/// The results of one contender on one line of the table, over all rounds.
 #[derive(Debug, Serialize)]
 struct Cell {
     line: &'static str,
@@ -119,7 +119,7 @@ struct Cell {
     keys_per_second: Spread,
     p50_us: Spread,
     p99_us: Spread,
-    /// Processor time relative to the first peer in the same round.
+    /// Processor time, divided by that of the first peer in the same round.
     ratio: Option<Spread>,
     generator_bound: bool,
     /// The server waited for its processor in at least one run.

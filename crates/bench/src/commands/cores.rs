@@ -1,11 +1,10 @@
 //! `larder bench cores`: the cost of sharing the engine between threads. The engine runs without
-//! sockets. Threads get and set in batches, like the workers of a server with pipelines; first one
-//! thread, then several, in turns. The measure is the processor time per request. What several
-//! threads spend beyond a single one is the time that they wait for each other's cache lines and
-//! locks.
+//! sockets. Its threads get and set in batches, as a server's workers do with pipelined requests.
+//! Runs with one thread and with several alternate. The measure is processor time per request: the
+//! extra time with several threads is spent waiting for each other's cache lines and locks.
 //!
-//! Cleaners and committers are reported separately. Each lane has one of each, so their time per
-//! request limits the number of requests per second that they can keep up with.
+//! Cleaners and committers are reported separately. Each lane has one cleaner and one committer, so
+//! their time per request limits the requests per second that a lane can sustain.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,15 +27,15 @@ use crate::process::Probe;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Number of requests per batch, and how many requests ahead the lock of a set is prefetched, as in
-/// the server.
+/// Number of requests per batch, as in the server.
 const BATCH: usize = 16;
+/// The lock of a set is prefetched this many requests ahead, as in the server.
 const LOCK_AHEAD: usize = 4;
-/// Number of batches between two looks at the clock.
+/// Number of batches between two readings of the clock.
 const BATCHES_PER_TURN: u32 = 64;
 const KEY_BYTES: usize = 15;
 const NOW: u32 = 1000;
-/// The longest wait for space, in case the wake-up is missed.
+/// The longest wait for free memory before a thread retries, in case it missed the wake-up.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How many threads, and what they do.
@@ -71,15 +70,15 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// The work of the threads.
+/// The kind of requests that the threads send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Work {
-    /// Gets of existing keys.
+    /// `get` requests for existing keys.
     Get,
-    /// Sets of existing keys.
+    /// `set` requests for existing keys.
     Set,
-    /// Sets of keys that never come again. Memory is full of older ones, which are evicted.
+    /// `set` requests, each with a new key. Memory is full of older items, which are evicted.
     SetNew,
 }
 
@@ -95,24 +94,25 @@ impl Work {
     }
 }
 
-/// One kind of work with one number of threads, over all rounds.
+/// The results of one kind of work with one number of threads, over all rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     store: bool,
     work: Work,
     threads: usize,
-    /// The threads' processor time per request, in nanoseconds.
+    /// The workers' processor time per request, in nanoseconds.
     ns_per_request: Spread,
-    /// The work that these threads do, relative to the threads of the first row in the same time,
-    /// if each thread has a processor. Each round is compared with its own first run.
+    /// Throughput relative to the first row, computed from processor time as if each thread had its
+    /// own processor. Each run is compared with the first row's run of the same round.
     times_the_work: Spread,
-    /// Processor time per request, in nanoseconds: cleaners, and committers with early writers.
+    /// Processor time of the cleaners per request, in nanoseconds.
     cleaner_ns: Spread,
+    /// Processor time of the committers and early writers per request, in nanoseconds.
     writer_ns: Spread,
     requests_per_second: Spread,
 }
 
-/// The counts of one run.
+/// The counts and times of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct CoreRun {
     requests: u64,
@@ -166,7 +166,7 @@ impl Arguments {
             for round in 0..=self.rounds {
                 for (runs, &threads) in runs.iter_mut().zip(&self.threads) {
                     let run = run(&engine, work, threads, time, self.keys, &mut first_new, &value)?;
-                    // The first round brings memory to its steady state.
+                    // The first round only brings memory to its steady state, and does not count.
                     if round > 0 {
                         runs.push(run);
                     }
@@ -249,7 +249,7 @@ struct CoreWorker {
 }
 
 impl CoreWorker {
-    /// Returns a worker for the calling thread.
+    /// Returns a worker whose session wakes the calling thread.
     fn new(engine: &Arc<Engine>) -> CoreWorker {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut session = engine.session(waker);
@@ -267,7 +267,7 @@ impl CoreWorker {
         }
     }
 
-    /// Sends one batch of requests and ends the turn.
+    /// Executes one batch of requests.
     fn batch(&mut self, work: Work, value: &[u8]) -> Result<()> {
         self.session.tick(NOW);
         let session = &self.session;
@@ -289,7 +289,7 @@ impl CoreWorker {
                 session.prefetch_lock(later);
             }
             if !set(session, &keys[at], value)? {
-                // The prepared look-ups of the other keys are stale after the wait.
+                // The other keys' look-ups were prepared before the wait and are stale after it.
                 self.set_the_rest(at, value)?;
                 break;
             }
@@ -309,7 +309,7 @@ impl CoreWorker {
     }
 }
 
-/// Stores an item. Returns false if there was no space.
+/// Stores an item. Returns false if the caller must wait for free memory.
 fn set(session: &Session, key: &Key<'_>, value: &[u8]) -> Result<bool> {
     match session.store(key, Store::set(value, 0, Expiry::NEVER)) {
         Outcome::Ready(Stored::Stored { .. }) | Outcome::AfterCommit(Stored::Stored { .. }, _) => {

@@ -1,6 +1,6 @@
-//! `larder bench counters`: one key, and more and more connections. Contention for one item makes
-//! other servers slower with every connection. A lost update would show here as a number that was
-//! returned twice.
+//! `larder bench counters`: a growing number of connections increment the same key. In other
+//! servers, contention for one item makes every added connection slower. A lost update would show
+//! as a number that the server returned twice.
 
 use crate::say;
 use std::path::PathBuf;
@@ -113,7 +113,8 @@ fn step(load: &Load) -> Result<Step> {
     })
 }
 
-/// Checks that N increments of a counter from 0 returned each of 1..=N once and left N behind.
+/// Checks that N increments of a counter, starting at 0, returned each of 1..=N once and left N as
+/// its value.
 fn check_numbers(numbers: &[u64], value: &[u8]) -> Result<()> {
     let void = |text: String| Err(Error::Void(text));
     let mut seen = vec![false; numbers.len()];

@@ -1,6 +1,7 @@
 //! `larder bench hitratio`: miss ratios at equal *resident* memory. Servers count their limits
 //! differently: one leaves out its hash table, another its connections. An operator pays for the
-//! memory that the kernel counts, so the peer's limit is adjusted until that is equal.
+//! memory that the kernel counts. So a peer's limit is adjusted until its resident memory equals
+//! Larder's.
 
 use crate::{complain, say};
 use std::path::PathBuf;
@@ -56,13 +57,13 @@ struct Row {
     rss: u64,
     outcome: Outcome,
     miss_ratio: f64,
-    /// Misses relative to Larder's; above 1 means more misses.
+    /// Misses, divided by Larder's misses; above 1, the peer misses more.
     relative_misses: f64,
-    /// True if resident memory came within the tolerance.
+    /// True if the peer's resident memory equals Larder's within the tolerance.
     equal: bool,
 }
 
-/// The largest number of limits to try for equal resident memory.
+/// The largest number of memory limits to try for one peer and trace.
 const ATTEMPTS: usize = 9;
 
 impl Arguments {
@@ -96,8 +97,8 @@ impl Arguments {
         write_json(self.json.as_deref(), &rows)
     }
 
-    /// Repeats the replay with other limits until the peer's resident memory equals the first
-    /// server's.
+    /// Repeats the replay with other memory limits until the peer's resident memory is `rss`, that
+    /// of the first server.
     fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
         let mut best: Option<Row> = None;
         let mut search = Search { limit: self.memory, below: None, above: None, last: None };
@@ -137,23 +138,24 @@ impl Arguments {
     }
 }
 
-/// A search for the limit at which resident memory is as wanted.
+/// A search for the memory limit at which a server's resident memory reaches a given size.
 #[derive(Clone, Copy, Debug)]
 struct Search {
     /// The next limit to try, in MiB.
     limit: u64,
-    /// The greatest limit that gave too little memory, and the smallest that gave too much.
+    /// The largest limit so far with too little resident memory, in MiB.
     below: Option<u64>,
+    /// The smallest limit so far with too much resident memory, in MiB.
     above: Option<u64>,
     /// Resident bytes of the last attempt.
     last: Option<u64>,
 }
 
 impl Search {
-    /// Chooses the next limit after an attempt with `rss` resident bytes. Returns false if none is
-    /// left.
+    /// Chooses the next limit after an attempt that had `rss` resident bytes. Returns false if
+    /// there is no other limit to try.
     fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
-        // A higher limit did not add memory: everything fits, so no limit will add any.
+        // If a higher limit did not add memory, the whole trace fits, and no limit will add any.
         let full = self.last.is_none_or(|last| rss > last + last / 100);
         if rss < wanted && self.above.is_none() && !full {
             return false;
@@ -164,8 +166,9 @@ impl Search {
         } else {
             self.above = Some(self.limit.min(self.above.unwrap_or(u64::MAX)));
         }
-        // Memory beyond the limit (code, tables, buffers) does not change with the limit, so the
-        // limit moves by the difference. If that leaves the known range, halve the range.
+        // Memory outside the limit (code, tables, buffers) is the same at every limit. So the next
+        // limit is this one plus the missing bytes. If that is outside the known range, try the
+        // middle of the range.
         let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
         let direct = (self.limit as f64 + difference).round().max(2.0) as u64;
         let (low, high) = (self.below.unwrap_or(1), self.above.unwrap_or(direct.saturating_add(1)));

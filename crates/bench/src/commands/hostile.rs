@@ -1,9 +1,9 @@
-//! `larder bench hostile`: polite clients alone, then beside crowds that are slow, rude or greedy:
-//! one crowd at a time, and all together. Each server's memory is full when the measurement begins,
-//! like that of a cache. The crowds stand for clients on other machines, so they should not compete
-//! with the polite clients for a processor. They run at the lowest priority. If the server has its
-//! own processor, latencies are measured between the sockets, so what remains of that competition
-//! does not count.
+//! `larder bench hostile`: polite clients, first alone, then beside crowds of clients that are
+//! slow, rude or greedy: one crowd at a time, then all together. Each server's memory is full when
+//! the measurement begins, as a cache's usually is. The crowds stand for clients on other machines,
+//! so they must not take processor time from the polite clients: they run at the lowest priority.
+//! If the server has its own processor, latencies are measured between the sockets, which excludes
+//! the remaining competition for the generator's processor.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -78,7 +78,7 @@ fn crowd_names() -> Vec<&'static str> {
     Kind::ALL.map(Kind::name).into_iter().chain([ALL_CROWDS]).collect()
 }
 
-/// The figures of polite clients beside a crowd.
+/// The figures of the polite clients beside one crowd.
 #[derive(Debug, Serialize)]
 struct Row {
     server: String,
@@ -86,10 +86,11 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     max_us: f64,
-    /// Error answers to polite clients, or the reason why their run was void.
+    /// Error answers to the polite clients.
     errors: u64,
+    /// The reason why the polite clients' run was void.
     void: Option<String>,
-    /// The results of those crowds that behave.
+    /// The counts of all crowds, as in [`Outcome`].
     crowd_answers: u64,
     crowd_cut: u64,
     crowd_refused: u64,
@@ -98,8 +99,8 @@ struct Row {
 }
 
 impl Row {
-    /// Combines rounds beside the same crowd: medians of latencies, the most memory, sums of the
-    /// rest.
+    /// Combines the rounds beside one crowd: medians of latencies, the maximum of memory, sums of
+    /// the counts.
     fn median<'r>(rounds: impl Iterator<Item = &'r Row>) -> Row {
         let rounds: Vec<&Row> = rounds.collect();
         let median = |of: fn(&Row) -> f64| {
@@ -164,17 +165,16 @@ impl Arguments {
     /// Fills the server's memory, then stores the polite clients' items.
     fn fill_memory(&self, load: &Load, shape: &Shape) -> Result<()> {
         const VALUE: usize = 1000;
-        // An item is longer than its value, by its header, so this is more than fits.
+        // An item is longer than its value by its header, so the items do not all fit.
         let keys = self.memory.saturating_mul((1 << 20) + (1 << 18)) / VALUE as u64;
         let value_lengths = Lengths { min: VALUE, max: VALUE };
-        // Some peers refuse sets while their eviction lags behind. Their memory is full all the
-        // same.
+        // Some peers refuse sets while their eviction lags behind. Their memory is full even then.
         store_all(load, &Shape { keys, value_lengths, ..shape.clone() }, Verb::Set)?;
         store_all(load, shape, Verb::Set).map(drop)
     }
 
-    /// Starts crowds whose threads have the lowest priority. A separate thread starts them, because
-    /// a thread may not be allowed to raise its priority again.
+    /// Starts crowds whose threads have the lowest priority. A separate thread lowers its priority
+    /// and starts them, because a thread may not be allowed to raise its priority again.
     fn start_crowds(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
         let start = || {
             take_lowest_priority()?;
@@ -202,8 +202,8 @@ impl Arguments {
             pacing: Pacing::Constant(self.rate),
             duration: Some(time),
             cpu: self.load_cpu,
-            // Otherwise a busy server would keep the generator from sending, and unsent requests
-            // would not count.
+            // On a shared processor, a busy server would keep the generator from sending, and wire
+            // times would not count that wait.
             wire_times: self.server_cpu.is_some()
                 && self.load_cpu.is_some()
                 && self.server_cpu != self.load_cpu,
@@ -240,8 +240,9 @@ impl Arguments {
     }
 }
 
-/// Runs the load and meanwhile watches the server's resident memory. The generator may share its
-/// processor with the crowds or the server. Short turns keep its own waits out of the latencies.
+/// Runs the load and watches the server's resident memory. The generator may share its processor
+/// with the crowds or the server. Short time slices keep its waits for the processor out of the
+/// latencies.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! `larder bench limit`: the load of `larder bench load` against a responder that does nothing but
-//! answer. No server can be cheaper on this machine with this kernel interface. With `--device` the
-//! same holds for servers that have nothing in memory.
+//! `larder bench limit`: the load of `larder bench load` against a responder that only sends
+//! replies. No server can be cheaper on this machine with this kernel interface. With `--device`,
+//! the same holds for servers that read every value from a device.
 
 use std::path::PathBuf;
 

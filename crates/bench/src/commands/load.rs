@@ -36,7 +36,7 @@ pub struct Arguments {
     quiet: bool,
 }
 
-/// The options of every command with its own load.
+/// The options that all commands with a configurable load share.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Traffic {
     /// Connections in all
@@ -164,7 +164,7 @@ impl Arguments {
     }
 }
 
-/// Stores every key of the shape once, in order, and the counters if the mix needs them.
+/// Stores every key of the shape once, in order. Also stores the counters, if the mix needs them.
 pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     if shape.mix.needs_counters() {
         store_all(load, shape, Verb::SetCounter)?.without_errors()?;

@@ -45,7 +45,7 @@ struct Case {
     name: &'static str,
     key_lengths: Lengths,
     value_lengths: Lengths,
-    /// Store more items than fit, and count those that are left.
+    /// Store more items than fit, and count the items that remain.
     overfill: bool,
 }
 
@@ -76,16 +76,17 @@ struct Row {
     server: String,
     version: String,
     memory_limit_mib: u64,
-    /// Number of items stored, and number of items that the server still had.
+    /// Number of items stored.
     stored: u64,
+    /// Number of items that the server still held afterwards.
     held: u64,
     rss_empty: u64,
     rss_filled: u64,
     /// Resident memory per held item, including that of the empty server, in bytes.
     bytes_per_item: f64,
-    /// Resident memory per held item, without that of the empty server, in bytes.
+    /// Growth of resident memory since the server was empty, per held item, in bytes.
     added_bytes_per_item: f64,
-    /// Held items per gibibyte of resident memory: the comparison at equal memory.
+    /// Held items per gibibyte of resident memory. Compares servers at equal memory.
     items_per_gib: f64,
 }
 
@@ -124,7 +125,7 @@ impl Arguments {
     fn measure(&self, case: &Case, program: &Program) -> Result<Row> {
         let memory = if case.overfill { self.full_memory } else { self.memory };
         let items = match case.overfill {
-            // 1.5 times as many as could fit by their payload alone.
+            // 1.5 times the number of items whose keys and values alone fill the memory.
             true => (memory << 20) / 1012 * 3 / 2,
             false => self.items,
         };

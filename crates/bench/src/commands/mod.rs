@@ -48,7 +48,7 @@ impl Command {
     /// Runs the command and prints its report on the standard output.
     ///
     /// # Errors
-    /// Returns the reason why there are no figures; a wrong answer of the server is one.
+    /// Returns an error if there are no figures, for example because the server sent a wrong answer.
     pub fn run(self) -> Result<()> {
         match self {
             Command::Load(arguments) => arguments.run(),

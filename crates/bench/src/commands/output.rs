@@ -10,7 +10,7 @@ use crate::generator::Summary;
 use crate::machine::Machine;
 use crate::{Error, Result};
 
-/// A report with all that is needed to repeat the measurement.
+/// A report with everything needed to repeat the measurement.
 #[derive(Debug, Serialize)]
 struct Document<'a, T> {
     machine: Machine,
@@ -18,7 +18,8 @@ struct Document<'a, T> {
     report: &'a T,
 }
 
-/// Writes a report with facts about the machine and the command line; `-` is the standard output.
+/// Writes a report, with facts about the machine and the command line, to `path`; `-` is the
+/// standard output.
 pub(super) fn write_json<T: Serialize>(path: Option<&Path>, report: &T) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let command = std::env::args().collect::<Vec<_>>().join(" ");
@@ -98,15 +99,15 @@ pub(super) fn print_summary(summary: &Summary) {
     }
 }
 
-/// The largest average number of threads waiting for a processor at which a server counts as
-/// undisturbed.
+/// A server counts as undisturbed if on average at most this many of its threads waited for a
+/// processor.
 pub(super) const WAITING_MAX: f64 = 0.1;
 
 pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Minimum, median and maximum of some runs.
+/// Minimum, median and maximum of a figure over several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,
@@ -127,7 +128,7 @@ impl Spread {
         Spread { min: sorted[0], median, max: sorted[sorted.len() - 1] }
     }
 
-    /// Formats `median (min–max)` with this many decimals.
+    /// Formats the spread as `median (min–max)` with `decimals` decimals.
     pub(super) fn show(&self, decimals: usize) -> String {
         let Spread { min, median, max } = self;
         if min == max {

@@ -62,11 +62,11 @@ pub(super) struct Options {
     skip: u64,
 }
 
-/// The largest value in bytes; longer ones are cut. Many servers, which count key and header too,
-/// refuse values that are one byte longer.
+/// The largest value in bytes; longer ones are cut. Many servers refuse longer values, because they
+/// count the key and the header too.
 const SIZE_MAX: usize = 512 * 1024;
-/// Requests per second for `ttl:` traces. Equal for every server, so items live for equally many
-/// requests.
+/// Requests per second for `ttl:` traces. It is equal for every server, so that items live for the
+/// same number of requests.
 const TTL_RATE: f64 = 200_000.0;
 
 impl Options {

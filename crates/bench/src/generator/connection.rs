@@ -1,4 +1,4 @@
-//! One connection of the load: its pending requests, and the check of its answers.
+//! One connection of the load: its pending requests, and the checks of their answers.
 
 use std::collections::VecDeque;
 
@@ -13,11 +13,12 @@ use crate::workload::{Asked, Verb, Workload};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) asked: Asked,
-    /// Number of its keys not yet matched with a value; kept only when values are verified.
+    /// Number of the request's keys not yet matched with a value; kept only when values are
+    /// verified.
     pub(crate) unmatched: u32,
-    /// When it was due (open loop) or sent (closed loop), in nanoseconds since the start. With
-    /// `wire_times`: when it was sent, minus the time for which the last answer on its connection
-    /// held it up.
+    /// The time at which the request was due (open loop) or sent (closed loop), in nanoseconds
+    /// since the start. With `wire_times`, the time at which it was sent, less its delay while
+    /// waiting for the previous answer on this connection.
     pub(crate) start: u64,
 }
 
@@ -29,13 +30,13 @@ pub(crate) struct Connection {
     pub(crate) pending: VecDeque<Request>,
     /// Key numbers of the pending requests; kept only when values are verified.
     pub(crate) numbers: VecDeque<u64>,
-    /// Due times of requests that wait for the connection (open loop).
+    /// Due times of requests that wait until the connection can send them (open loop).
     pub(crate) backlog: VecDeque<u64>,
-    /// When the last answer came, in nanoseconds since the start.
+    /// When the last answer arrived, in nanoseconds since the start.
     pub(crate) free_since: u64,
-    /// Bytes that the socket has not accepted yet.
+    /// Bytes of requests that the socket has not accepted yet.
     pub(crate) unsent: Vec<u8>,
-    /// The expected content of the value that is arriving; kept across reads.
+    /// The expected content of a value of which only a part has arrived.
     pub(crate) arriving: Option<Expected>,
 }
 
@@ -54,12 +55,12 @@ impl Connection {
     }
 }
 
-/// The period in which answers count.
+/// The period whose requests count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Decide by the time the request was due, not by the time it was answered.
+    /// If true, a request counts if it was due in the period; otherwise if it was answered in it.
     pub(crate) by_start: bool,
 }
 
@@ -71,23 +72,24 @@ impl Window {
     }
 }
 
-/// Collects the results of all answers. The connections of a thread share it.
+/// The results of all answers to one generator thread.
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) window: Window,
     /// The tally of the current second.
     pub(crate) tally: Tally,
     pub(crate) faults: Faults,
-    /// Answers since the start, counted or not.
+    /// Number of requests answered since the start, inside and outside the window.
     pub(crate) answered: u64,
+    /// Number of keys answered since the start, inside and outside the window.
     pub(crate) answered_keys: u64,
-    /// The numbers that counters returned, if wanted.
+    /// The numbers that counters returned; `None` unless the load collects them.
     pub(crate) counted: Option<Vec<u64>>,
     pub(crate) verify: bool,
     pub(crate) key: Vec<u8>,
 }
 
-/// Processes the answers in one read of one connection.
+/// Processes the answers that one read of a connection brought.
 pub(crate) struct Judge<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) book: &'a mut Book,
@@ -98,7 +100,7 @@ pub(crate) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Finds the key that an arriving value must belong to: the next matching key of the oldest
+    /// Finds the key to which an arriving value must belong: the next equal key of the oldest
     /// request. The keys before it were misses.
     fn expect_value(&mut self, key: &[u8], length: usize) {
         *self.arriving = None;
@@ -111,7 +113,7 @@ impl Judge<'_> {
             let Some(number) = self.numbers.pop_front() else { break };
             request.unmatched -= 1;
             self.workload.key(number, &mut self.book.key);
-            // Meta answers do not name the key.
+            // Meta answers do not repeat the key.
             asked = key.is_empty() || key == self.book.key;
         }
         if !asked {
@@ -156,7 +158,8 @@ impl Sink for Judge<'_> {
 
     #[inline]
     fn reply(&mut self, reply: Reply<'_>) {
-        // An error that arrives before the end of a run of quiet sets is about one of the sets.
+        // An error that arrives before the answer to a run of quiet sets concerns one of these
+        // sets.
         if let (Some(run), Reply::Error(line)) = (self.pending.front(), reply)
             && run.asked.verb == Verb::QuietSets
         {

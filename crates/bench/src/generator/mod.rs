@@ -1,4 +1,5 @@
-//! The load generator: threads with their own event loops, paced or not, over one workload.
+//! The load generator: threads with one event loop each, which send one workload in a closed or
+//! open loop.
 
 mod connection;
 mod pacing;
@@ -34,14 +35,14 @@ use worker::{Report, Worker};
 /// The options of one run of the generator.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Number of connections in all; at least one per thread.
+    /// The server to load.
     pub server: Address,
-    /// Connections in all; at least one per thread.
+    /// Number of connections of all threads together; at least one per thread.
     pub connections: usize,
     /// Number of generator threads.
     pub threads: usize,
-    /// The largest number of unanswered requests per connection. The closed loop sends them as one
-    /// batch, and the next batch once all are answered.
+    /// The largest number of unanswered requests per connection. The closed loop sends this many as
+    /// one batch, and the next batch once all are answered.
     pub pipeline: usize,
     /// Closed or open loop.
     pub pacing: Pacing,
@@ -49,18 +50,18 @@ pub struct Load {
     pub duration: Option<Duration>,
     /// Number of requests to send; `None` sends until `duration` is over.
     pub requests: Option<u64>,
-    /// Time at the beginning that is not measured.
+    /// Time at the beginning of the run that is not measured.
     pub warm_up: Duration,
-    /// How long to wait for answers after the end.
+    /// How long to wait for outstanding answers after the end.
     pub grace: Duration,
-    /// Measure between the sockets: from sending a request until the kernel has received its
-    /// answer. The generator's own waits for a processor do not count then. The time for which the
-    /// previous answer held up a request on its connection does. Only in the open loop, without
-    /// pipelines, over TCP.
+    /// Measure each request from its sending until the kernel has received its answer. This
+    /// excludes the time for which the generator waits for a processor. It includes the time for
+    /// which a request waits for the previous answer on its connection. Only in the open loop,
+    /// without pipelines, over TCP.
     pub wire_times: bool,
     /// Check every value against its key.
     pub verify: bool,
-    /// Keep every number that counters return.
+    /// Keep every number that a counter returns.
     pub collect_numbers: bool,
     /// Seed of the stream of requests.
     pub seed: u64,
@@ -68,12 +69,13 @@ pub struct Load {
     pub cpu: Option<usize>,
     /// The process whose processor time and memory to measure.
     pub probe: Option<Probe>,
-    /// Print a line per second to the standard error output.
+    /// Print one line per second to the standard error output.
     pub progress: bool,
 }
 
 impl Load {
-    /// 50 connections, one thread, closed loop, unpipelined, 5 seconds after 1 second of warm-up.
+    /// Returns a load with 50 connections, one thread, a closed loop without pipelines, and 5
+    /// measured seconds after a warm-up of 1 second.
     pub fn new(server: Address) -> Load {
         Load {
             server,
@@ -95,13 +97,15 @@ impl Load {
         }
     }
 
-    /// Returns the same load, but so that it asks for each key of the shape once: a fill.
+    /// Returns this load, changed so that it requests each key of the shape once, in order to fill
+    /// the server.
     pub(crate) fn once_through(&self, shape: &Shape) -> Load {
         let keys = shape.keys.div_ceil(shape.keys_per_get as u64);
         Load {
             pacing: Pacing::Closed,
             duration: None,
-            // Threads share the keys, not the requests: leave room for rounding.
+            // The threads share the keys, not the requests. The addition leaves room for rounding
+            // per thread.
             requests: Some(keys.saturating_add(self.threads as u64 * 2)),
             warm_up: Duration::ZERO,
             wire_times: false,
@@ -131,8 +135,8 @@ impl Load {
     /// Runs the load to its end.
     ///
     /// # Errors
-    /// [`Error::Void`] if any answer was wrong; [`Error::Server`] and [`Error::Io`] if the server
-    /// went away; [`Error::Usage`] for options that make no sense together.
+    /// Returns [`Error::Void`] if any answer was wrong, [`Error::Server`] or [`Error::Io`] if the
+    /// server went away, and [`Error::Usage`] if the options contradict each other.
     pub fn run(&self, shape: Shape) -> Result<Summary> {
         self.check(&shape)?;
         let workload = Workload::new(shape)?;
@@ -181,7 +185,7 @@ impl Load {
             }
             moments.push(self.moment(shared)?);
             if self.progress {
-                // The threads hand over each second shortly after it has ended.
+                // Each thread hands over a second's results shortly after that second ends.
                 self.sleep_until(shared, next + Duration::from_millis(120));
                 shared.print_second(second as usize);
             }
@@ -191,8 +195,8 @@ impl Load {
         Ok(moments)
     }
 
-    /// Sleeps until the given time. Returns true if all threads finished, or one failed, before
-    /// that.
+    /// Sleeps until `until`. Returns true, and earlier, if all threads have finished or one has
+    /// failed.
     fn sleep_until(&self, shared: &Shared, until: Duration) -> bool {
         loop {
             if shared.failed.load(Relaxed) || shared.finished.load(Relaxed) == self.threads {
@@ -220,7 +224,7 @@ impl Load {
     }
 }
 
-/// The counts at the border of a measured second, as the observing thread saw them.
+/// The counts at the start or end of a measured second, as the observing thread saw them.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     time: u64,
@@ -229,7 +233,7 @@ struct Moment {
     server: Option<Sample>,
 }
 
-/// State that the threads of a run share. Each counter is written by one thread only.
+/// State that the threads of a run share. Only one thread writes each counter of `progress`.
 #[derive(Debug)]
 struct Shared {
     ready: Barrier,
@@ -240,7 +244,8 @@ struct Shared {
     seconds: Mutex<Vec<Tally>>,
 }
 
-/// Answers since the start, published once per turn. It has its own cache line.
+/// One thread's counts of answers since the start, published once per turn. Each thread's counts
+/// have their own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress {
@@ -260,7 +265,8 @@ impl Shared {
         }
     }
 
-    /// Returns the nanoseconds since the first call, which follows the start barrier.
+    /// Returns the nanoseconds since the first call of this function, which follows the start
+    /// barrier.
     #[inline]
     fn now(&self) -> u64 {
         self.clock.get_or_init(Instant::now).elapsed().as_nanos() as u64

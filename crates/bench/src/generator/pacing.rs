@@ -1,24 +1,26 @@
-//! When requests are due.
+//! Decides when requests are due.
 
 use std::fmt;
 
 use crate::workload::random::Random;
 
-/// The pacing of requests.
+/// How a run times its requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pacing {
     /// Closed loop: a connection sends its next batch once the last one is answered. A server that
-    /// stalls gets fewer requests, so its percentiles look better than they are.
+    /// stalls is sent fewer requests during the stall, so its percentiles look better than they
+    /// are.
     Closed,
-    /// Open loop with evenly spaced requests: this many per second in all. Latency counts from the
-    /// moment a request was due, whether or not it could be sent.
+    /// Open loop with evenly spaced requests: this many per second over all connections. Latency
+    /// counts from the moment a request was due, even if it was sent later.
     Constant(f64),
-    /// Open loop with exponential gaps, like requests of independent users.
+    /// Open loop with exponentially distributed gaps, like requests of independent users; the rate
+    /// is as for `Constant`.
     Poisson(f64),
 }
 
 impl Pacing {
-    /// Returns the requests per second in all; `None` for the closed loop.
+    /// Returns the requests per second over all connections; `None` for the closed loop.
     pub(crate) fn rate(&self) -> Option<f64> {
         match self {
             Pacing::Closed => None,
@@ -47,12 +49,14 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Returns one of `threads` schedules that together have the rate; `None` for the closed loop.
+    /// Returns the schedule of thread `index`. The `threads` schedules together have the given
+    /// rate. Returns `None` for the closed loop.
     pub(crate) fn new(pacing: Pacing, seed: u64, index: u64, threads: u64) -> Option<Schedule> {
         let gap = 1e9 * threads as f64 / pacing.rate()?;
         let exponential = matches!(pacing, Pacing::Poisson(_));
         let mut random = Random::new(!seed ^ index);
-        // With a constant rate the threads take turns. Each Poisson process begins with a gap.
+        // With a constant rate, the threads' requests alternate. Each Poisson process begins with a
+        // gap.
         let next = match exponential {
             true => -gap * random.unit().ln(),
             false => gap * index as f64 / threads as f64,
@@ -60,7 +64,7 @@ impl Schedule {
         Some(Schedule { gap, exponential, next, random })
     }
 
-    /// Returns when the next request is due.
+    /// Returns the time at which the next request is due.
     pub(crate) fn due(&self) -> u64 {
         self.next as u64
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The events that a connection waits for.
+/// The events that a connection watches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -20,7 +20,7 @@ impl Interest {
     }
 }
 
-/// A level-triggered epoll instance. Each socket has a number.
+/// A level-triggered epoll instance. It identifies each socket by a number.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
@@ -114,7 +114,8 @@ impl Poll {
         }
     }
 
-    /// Waits on kernels before 5.11. Rounds down: waking up early is better than late.
+    /// Waits on kernels before 5.11, in whole milliseconds. Rounds the time-out down, because
+    /// waking up early is better than late.
     fn wait_coarse(&mut self, timeout: Duration) -> libc::c_long {
         let milliseconds = timeout.as_millis().min(1000) as libc::c_int;
         // SAFETY: as in `wait_exact`.
@@ -135,14 +136,14 @@ impl Poll {
         let bits = event.events as i32;
         Ready {
             number: event.u64 as usize,
-            // A read will show an error or a hang-up.
+            // An error or a hang-up counts as readable: the read will report it.
             readable: bits & !libc::EPOLLOUT != 0,
             writable: bits & libc::EPOLLOUT != 0,
         }
     }
 }
 
-/// Makes the calling thread wake up as exactly as the kernel can. A failure costs only exactness.
+/// Makes the calling thread's timers as exact as the kernel can. A failure costs only exactness.
 pub(crate) fn exact_timers() {
     // SAFETY: this call takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };

@@ -1,5 +1,5 @@
-//! The results of one generator thread: latencies by verb, answers by kind, and every fault that
-//! makes a run void.
+//! The results of one generator thread: latencies by verb, counts of answers, and the faults that
+//! make a run void.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -50,14 +50,14 @@ impl VerbCount {
     }
 }
 
-/// Counts and latencies of a period.
+/// The counts and latencies of the requests in one period.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     pub(crate) counts: [VerbCount; VERBS],
     /// One histogram per verb of the mix, created at first use.
     pub(crate) latencies: [Option<Box<Histogram<u64>>>; VERBS],
-    /// Nanoseconds by which requests left late although their connection was free (open loop). The
-    /// generator is the cause, or a machine that did not let it run.
+    /// Nanoseconds by which requests were sent late although their connection was free (open loop).
+    /// The cause is the generator, or a machine that did not let the generator run.
     pub(crate) lag: Option<Box<Histogram<u64>>>,
 }
 
@@ -107,7 +107,7 @@ impl Tally {
         for (mine, theirs) in mine.zip(other.latencies.iter().chain([&other.lag])) {
             if let Some(theirs) = theirs {
                 let mine = mine.get_or_insert_with(|| Box::new(histogram()));
-                // Both have the same bounds.
+                // Both histograms have the same bounds.
                 mine.add(&**theirs).expect("histograms of the same bounds");
             }
         }
@@ -128,13 +128,13 @@ impl Tally {
     }
 }
 
-/// The faults of a run, with the first example of each kind.
+/// The faults of a run, each kind with its first example.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     /// Answers that belong to another request, and values that do not match their key.
     pub(crate) wrong: u64,
     pub(crate) first_wrong: Option<String>,
-    /// Error answers, also those outside the measured time.
+    /// Error answers, including those outside the measured time.
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
     /// Requests that had no answer when the run stopped waiting.
@@ -161,7 +161,7 @@ impl Faults {
     }
 }
 
-/// Returns true if a reply is a possible answer to a verb.
+/// Returns true if `reply` is a valid kind of answer to `verb`.
 pub(crate) fn fits(verb: Verb, reply: &Reply<'_>) -> bool {
     use Reply as R;
     matches!(

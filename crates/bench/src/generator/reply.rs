@@ -1,8 +1,8 @@
-//! Finds the ends of answers in a stream of bytes that is cut anywhere. It keeps no values and does
-//! not need the requests: the load sends only text and meta commands whose first answer line shows
-//! whether more follows.
+//! Finds the ends of answers in a stream of bytes that may be cut anywhere. The parser keeps no
+//! values, and it need not know the requests: the load sends only text and meta commands for which
+//! the first line of an answer shows whether more lines follow.
 
-/// Receives what the parser finds. Values come in pieces, as they arrive.
+/// Receives the values and answers that the parser finds. A value comes in pieces, as it arrives.
 pub(crate) trait Sink {
     /// A value begins. The key is empty in meta answers.
     fn value(&mut self, key: &[u8], length: usize);
@@ -15,7 +15,7 @@ pub(crate) trait Sink {
 /// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply<'a> {
-    /// The end of a get that found this many values (0 or 1 for a meta get).
+    /// The end of the answer to a get, with the number of values found (0 or 1 for a meta get).
     Values(u32),
     /// `STORED`.
     Stored,
@@ -47,7 +47,7 @@ enum State {
         offset: usize,
         length: usize,
     },
-    /// The number of bytes seen of the line end behind a value.
+    /// Behind a value, with the number of bytes of the line end already seen.
     BodyEnd {
         meta: bool,
         seen: usize,
@@ -58,7 +58,7 @@ enum State {
 /// spare.
 const LINE_MAX: usize = 4096;
 
-/// The parser's state between two reads of a connection.
+/// The parser's state between two reads from a connection.
 #[derive(Debug)]
 pub(crate) struct Parser {
     state: State,
@@ -72,8 +72,8 @@ impl Parser {
         Parser { state: State::Line, partial: Vec::new(), values: 0 }
     }
 
-    /// Consumes all of `bytes`. After an error the parser has lost its place in the stream; the
-    /// text says why.
+    /// Consumes all of `bytes`. Returns an error text if they are not answers. The parser must not
+    /// be used after an error, because it no longer knows where an answer begins.
     pub(crate) fn feed(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), String> {
         while !bytes.is_empty() {
             match self.state {
@@ -168,7 +168,7 @@ impl Parser {
             [b'E', b'X'] | [b'E', b'X', b' ', ..] => Reply::Exists,
             [b'N', b'F'] | [b'N', b'F', b' ', ..] => Reply::NotFound,
             line if is_error(line) => {
-                // A get that failed after some values also ends here.
+                // If a get fails after some values, its answer also ends here.
                 self.values = 0;
                 Reply::Error(line)
             }
@@ -196,7 +196,7 @@ fn unknown(line: &[u8]) -> String {
     format!("the answer {:?} is not of this protocol", String::from_utf8_lossy(line))
 }
 
-/// `key flags length [cas]`.
+/// Parses `key flags length [cas]`. Returns the key and the length.
 #[inline]
 fn value_line(line: &[u8]) -> Option<(&[u8], usize)> {
     let end = memchr::memchr(b' ', line)?;

@@ -1,18 +1,18 @@
-//! Asks the kernel when it received the bytes that a socket reads.
+//! Reads from a socket and asks the kernel when the bytes arrived.
 //!
-//! A generator that shares its processor reads answers later than they arrived. Time stamps of the
-//! kernel, or of the network card, exclude that delay. Method: Kogias, Mallon,
-//! Bugnion, "Lancet: A self-correcting Latency Measuring Tool", USENIX ATC 2019.
+//! A generator that shares its processor reads answers some time after they arrived. Time stamps
+//! from the kernel, or from the network card, exclude that delay. Method: Kogias, Mallon, Bugnion,
+//! "Lancet: A self-correcting Latency Measuring Tool", USENIX ATC 2019.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-/// Room for the one control message that is requested, in words of 8 bytes; aligned as the kernel's
-/// headers are.
+/// Space for the one control message that is requested, in words of 8 bytes, which give it the
+/// alignment of the kernel's headers.
 const CONTROL_WORDS: usize = 8;
 
-/// Makes the kernel note when bytes for the socket arrive.
+/// Makes the kernel record the arrival time of bytes on the socket.
 pub(super) fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option's value lives until the call returns, and its size is given.
@@ -29,7 +29,7 @@ pub(super) fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Reads at most the buffer's length. Returns the number of bytes and how long ago the last of them
-/// arrived. 0 bytes mean the end of the connection.
+/// arrived. 0 bytes mean that the peer has closed the connection.
 pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Duration)> {
     let mut control = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -48,7 +48,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
     Ok((read as usize, stamp(&header).map_or(Duration::ZERO, age)))
 }
 
-/// Returns the time in the header's control messages, since the Unix epoch.
+/// Returns the arrival time in the header's control messages, since the Unix epoch.
 fn stamp(header: &libc::msghdr) -> Option<Duration> {
     // SAFETY: the kernel has filled the control words and set their length.
     let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
@@ -82,14 +82,14 @@ mod tests {
         let (late, mut buffer) = (Duration::from_millis(30), [0; 100]);
         let mut ages = (0..100).map(|_| {
             server.write_all(b"answer").unwrap();
-            // The answer has arrived before it is read.
+            // Waits until the bytes have arrived, so that they are `late` old when they are read.
             client.peek(&mut [0; 6]).unwrap();
             thread::sleep(late);
             let (read, age) = receive(client.as_fd(), &mut buffer).unwrap();
             assert_eq!(&buffer[..read], b"answer");
             age
         });
-        // The kernel begins to take stamps a moment after it was asked to.
+        // The kernel begins to record arrival times only a moment after the request.
         let age = ages.find(|age| !age.is_zero()).unwrap();
         assert!(age >= late && age < Duration::from_secs(20), "{age:?}");
         drop(ages);

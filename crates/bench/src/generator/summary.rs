@@ -56,13 +56,13 @@ impl Latencies {
         }
     }
 
-    /// Returns the percentile with this name; 0 if nothing was measured.
+    /// Returns the percentile named `name`, in microseconds; 0 if nothing was measured.
     pub fn get(&self, name: &str) -> f64 {
         self.percentiles_us.iter().find(|row| row.0 == name).map_or(0.0, |row| row.1)
     }
 }
 
-/// One second of a run, and the requests answered in it.
+/// The figures of one second of a run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Second {
     /// Answered requests per second.
@@ -77,10 +77,10 @@ pub struct Second {
     pub p999_us: f64,
     /// The maximum latency in microseconds.
     pub max_us: f64,
-    /// The longest delay that the generator itself caused, in microseconds (open loop). It shows
-    /// what the machine did to the generator; the server has no part in it.
+    /// The longest delay in sending a request, in microseconds (open loop). The generator or its
+    /// machine causes this delay, not the server.
     pub generator_lag_us: f64,
-    /// The server's resources, if its process was known.
+    /// The server's use of resources, if its process was known.
     pub server: Option<SecondUse>,
 }
 
@@ -89,10 +89,10 @@ pub struct Second {
 pub struct SecondUse {
     /// Average number of busy processors.
     pub busy: f64,
-    /// Average number of threads that were ready but had no processor. Above 0, the machine was
-    /// shared.
+    /// Average number of threads that were ready but had no processor. A value above 0 means that
+    /// the server had to share its processors.
     pub waiting: f64,
-    /// Bytes per second written to devices or to their cache; 0 if unknown.
+    /// Bytes per second written to devices or to the page cache; 0 if unknown.
     pub written_per_second: f64,
 }
 
@@ -121,25 +121,25 @@ pub struct ServerUse {
     pub cpu_us_per_key: f64,
     /// Average number of busy processors.
     pub busy: f64,
-    /// Average number of threads that were ready but had no processor. Above 0, the machine was
-    /// shared.
+    /// Average number of threads that were ready but had no processor. A value above 0 means that
+    /// the server had to share its processors.
     pub waiting: f64,
     /// Resident bytes at the start of the measurement.
     pub rss_before: u64,
     /// Resident bytes at the end of the measurement.
     pub rss_after: u64,
-    /// Bytes written to devices or to their cache during the measurement; 0 if unknown.
+    /// Bytes written to devices or to the page cache during the measurement; 0 if unknown.
     pub written: u64,
 }
 
 /// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Closed or open loop, with the rate.
+    /// Closed loop, or open loop with its rate.
     pub pacing: String,
     /// The verbs with their weights.
     pub mix: String,
-    /// Number of connections in all.
+    /// Number of connections of all threads together.
     pub connections: usize,
     /// Number of generator threads.
     pub threads: usize,
@@ -157,7 +157,7 @@ pub struct Summary {
     pub keys_per_get: usize,
     /// The seed of the stream of requests.
     pub seed: u64,
-    /// Whether values were checked.
+    /// True if the values were checked.
     pub verified: bool,
     /// Length of the measurement in seconds.
     pub seconds: f64,
@@ -167,7 +167,7 @@ pub struct Summary {
     pub requests_per_second: f64,
     /// Answered keys per second.
     pub keys_per_second: f64,
-    /// Keys found divided by keys asked for; `None` if nothing was read.
+    /// Keys found, divided by keys requested; `None` if no keys were requested.
     pub hit_ratio: Option<f64>,
     /// Latencies of all verbs together.
     pub latency: Latencies,
@@ -175,7 +175,8 @@ pub struct Summary {
     pub verbs: BTreeMap<&'static str, VerbCount>,
     /// Latencies by verb.
     pub verb_latency: BTreeMap<&'static str, Latencies>,
-    /// Requests without an answer. The latencies include the time they waited.
+    /// Requests without an answer. They are included in the latencies with the time for which they
+    /// waited.
     pub unanswered: u64,
     /// Error answers in the whole run, including the warm-up.
     pub errors: u64,
@@ -183,17 +184,18 @@ pub struct Summary {
     pub first_error: Option<String>,
     /// Average number of processors that the generator kept busy.
     pub generator_busy: f64,
-    /// The generator used more than 80 % of its threads' time: it may have limited the figures.
+    /// True if the generator used more than 80 % of its threads' time: it may have limited the
+    /// figures.
     pub generator_bound: bool,
-    /// 99th percentile of the delay that the generator itself caused, in microseconds (open loop).
+    /// 99th percentile of the delay in sending requests, in microseconds (open loop).
     pub generator_lag_p99_us: f64,
-    /// The server's resources, if its process was known.
+    /// The server's use of resources, if its process was known.
     pub server: Option<ServerUse>,
     /// The figures of each second.
     pub per_second: Vec<Second>,
-    /// Requests of the run that were answered after its last second.
+    /// Requests that were due in the run and answered after its last second.
     pub answered_late: u64,
-    /// The numbers that counters returned, if collected.
+    /// The numbers that counters returned, if the load collected them.
     #[serde(skip)]
     pub numbers: Vec<u64>,
 }
@@ -273,10 +275,11 @@ impl Summary {
         })
     }
 
-    /// Fails if the server refused anything. For runs whose figures count only without errors.
+    /// Returns an error if the server refused a request or left one unanswered. For runs whose
+    /// figures count only without errors.
     ///
     /// # Errors
-    /// Returns [`Error::Void`] with the first error answer.
+    /// Returns [`Error::Void`], with the first error answer if there is one.
     pub fn without_errors(self) -> Result<Summary> {
         match &self.first_error {
             None if self.unanswered == 0 => Ok(self),
@@ -318,12 +321,13 @@ fn server_use(moments: &[Moment]) -> Option<ServerUse> {
     })
 }
 
-/// Returns the number of measured seconds. The last may be shorter, but a sliver does not count.
+/// Returns the number of measured seconds. The last may be shorter than a second; less than a
+/// millisecond does not count.
 fn measured_seconds(length: f64) -> usize {
     (length - 0.001).max(0.0).ceil() as usize
 }
 
-/// Returns the figures of each second. Answers after the run belong to no second.
+/// Returns the figures of each second. Answers after the last second are left out.
 fn per_second(seconds: &[Tally], length: f64, moments: &[Moment]) -> Vec<Second> {
     let rows = seconds.iter().take(measured_seconds(length)).enumerate();
     rows.map(|(index, tally)| {

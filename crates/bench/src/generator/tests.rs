@@ -89,12 +89,12 @@ fn show_a_stall(wire_times: bool) {
     };
     let summary = load.run(small_shape()).unwrap();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    // Every request that was due counts, also those that waited for the stalled connection.
+    // Every request that was due counts, including those that waited for the stalled connection.
     assert_eq!(summary.total.requests, 1000);
     assert_eq!(summary.unanswered, 0);
-    // About 150 of each connection's 500 requests were due in the stall and waited 150 ms on
-    // average. So one tenth of all requests waited longer than 200 ms, though only two met the
-    // stall itself.
+    // In the stall, about 150 of each connection's 500 requests were due, and they waited 150 ms on
+    // average. So a tenth of all requests waited longer than 200 ms, though only two were in flight
+    // when the stall began.
     let stall = STALL.as_micros() as f64;
     assert!(summary.latency.get("p90") > 0.5 * stall, "{:?}", summary.latency);
     assert!(summary.latency.get("p99") > 0.9 * stall, "{:?}", summary.latency);
@@ -103,7 +103,7 @@ fn show_a_stall(wire_times: bool) {
 
 #[test]
 fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
-    // Both connections fall silent together for the second second of the run, and then catch up.
+    // Both connections stop answering for the second second of the run, and then catch up.
     const BEGIN: Duration = Duration::from_secs(1);
     const END: Duration = Duration::from_secs(2);
     let from = std::time::Instant::now();
@@ -130,8 +130,8 @@ fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
     let lengths = [1.0, 1.0, 0.9];
     let answered: f64 = seconds.iter().zip(lengths).map(|(s, l)| s.requests_per_second * l).sum();
     assert_eq!(answered.round() as u64 + summary.answered_late, summary.total.requests);
-    // The answers before the silence are most of the first second's, and hardly any of the
-    // second's.
+    // Most answers of the first second came before the silence, and hardly any answers came in the
+    // second one.
     assert!(seconds[1].requests_per_second < 500.0, "{seconds:?}");
     assert!(seconds[2].p999_us > 500_000.0, "{seconds:?}");
     assert!(seconds.iter().all(|second| second.server.is_some()), "{seconds:?}");
@@ -141,7 +141,8 @@ fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
 fn requests_that_are_never_answered_count_with_the_time_they_waited() {
     let (address, threads) = server(1, |stream| {
         let mut asked = 0;
-        // Falls silent after 50 answers, but keeps the connection open until the client leaves.
+        // This server stops answering after 50 requests, but keeps the connection open until the
+        // client leaves.
         each_line(stream, |_, stream| {
             asked += 1;
             asked > 50 || stream.write_all(b"END\r\n").is_ok()

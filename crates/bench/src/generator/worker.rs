@@ -1,8 +1,9 @@
 //! One generator thread: an event loop over its share of the connections.
 //!
-//! The thread writes requests into one buffer, sends it, reads all available answers into another
-//! buffer, and checks them at once. It allocates nothing per request. A connection without unsent
-//! or incomplete bytes owns no buffer, so thousands of connections fit into the processor's cache.
+//! The thread writes requests into one buffer and sends it, reads all available answers into
+//! another buffer, and checks them at once. It allocates nothing per request. A connection has a
+//! buffer only while it holds unsent or incomplete bytes, so the state of thousands of connections
+//! fits into the processor's cache.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -21,9 +22,10 @@ use crate::{Error, Result};
 
 /// The largest number of bytes per read.
 const INPUT: usize = 128 * 1024;
-/// The longest wait for events, in nanoseconds, so that the thread notices the end of a run.
+/// The longest wait for events, in nanoseconds. It limits how late a thread notices the end of a
+/// run.
 const WAIT_MAX: u64 = 50_000_000;
-/// Time without any answer, in nanoseconds, after which the server counts as dead.
+/// A server that sends no answer for this time, in nanoseconds, counts as dead.
 const SILENCE: u64 = 60_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
@@ -31,10 +33,11 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) faults: Faults,
-    /// The numbers that counters returned, if wanted.
+    /// The numbers that counters returned; empty unless the load collects them.
     pub(super) counted: Vec<u64>,
-    /// Processor time within the measured window, and the length of the window, in nanoseconds.
+    /// Processor time within the measured window, in nanoseconds.
     pub(super) cpu: u64,
+    /// Length of the measured window, in nanoseconds.
     pub(super) window: u64,
 }
 
@@ -50,11 +53,11 @@ pub(super) struct Worker<'a> {
     book: Book,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// The number of requests that may still be sent.
+    /// The number of requests that this thread may still send.
     budget: u64,
-    /// The number of sent and unanswered requests on all connections.
+    /// The number of requests sent and not yet answered, on all connections.
     in_flight: u64,
-    /// The number of due and unsent requests on all connections.
+    /// The number of requests due and not yet sent, on all connections.
     waiting: u64,
     next_connection: usize,
     cpu_at_start: Option<(u64, u64)>,
@@ -116,7 +119,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Runs to the end. A failure stops the other threads too.
+    /// Runs until the load ends. A failure also stops the other threads.
     pub(super) fn run(mut self) -> Result<Report> {
         exact_timers();
         self.shared.ready.wait();
@@ -176,8 +179,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Gives due requests to the connections in turn. Every request due within the run counts,
-    /// however late the thread gets to it.
+    /// Distributes due requests over the connections in turn. Every request due within the run
+    /// counts, even if the thread reaches it late.
     fn arrive(&mut self, until: u64, now: u64) -> Result<()> {
         while self.budget > 0 || self.load.duration.is_some() {
             let Some(schedule) = &mut self.schedule else { return Ok(()) };
@@ -270,9 +273,9 @@ impl<'a> Worker<'a> {
         self.top_up(number, now)
     }
 
-    /// Sends what the connection may send now. In the open loop these are the due requests. In the
-    /// closed loop it is a whole batch once the last one is answered, so every server gets the same
-    /// batches.
+    /// Sends the requests that the connection may send now. In the open loop these are the due
+    /// ones. The closed loop sends a whole batch once the previous one is answered, so every server
+    /// gets the same batches.
     fn top_up(&mut self, number: usize, now: u64) -> Result<()> {
         let depth = self.load.pipeline;
         let connection = &mut self.connections[number];
@@ -341,8 +344,8 @@ impl<'a> Worker<'a> {
             .map_err(|e| Error::io("cannot watch a connection", e))
     }
 
-    /// Counts unanswered requests with the time they have waited. Without them, the figures would
-    /// hide the very stall that a run should show.
+    /// Counts unanswered requests, with the time for which they have waited. Without them, the
+    /// figures would hide a stall at the end of the run.
     fn abandon(&mut self) {
         let now = self.shared.now();
         let window = self.book.window;
@@ -359,8 +362,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands over the tally of a second unchanged: adding up histograms here would cause a hiccup
-    /// each second.
+    /// Hands over the tally of `second` as it is. Adding up histograms here would delay requests
+    /// once a second.
     fn end_second(&mut self, second: u64) {
         self.shared
             .add_second(second as usize, std::mem::replace(&mut self.book.tally, Tally::new()));

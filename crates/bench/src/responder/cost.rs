@@ -1,6 +1,6 @@
 //! Measures the cost of a request outside the kernel. A worker and the do-nothing responder process
-//! batches without a socket. Other work on the machine disturbs only the slower blocks, so the
-//! fastest tenth is compared between builds.
+//! batches without a socket, in blocks. Other work on the machine slows some blocks down, so the
+//! 10th percentile of the blocks is compared between builds.
 //!
 //! `cargo test --release -p larder-bench --lib -- --ignored --nocapture cost`
 
@@ -46,7 +46,7 @@ fn worker() -> Worker {
     Worker::new(Arc::new(context), session, Box::new(|| NOW))
 }
 
-/// Processes all requests of `batch`. Their replies are in `memory` afterwards.
+/// Processes all requests of `batch`. Leaves their replies in `memory`.
 fn process<S: Service>(
     service: &mut S,
     connection: &mut S::Connection,
@@ -60,7 +60,7 @@ fn process<S: Service>(
         let mut output = memory.buffer(64 << 10);
         service.process(connection, &mut input, &mut output) != Flow::Read
     } {
-        // Lets the cleaner make room.
+        // Lets the cleaner free memory.
         thread::yield_now();
         service.turn();
     }

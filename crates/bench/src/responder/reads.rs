@@ -1,4 +1,4 @@
-//! One device read for every key: the least work of a server that answers from a device.
+//! One device read for every key: the minimum work of a server that answers from a device.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,26 +13,26 @@ use crate::workload::random::Random;
 /// Alignment of reads, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Reads in flight for connections.
+/// The device reads that connections wait for.
 #[derive(Debug)]
 pub(super) struct Reads {
     queue: Box<dyn ReadQueue>,
     waker: Waker,
-    /// Number of blocks of the device at which a read may begin.
+    /// Number of device blocks at which a read may begin.
     blocks: u64,
     len: usize,
     /// Number of reads in flight.
     started: usize,
     looks: Looks,
-    /// Number of reads that each connection waits for. Connections that wait for none are absent.
+    /// Number of reads that each connection waits for. A connection without reads has no entry.
     pending: HashMap<u64, usize>,
     random: Random,
     failed: bool,
 }
 
 impl Reads {
-    /// Creates a queue of reads of `len` bytes each. `event` becomes readable when a read ends.
-    /// `waker` makes it readable too.
+    /// Creates a queue of reads of `len` bytes each. `event` becomes readable when a read has
+    /// ended. `waker` also makes it readable.
     pub(super) fn new(
         device: &dyn Device,
         len: usize,
@@ -57,7 +57,7 @@ impl Reads {
         })
     }
 
-    /// Begins `reads` reads for a connection that has none in flight.
+    /// Begins `reads` reads for a connection that waits for none.
     pub(super) fn begin(&mut self, id: ConnectionId, reads: usize) {
         for _ in 0..reads {
             let block = self.random.below(self.blocks);
@@ -93,8 +93,8 @@ impl Reads {
         self.looks.again(self.started)
     }
 
-    /// Submits new reads to the device before the loop blocks. A read that ended after [`turn`]
-    /// may have made the event readable before the loop cleared it. No other wake-up would come for
+    /// Submits new reads to the device, before the loop blocks. A read may have ended after
+    /// [`turn`] but before the loop cleared the event. The event will not become readable again for
     /// such a read, so this function wakes the loop.
     ///
     /// [`turn`]: Reads::turn

@@ -1,7 +1,8 @@
 //! A server that only sends replies and stores nothing. It parses just enough of the text and meta
-//! protocols to send as many bytes as a server that has every key. Its cost is that of sockets and
-//! kernel: the physical limit that the lab compares servers with. With a device, it answers each
-//! key of a get after a read, which is the limit of a server that has nothing in memory.
+//! protocols to send as many bytes as a server that has every key. Its cost is that of the sockets
+//! and the kernel: the physical limit that the lab compares servers with. With a device, it reads
+//! from the device before it answers each key of a get. That is the limit for a server that has
+//! nothing in memory.
 
 use std::time::Duration;
 
@@ -11,31 +12,31 @@ use larder_server::net::{
 
 use super::reads::Reads;
 
-/// The service; one per worker.
+/// The responder's service; each worker has one.
 #[derive(Debug)]
 pub(super) struct NullService {
     value: Vec<u8>,
     /// ` 0 <size>\r\n<value>\r\n`: the part of a reply after `VALUE <key>`.
     text_value: Vec<u8>,
-    /// The same for `gets`, with a cas id.
+    /// Like `text_value`, for `gets`: with a cas id.
     text_value_cas: Vec<u8>,
     /// `VA <size>`.
     meta_value: Vec<u8>,
-    /// The reads that answers wait for; `None` without a device.
+    /// The device reads for keys of gets; `None` without a device.
     pub(super) reads: Option<Reads>,
 }
 
-/// The position of a connection in its input.
+/// Where in its stream of commands a connection is.
 #[derive(Clone, Copy, Debug, Default)]
 enum Place {
-    /// Before a command.
+    /// At the beginning of a command.
     #[default]
     Command,
-    /// Before the keys of a get whose reads have not begun.
+    /// At the keys of a get whose reads have not begun.
     Get { cas: bool },
-    /// Among the keys of a get.
+    /// At the keys of a get whose reads have begun.
     Keys { cas: bool },
-    /// In the body of a set, this many bytes before its end.
+    /// In the body of a set, with `left` bytes to come.
     Body { left: usize, reply: &'static [u8] },
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Progress {
 }
 
 impl NullService {
-    /// Answers gets with values of `value_size` bytes.
+    /// Creates a service that answers gets with values of `value_size` bytes.
     pub(super) fn new(value_size: usize) -> Self {
         let value = vec![b'x'; value_size];
         let text = |cas: &str| {
@@ -65,12 +66,12 @@ impl NullService {
         }
     }
 
-    /// Returns true if a connection waits for reads.
+    /// Returns true if the connection waits for reads.
     fn reads_for(&self, id: ConnectionId) -> bool {
         self.reads.as_ref().is_some_and(|reads| reads.awaits(id))
     }
 
-    /// Begins the reads for the keys of a get. Returns `None` if its line is incomplete.
+    /// Begins one read for each key of a get. Returns `None` if the line of the get is incomplete.
     fn begin_reads(&mut self, id: ConnectionId, input: &InputBuffer<'_>) -> Option<()> {
         let Some(reads) = &mut self.reads else { return Some(()) };
         let end = input.bytes().iter().position(|&byte| byte == b'\n')?;
@@ -79,7 +80,7 @@ impl NullService {
         Some(())
     }
 
-    /// Answers keys until the line ends, the output is full or input is missing.
+    /// Answers the keys of a get until its line ends, the output is full or more input is needed.
     fn keys(&self, cas: bool, input: &mut InputBuffer<'_>, out: &mut OutputBuffer<'_>) -> Keys {
         loop {
             if out.is_full() {
@@ -115,7 +116,7 @@ impl NullService {
         }
     }
 
-    /// Starts a command whose line is complete, unless it is a get.
+    /// Executes a command whose line is complete, except a get.
     fn command(&self, line: &[u8], out: &mut OutputBuffer<'_>) -> Option<Place> {
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
         let verb = line.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -273,7 +274,7 @@ mod tests {
     use super::*;
     use larder_server::net::{Options, OutputMemory, open};
 
-    /// Feeds `bytes` in pieces of `step`, as a loop would.
+    /// Feeds `bytes` to a service in pieces of `step` bytes, as a loop would.
     fn answer(bytes: &[u8], step: usize, limit: usize) -> (Vec<u8>, Flow) {
         let mut responder = NullService::new(3);
         let mut progress = responder.connect(Peer::Unix, ConnectionId::new(1));
@@ -338,7 +339,7 @@ mod tests {
             while responder.awaits(&mut progress) {
                 responder.turn();
             }
-            // The next get in the input begins its reads at once.
+            // Not `process`, which would go on and begin the reads of the next get in the input.
             let mut output = memory.buffer(1000);
             let keys = responder.keys(false, &mut input, &mut output);
             assert!(matches!(keys, Keys::Ended));

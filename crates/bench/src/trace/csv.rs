@@ -1,4 +1,5 @@
-//! Lines of `key,size[,ttl]`. A first line whose size is not a number counts as a heading.
+//! Traces as lines of `key,size[,ttl]`. If the size in the first line is not a number, the line is
+//! a heading.
 
 use std::io::BufRead;
 

@@ -1,4 +1,5 @@
-//! Recorded or synthetic streams of requests: a key, a size, and perhaps a time to live.
+//! Recorded or synthetic traces: sequences of requests, each with a key, a size, and perhaps a time
+//! to live.
 
 mod csv;
 mod oracle;
@@ -23,13 +24,13 @@ pub(crate) struct Access {
     pub(crate) ttl: u32,
 }
 
-/// A trace, read request by request. Each read reuses the same `Access`, so that it need not
-/// allocate.
+/// A trace that is read request by request. The caller passes the same `Access` each time, so a
+/// read need not allocate.
 pub(crate) trait Trace {
     /// Reads the next request. Returns false at the end.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] with the position of what cannot be read.
+    /// Returns [`Error::Usage`] with the position of a request that cannot be parsed.
     fn next(&mut self, access: &mut Access) -> Result<bool>;
 }
 
@@ -37,7 +38,7 @@ pub(crate) trait Trace {
 /// built-in one such as `zipf:0.99`, see [`Synthetic`].
 ///
 /// # Errors
-/// Returns [`Error::Usage`] or [`Error::Io`] if there is no such trace.
+/// Returns [`Error::Usage`] or [`Error::Io`] if the trace does not exist or cannot be opened.
 pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> {
     let path = Path::new(name);
     if !path.exists() {
@@ -61,8 +62,8 @@ pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> 
 /// The longest key of the protocol, in bytes.
 const KEY_MAX: usize = 250;
 
-/// Makes a valid key of any bytes. Bytes that the protocol forbids become `_`. In a longer key a
-/// hash replaces the rest, so that different long keys stay different.
+/// Makes a valid key from any bytes. Replaces bytes that the protocol forbids by `_`. Cuts a key
+/// that is too long and appends a hash of the rest, so that different long keys stay different.
 fn sanitize(bytes: &[u8], key: &mut Vec<u8>) {
     key.clear();
     let kept = if bytes.len() > KEY_MAX { KEY_MAX - 17 } else { bytes.len() };
@@ -73,7 +74,8 @@ fn sanitize(bytes: &[u8], key: &mut Vec<u8>) {
     }
 }
 
-/// Reads until the buffer is full. Returns the number of bytes read, which is less at the end.
+/// Reads until the buffer is full. Returns the number of bytes read, which is smaller than the
+/// buffer at the end of the input.
 fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {

@@ -1,5 +1,6 @@
-//! libCacheSim's oracleGeneral format: records of 24 bytes, little-endian: u32 seconds, u64 object,
-//! u32 size, i64 time of the next request. Only simulators of perfect caches use the last one.
+//! libCacheSim's oracleGeneral format: little-endian records of 24 bytes: u32 seconds, u64 object,
+//! u32 size, i64 time of the object's next request. Only simulators of perfect caches use that
+//! time.
 
 use std::io::Read;
 

@@ -1,5 +1,5 @@
-//! Built-in traces: popularity by Zipf's law, optionally with scans through keys that are requested
-//! only once, and with items that live only seconds.
+//! Built-in traces. Popularity follows Zipf's law. Some traces also have scans through keys that
+//! are requested only once, or items that live only for seconds.
 
 use super::{Access, Trace};
 use crate::workload::Lengths;
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// The size of a built-in trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Synthetic {
-    /// Number of different keys, without those of scans.
+    /// Number of different keys, not counting those of scans.
     pub(crate) keys: u64,
     pub(crate) requests: u64,
     /// Range of value lengths in bytes; each key has its own length.
@@ -18,16 +18,18 @@ pub(crate) struct Synthetic {
     pub(crate) seed: u64,
 }
 
-/// Average number of requests, outside scans, from one scan to the next.
+/// Average number of requests between two scans.
 const SCAN_EVERY: u64 = 20_000;
-/// Number of successive keys in a scan. With it half of all requests belong to scans.
+/// Number of consecutive keys in a scan. It equals [`SCAN_EVERY`], so half of all requests belong
+/// to scans.
 const SCAN_LENGTH: u64 = 20_000;
 
 impl Synthetic {
     /// Returns the trace with this name: `zipf:THETA`, `scan:THETA` or `ttl:THETA`.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the name is neither a file nor a built-in trace.
+    /// Returns [`Error::Usage`] if `name` is not one of these. The caller has checked that it is
+    /// not a file.
     pub(crate) fn named(&self, name: &str) -> Result<Box<dyn Trace>> {
         let unknown = || {
             Error::usage(format!(
@@ -62,7 +64,7 @@ struct Generated {
     left: u64,
     scans: bool,
     short_lived: bool,
-    /// Number of requests left in the current scan.
+    /// Number of requests that the current scan has left.
     scanning: u64,
     next_scanned: u64,
 }
@@ -88,7 +90,8 @@ impl Trace for Generated {
         let hash = mix(number);
         access.size = self.options.sizes.of(hash);
         access.ttl = match hash % 4 {
-            // Half of the keys live for seconds, a quarter for a minute, a quarter until evicted.
+            // Half of the keys live for seconds, a quarter for a minute, and a quarter without
+            // limit.
             0 if self.short_lived => 2,
             1 if self.short_lived => 5,
             2 if self.short_lived => 60,

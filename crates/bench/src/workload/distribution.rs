@@ -1,4 +1,4 @@
-//! The choice of the next key.
+//! Chooses the key of the next request.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ pub enum Distribution {
     /// A bell curve around the middle of the key space. Its standard deviation is this fraction of
     /// the key space.
     Gaussian(f64),
-    /// The frequency of the k-th most popular key is proportional to k to the power of minus theta.
+    /// The frequency of the k-th most popular key is proportional to k to the power of −theta.
     Zipf(f64),
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// Draws key numbers below a bound.
+/// Draws key numbers below `keys` with a given distribution.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     keys: u64,
@@ -73,7 +73,7 @@ enum Kind {
 }
 
 impl Sampler {
-    /// Builds a sampler. `keys` must not be 0.
+    /// Creates a sampler for the numbers below `keys`, which must not be 0.
     pub(crate) fn new(distribution: Distribution, keys: u64) -> Sampler {
         assert!(keys > 0, "a key space without keys");
         let kind = match distribution {
@@ -97,8 +97,8 @@ impl Sampler {
                 }
             },
             Kind::Zipf { zipf, stride } => {
-                // Popular keys must not be neighbours, because neighbours were stored one after the
-                // other.
+                // Spreads popular keys over the key space. The fill stores neighbouring numbers one
+                // after the other, so popular neighbours would be stored together.
                 let rank = zipf.sample(random) - 1;
                 (u128::from(rank) * u128::from(*stride) % u128::from(self.keys)) as u64
             }
@@ -106,7 +106,7 @@ impl Sampler {
     }
 }
 
-/// Returns a number near `n` times the golden ratio that has no common divisor with `n`.
+/// Returns a number near `n` divided by the golden ratio that has no common divisor with `n`.
 fn coprime_stride(n: u64) -> u64 {
     let mut stride = (n as f64 * 0.618_033_988_749_895) as u64 | 1;
     while gcd(stride, n) != 1 {
@@ -119,13 +119,14 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Draws from a normal distribution by the Box-Muller method; uses one of its two numbers.
+/// Draws from a normal distribution by the Box-Muller method, which yields two numbers; one is
+/// dropped.
 fn normal(random: &mut Random) -> f64 {
     (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
 }
 
-/// Draws ranks 1..=n by rejection-inversion (Hörmann and Derflinger, 1996). Exact for any exponent,
-/// without a table, at about one and a half tries per number.
+/// Draws ranks from 1..=n by rejection-inversion (Hörmann and Derflinger, 1996). The method is
+/// exact for any exponent, needs no table, and takes about one and a half tries per number.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     ranks: f64,
@@ -160,11 +161,11 @@ impl Zipf {
         (-self.theta * x.ln()).exp()
     }
 
-    /// Returns the integral of the density from 1 to x.
+    /// Returns the integral of the density from 1 to `x`.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let exponent = (1.0 - self.theta) * log;
-        // (eᵗ − 1) / t, which is 1 at 0, so theta = 1 needs no separate formula.
+        // This is (eᵗ − 1) / t. At t = 0 it is 1, so theta = 1 needs no separate formula.
         let ratio = if exponent.abs() > 1e-8 { exponent.exp_m1() / exponent } else { 1.0 };
         log * ratio
     }
@@ -192,8 +193,8 @@ mod tests {
         counts
     }
 
-    /// Allows five standard deviations of a binomial count: a correct sampler fails once in a
-    /// million keys.
+    /// Allows a deviation of five standard deviations of a binomial count. With a correct sampler,
+    /// about one key in a million exceeds it.
     fn assert_probability(count: u64, probability: f64, what: &str) {
         let expected = probability * DRAWS as f64;
         let tolerance = 5.0 * (expected * (1.0 - probability)).sqrt() + 1.0;

@@ -1,5 +1,6 @@
-//! Keys by number. A key is the prefix, zeros, and its number in decimal. The number determines the
-//! length. So a number gives the same key in every run, and no two numbers share a key.
+//! Keys by number. A key consists of the prefix, zeros, and its number in decimal; the number also
+//! determines its length. So a number gives the same key in every run, and no two numbers give the
+//! same key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +18,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Returns the length that belongs to a hash. The lengths are spread evenly over the range.
+    /// Returns the length for a hash. Hashes are spread evenly over the range of lengths.
     #[inline]
     pub(crate) fn of(&self, hash: u64) -> usize {
         let span = (self.max - self.min) as u64 + 1;
@@ -48,7 +49,7 @@ impl fmt::Display for Lengths {
     }
 }
 
-/// Parses a number with an optional suffix `k`, `m` or `g`: powers of 1024.
+/// Parses a number with an optional suffix `k`, `m` or `g`, which stand for powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64> {
     let lower = text.trim().to_ascii_lowercase();
     let (digits, shift) = match lower.as_bytes().last() {
@@ -74,7 +75,7 @@ pub(crate) struct Keys {
 const KEY_MAX: usize = 250;
 
 impl Keys {
-    /// Returns keys for the numbers below `count`.
+    /// Returns the keys for the numbers below `count`.
     pub(crate) fn new(prefix: &str, lengths: Lengths, count: u64) -> Result<Keys> {
         let digits = count.saturating_sub(1).max(1).ilog10() as usize + 1;
         if prefix.bytes().any(|b| b <= b' ' || b == 0x7f) {
@@ -92,11 +93,11 @@ impl Keys {
         Ok(Keys { prefix: prefix.as_bytes().to_vec(), lengths })
     }
 
-    /// Returns keys with another prefix for the same numbers: the counters beside the values.
+    /// Returns the keys of the counters: keys for the same numbers with another prefix.
     pub(crate) fn counters(&self) -> Keys {
         let mut keys = self.clone();
-        // The prefix keeps its length, so that key lengths still fit. No key equals one of the
-        // original.
+        // The new prefix has the same length, so key lengths still fit. No counter's key equals a
+        // key with the old prefix.
         match keys.prefix.last_mut() {
             Some(last) => *last = if *last == b'#' { b'+' } else { b'#' },
             None => keys.prefix.push(b'#'),

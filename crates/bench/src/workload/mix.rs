@@ -32,14 +32,14 @@ pub enum Verb {
     MetaGet,
     /// `ms`.
     MetaSet,
-    /// A run of quiet `ms`, answered by the `mn` behind it: apart from the server's work, a set
-    /// costs next to nothing.
+    /// A run of quiet `ms`, answered by one `mn` after it. Apart from the server's work, such a set
+    /// costs almost nothing.
     QuietSets,
     /// `md`.
     MetaDelete,
-    /// `ma` of a counter by 1, created if missing.
+    /// `ma` of a counter by 1. The server creates a missing counter.
     MetaArithmetic,
-    /// `set` of a counter to 0; only used for filling.
+    /// `set` of a counter to 0; used only for filling.
     SetCounter,
 }
 
@@ -69,7 +69,7 @@ impl Verb {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// Returns the name in the protocol, if there is one.
+    /// Returns the name of the command in the protocol.
     pub fn name(self) -> &'static str {
         TABLE[self as usize].1
     }
@@ -79,7 +79,7 @@ impl Verb {
         TABLE[self as usize].2
     }
 
-    /// Returns the separator between two keys of one request.
+    /// Returns the bytes between two keys of one request.
     #[inline]
     pub(crate) fn separator(self) -> &'static [u8] {
         if self == Verb::QuietSets { b"\r\nms " } else { b" " }
@@ -90,19 +90,19 @@ impl Verb {
         if self == Verb::QuietSets { b"\r\nmn\r\n" } else { b"\r\n" }
     }
 
-    /// Returns true if a request may have many keys.
+    /// Returns true if a request with this verb may have several keys.
     #[inline]
     pub(crate) fn is_multi(self) -> bool {
         matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::QuietSets)
     }
 
-    /// Returns true if the answer holds values that the workload can check.
+    /// Returns true if the answer contains values that the workload can check.
     #[inline]
     pub(crate) fn returns_values(self) -> bool {
         matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::MetaGet)
     }
 
-    /// Returns true for verbs on counters, which are stored beside the values.
+    /// Returns true for verbs on counters. Counters have keys of their own, see `Keys::counters`.
     #[inline]
     pub(crate) fn counts(self) -> bool {
         matches!(self, Verb::Incr | Verb::Decr | Verb::MetaArithmetic | Verb::SetCounter)
@@ -112,7 +112,7 @@ impl Verb {
 /// Verbs with weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// Each verb with the sum of all weights up to and including its own.
+    /// Each verb with the sum of the weights of all verbs up to and including it.
     rows: Vec<(Verb, u64)>,
 }
 
@@ -127,12 +127,12 @@ impl Mix {
         self.rows.iter().any(|row| row.0 == verb)
     }
 
-    /// Returns the verb that was named first.
+    /// Returns the first verb of the mix.
     pub(crate) fn first(&self) -> Verb {
         self.rows.first().map_or(Verb::Get, |row| row.0)
     }
 
-    /// Returns true if a verb of the mix needs counters that exist.
+    /// Returns true if a verb of the mix fails unless the counters exist.
     pub(crate) fn needs_counters(&self) -> bool {
         self.has(Verb::Incr) || self.has(Verb::Decr)
     }
@@ -164,7 +164,7 @@ impl Mix {
 impl FromStr for Mix {
     type Err = Error;
 
-    /// Parses `get=90,set=10`, `incr`, or other tools' ratio of sets to gets, `1:10`.
+    /// Parses `get=90,set=10`, `incr`, or the ratio of sets to gets that other tools use, `1:10`.
     fn from_str(text: &str) -> Result<Mix, Error> {
         let bad = || Error::usage(format!("{text:?} is no mix: get=90,set=10 or 1:10 (set:get)"));
         if let Some((sets, gets)) = text.split_once(':') {

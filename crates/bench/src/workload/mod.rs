@@ -1,5 +1,5 @@
-//! The requests: verbs, keys, values. They are written straight into a send buffer. Nothing here
-//! uses a socket or a clock, so a seed always gives the same stream of requests.
+//! The requests of a load: verbs, keys and values, written directly into a send buffer. Nothing
+//! here uses a socket or a clock, so a seed always gives the same stream of requests.
 
 pub(crate) mod distribution;
 pub(crate) mod keys;
@@ -20,7 +20,7 @@ use keys::{Keys, push_number};
 use random::Random;
 use values::Values;
 
-/// All options that determine the bytes of the requests.
+/// The options that determine the bytes of the requests.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// The verbs with their weights.
@@ -37,14 +37,14 @@ pub struct Shape {
     pub distribution: Distribution,
     /// The number of keys in one get, or in one run of quiet sets.
     pub keys_per_get: usize,
-    /// Time to live of everything stored and touched, in seconds; 0 is forever.
+    /// Time to live of items that are stored or touched, in seconds; 0 is forever.
     pub ttl: u32,
-    /// Visit the keys once, in order, instead of drawing them.
+    /// Visit the keys once, in order, instead of drawing them at random.
     pub in_order: bool,
 }
 
 impl Default for Shape {
-    /// One million keys of 15 bytes with values of 50 bytes, read evenly.
+    /// Returns one million keys of 15 bytes with values of 50 bytes, read with equal probability.
     fn default() -> Self {
         Shape {
             mix: Mix::only(Verb::Get),
@@ -60,7 +60,7 @@ impl Default for Shape {
     }
 }
 
-/// A shape ready for use. All generator threads share it.
+/// A shape with everything computed from it. All generator threads share it.
 #[derive(Debug)]
 pub(crate) struct Workload {
     shape: Shape,
@@ -71,14 +71,14 @@ pub(crate) struct Workload {
     ttl: String,
 }
 
-/// The position of one generator thread in its stream of requests.
+/// One generator thread's position in its stream of requests.
 #[derive(Debug)]
 pub(crate) struct Source {
     random: Random,
     next: Range<u64>,
 }
 
-/// A sent request, as far as needed to check its answer.
+/// The facts about a sent request that the check of its answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) verb: Verb,
@@ -105,7 +105,7 @@ impl Workload {
         &self.shape
     }
 
-    /// Returns the source of generator thread `index` of `threads`.
+    /// Returns the source for generator thread `index` out of `threads`.
     pub(crate) fn source(&self, seed: u64, index: u64, threads: u64) -> Source {
         let part = |index: u64| {
             (u128::from(self.shape.keys) * u128::from(index) / u128::from(threads)) as u64
@@ -116,8 +116,8 @@ impl Workload {
         }
     }
 
-    /// Appends the next request and puts the numbers of its keys into `numbers`. Returns `None`
-    /// once an in-order run has asked for all keys.
+    /// Appends the next request to the buffer, and the numbers of its keys to `numbers`. Returns
+    /// `None` once a run in order has requested all keys.
     #[inline]
     pub(crate) fn push_request(
         &self,
@@ -162,7 +162,7 @@ impl Workload {
         Some(Asked { verb, keys: asked })
     }
 
-    /// Appends the rest of a request, behind the key that begins at `start`.
+    /// Appends the rest of a request after its key, which begins at `start`.
     #[inline]
     fn push_rest(&self, verb: Verb, buffer: &mut Vec<u8>, start: usize) {
         match verb {
@@ -196,13 +196,14 @@ impl Workload {
                 buffer.extend_from_slice(self.ttl.as_bytes());
             }
             Verb::MetaGet => buffer.extend_from_slice(b" v"),
-            // A missing counter begins at 0, so it need not be stored first.
+            // `ma` creates a missing counter with the value 0, so the counter need not be stored
+            // first.
             Verb::MetaArithmetic => buffer.extend_from_slice(b" v N0 J0"),
             Verb::SetCounter => buffer.extend_from_slice(b" 0 0 1\r\n0"),
         }
     }
 
-    /// Writes the key with this number.
+    /// Replaces the contents of `buffer` by the key with this number.
     #[inline]
     pub(crate) fn key(&self, number: u64, buffer: &mut Vec<u8>) {
         buffer.clear();

@@ -1,7 +1,8 @@
 //! The random number generator: seeded, the same on every machine, a few nanoseconds per number.
 //!
-//! The tests have another generator, `larder_disk::Random`. This one stays because workloads and synthetic traces
-//! follow from its numbers: with others, results would not compare with those in BENCHMARKING.md.
+//! The tests use another generator, `larder_disk::Random`. This one stays, because its numbers
+//! determine the workloads and synthetic traces: with other numbers, results could not be compared
+//! with those in BENCHMARKING.md.
 
 /// xoshiro256++ seeded through splitmix64.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ impl Random {
     }
 }
 
-/// Mixes the bits of a number. Bijective.
+/// Mixes the bits of a number. Different inputs give different outputs.
 #[inline]
 pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -51,7 +52,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Returns a 64-bit hash of a key. Only the lab's own values depend on it.
+/// Returns a 64-bit hash of a key. Only the lab uses it, for its values and traces.
 #[inline]
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut state = 0x243f_6a88_85a3_08d3 ^ bytes.len() as u64;

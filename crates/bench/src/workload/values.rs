@@ -1,12 +1,12 @@
-//! Values that can be checked: the key determines its value. So a check finds values of another
-//! key, of another length and torn copies, without remembering what was stored.
+//! Values that can be checked: a key determines its value. So a check detects values of another key
+//! or with another length, and torn copies, without remembering what was stored.
 
 use super::keys::Lengths;
 use super::random::{Random, hash, mix};
 
-/// Number of digits of the key's hash at the start of a value, as far as they fit.
+/// A value begins with the key's hash in this many digits, or as many of them as fit.
 const CHECK: usize = 16;
-/// Number of positions at which the filler behind the digits may begin.
+/// Number of positions in the filler at which the part of a value after the digits may begin.
 const STARTS: usize = 4096;
 
 /// Writes and checks values.
@@ -29,7 +29,7 @@ impl Values {
     pub(crate) fn new(lengths: Lengths) -> Values {
         let mut random = Random::new(0x1a2d_e200);
         let length = STARTS + lengths.max;
-        // Printable, so a value that ends up in a log or a terminal does no harm.
+        // The filler is printable, so that a value does no harm in a log or a terminal.
         let filler = (0..length).map(|_| b' ' + random.below(95) as u8).collect();
         Values { lengths, filler }
     }
@@ -39,7 +39,7 @@ impl Values {
         self.expected_with(key, |hash| self.lengths.of(mix(hash)))
     }
 
-    /// Returns the expected value for traces, which give the length.
+    /// Returns the expected value for a key of a trace, which gives the value's length.
     #[inline]
     pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
         let hash = hash(key);
@@ -59,7 +59,7 @@ impl Values {
         buffer.extend_from_slice(&self.filler[start..start + expected.length - check]);
     }
 
-    /// Returns true if `piece` equals the value at `offset`. A value may arrive in pieces.
+    /// Returns true if `piece` equals the expected value at `offset`. A value may arrive in pieces.
     #[inline]
     pub(crate) fn matches(&self, expected: &Expected, offset: usize, piece: &[u8]) -> bool {
         if offset + piece.len() > expected.length {

@@ -1,6 +1,6 @@
-//! Counts live items without holding every key. When there are too many keys, half of them are
-//! dropped, and the result is an estimate. The choice is by hash, so either all versions of a key
-//! are kept or none.
+//! Counts live items without holding every key. When it holds too many keys, it drops half of them,
+//! and the result becomes an estimate. The hash decides which keys are dropped, so either all
+//! versions of a key are counted or none.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ const KEYS_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     seq: u64,
-    /// Bytes of the record; 0 if a get of the key would miss.
+    /// Bytes of the record; 0 if a get of the key would miss this version.
     alive: u64,
 }
 
@@ -19,7 +19,7 @@ struct Newest {
 #[derive(Debug)]
 pub(super) struct Keys {
     newest: HashMap<u64, Newest>,
-    /// Only hashes whose lowest `shift` bits are zero are held.
+    /// Only keys whose hashes end in `shift` zero bits are held.
     shift: u32,
     most: usize,
 }
@@ -41,9 +41,9 @@ impl Keys {
         Keys { newest: HashMap::new(), shift: 0, most }
     }
 
-    /// Records a version of the key with this hash: `alive` bytes, or 0 if a get of it would miss.
-    /// Versions with the same seq are copies of one record, and the version is alive if any copy
-    /// is: a dead mark on a copy is about that copy's place only.
+    /// Records a version of the key with this hash. `alive` is its size in bytes, or 0 if a get
+    /// would miss it. Versions with the same seq are copies of one record. A dead mark on one copy
+    /// concerns only that copy's place, so the version is alive if any copy is.
     pub(super) fn note(&mut self, hash: u64, seq: u64, alive: u64) {
         if !self.holds(hash) {
             return;
@@ -88,7 +88,7 @@ mod tests {
         for (key, seq, alive) in [(1, 5, 80), (1, 7, 0), (1, 6, 90), (2, 2, 40), (2, 1, 50)] {
             keys.note(hash(key), seq, alive);
         }
-        // The first copy was marked dead when the record moved.
+        // Two copies of one record: the cleaner moved it and marked the first copy dead.
         keys.note(hash(3), 9, 0);
         keys.note(hash(3), 9, 64);
         keys.note(hash(3), 9, 0);

@@ -1,5 +1,5 @@
-//! Reads a store's structures off its device. `larder_log::format` interprets the bytes; this file
-//! knows where they lie and handles blocks that cannot be read.
+//! Reads a store's structures from its device. `larder_log::format` interprets the bytes; this file
+//! knows where they are and handles blocks that cannot be read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,11 +25,11 @@ pub(super) struct Store<'a> {
     /// The state of each copy of the superblock.
     pub(super) copies: [superblock::Copy; 2],
     pub(super) tails: Vec<(Tail, Vec<u8>)>,
-    /// Unreadable tail places: the offset and the number of each.
+    /// Places for tails that cannot be read: offset and number of each.
     pub(super) lost_tails: Vec<(u64, u32)>,
 }
 
-/// Why a store cannot be inspected.
+/// The reason why a store cannot be inspected.
 #[derive(Debug)]
 pub(in crate::check) enum Unusable {
     Superblock(SuperblockError),
@@ -41,9 +41,9 @@ pub(in crate::check) enum Unusable {
 pub(super) struct Marks {
     pub(super) meta: Option<Meta>,
     pub(super) map: Vec<u8>,
-    /// A copy of the meta is damaged.
+    /// True if a copy of the meta is damaged.
     pub(super) damaged: bool,
-    /// A copy of the meta cannot be read, and it may be the newer one.
+    /// True if a copy of the meta cannot be read. That copy may be the newer one.
     pub(super) unreadable: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Store<'a> {
         let mut unreadable = BTreeSet::new();
         for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
             if let Err(error) = device.read_at(at, copy) {
-                // An unreadable copy counts as damaged. The other copy must suffice.
+                // An unreadable copy counts as damaged; the other copy must then suffice.
                 *copy = superblock::mark();
                 unreadable.insert(at);
                 if unreadable.len() == SUPERBLOCKS.len() {
@@ -90,7 +90,8 @@ impl<'a> Store<'a> {
         Ok(store)
     }
 
-    /// Reads blocks. Fills unreadable ones with zeros, notes them, and then returns false.
+    /// Reads blocks. If some cannot be read, fills them with zeros, records their offsets and
+    /// returns false.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
         if self.device.read_at(offset, bytes).is_ok() {
             return true;
@@ -105,18 +106,18 @@ impl<'a> Store<'a> {
         self.read(offset, front) & self.read(offset + half as u64, back)
     }
 
-    /// Returns true if the block with a segment's header was readable. The segment must have been
-    /// read.
+    /// Returns true if the block with the segment's header was readable. An earlier call must have
+    /// read the segment.
     pub(super) fn can_read_header(&self, segment: SegmentNumber) -> bool {
         !self.is_unreadable(self.superblock.geometry.segment(segment), BLOCK)
     }
 
-    /// Returns true if a part of this range was found to be unreadable.
+    /// Returns true if an earlier read found a block of this range unreadable.
     fn is_unreadable(&self, at: u64, bytes: usize) -> bool {
         self.unreadable.borrow().range(at..at + bytes as u64).next().is_some()
     }
 
-    /// Returns the ranges found to be unreadable so far.
+    /// Returns the ranges that reads have found unreadable so far.
     pub(super) fn unreadable(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &at in &*self.unreadable.borrow() {
@@ -129,8 +130,9 @@ impl<'a> Store<'a> {
         ranges
     }
 
-    /// Finds the newest generation with a trailer in a segment without a header. It must be later
-    /// than `over` and at most the one after `known`, or the first one since the last start.
+    /// Finds the newest generation that has a trailer in a segment whose header is lost. Considers
+    /// only generations after `over`, up to `known` + 1 or the superblock's generation floor,
+    /// whichever is later.
     pub(super) fn use_by_trailers(
         &self,
         segment: SegmentNumber,
@@ -145,7 +147,8 @@ impl<'a> Store<'a> {
         found.filter(|generation| (over + 1..=next).contains(generation)).max()
     }
 
-    /// Returns true if no block of a segment could be read. The segment must have been read.
+    /// Returns true if no block of the segment could be read. An earlier call must have read the
+    /// segment.
     pub(super) fn is_lost_whole(&self, segment: SegmentNumber) -> bool {
         let place = self.superblock.geometry.segment(segment);
         let mut blocks = (0..u64::from(self.segment_size())).step_by(BLOCK);
@@ -157,7 +160,7 @@ impl<'a> Store<'a> {
         self.device.size() < self.superblock.geometry.total_bytes()
     }
 
-    /// Returns true if a segment and its meta lie within the device.
+    /// Returns true if the segment and its meta lie within the device.
     pub(super) fn is_there(&self, segment: SegmentNumber) -> bool {
         let end = self.superblock.geometry.segment(segment) + u64::from(self.segment_size());
         end <= self.device.size()
@@ -194,7 +197,7 @@ impl<'a> Store<'a> {
         marks.collect()
     }
 
-    /// Reads the header of a segment, with the tails laid over it.
+    /// Reads the header of a segment, after laying the tails over the block that holds it.
     pub(super) fn header(&self, segment: SegmentNumber) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
         let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
@@ -203,7 +206,7 @@ impl<'a> Store<'a> {
         header.map_err(|error| if readable { error } else { NoSegment::Damaged })
     }
 
-    /// Reads the whole image of a segment, with the tails laid over it.
+    /// Reads a whole segment into `image`, and lays the tails over it.
     pub(super) fn image(&self, segment: SegmentNumber, image: &mut Vec<u8>) {
         image.resize(self.segment_size() as usize, 0);
         self.read(self.superblock.geometry.segment(segment), image);
@@ -212,13 +215,13 @@ impl<'a> Store<'a> {
 
     fn lay_tails(&self, segment: SegmentNumber, image: &mut [u8]) {
         for (tail, data) in self.tails.iter().filter(|(tail, _)| tail.segment == segment) {
-            // A tail of another generation changes nothing.
+            // A tail of another generation of the segment changes nothing.
             tail.lay_over(data, &self.identity, image);
         }
     }
 
-    /// Reads a whole jumbo. `piece` maps the index of a piece, from 1, to the segment that holds
-    /// it.
+    /// Reads a whole jumbo. `piece` returns the segment that holds the piece with a given index,
+    /// from 1. `found` is called if the jumbo is whole.
     pub(super) fn jumbo(
         &self,
         segment: SegmentNumber,
@@ -265,23 +268,24 @@ impl<'a> Store<'a> {
     }
 }
 
-/// Returns the part of `bytes` that lies in `range` of an image. `bytes` start at `begins` of it.
+/// Returns the part of `bytes` that lies in `range`. `bytes` begin at offset `begins` of the same
+/// image.
 fn part<'b>(bytes: &'b [u8], begins: usize, range: &std::ops::Range<usize>) -> &'b [u8] {
     let from = range.start.saturating_sub(begins).min(bytes.len());
     let to = range.end.saturating_sub(begins).min(bytes.len());
     &bytes[from..to]
 }
 
-/// How much of a jumbo is there.
+/// How much of a jumbo is on the device.
 #[derive(Debug)]
 pub(super) enum JumboState {
     /// The jumbo is complete.
     Whole(Trailer),
-    /// The header and the head of the record do not match.
+    /// The first segment does not hold a valid header and record head.
     Headless,
-    /// A piece is missing: no segment's meta names it.
+    /// At least one piece is missing: no segment's meta names it.
     Incomplete,
-    /// The trailer is missing: the commit did not complete, or the trailer is damaged.
+    /// The trailer is missing: either the commit did not complete, or the trailer is damaged.
     NotCommitted,
     /// The value differs from what was written.
     WrongValue(Trailer),

@@ -1,6 +1,6 @@
 //! `larder check`: inspects a store that no server uses, and changes nothing. It reads everything
-//! that a recovery could need and verifies every checksum. So it finds more than a start would, and
-//! takes as long as reading the used part of the device.
+//! that any recovery could need and verifies every checksum. So it finds damage that a start would
+//! not notice, and takes as long as reading the used part of the device.
 
 mod keys;
 mod look;
@@ -62,14 +62,15 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug)]
 enum CheckError {
     Missing(PathBuf),
     Open(larder_disk::OpenError),
     Superblock(PathBuf, SuperblockError),
     LowerMissing(PathBuf),
-    /// The path is a lane's lower device. The third field is its fast one, if `--lower` named that.
+    /// The given path is a lane's lower device. The third field is the path of the fast device, if
+    /// `--lower` named it.
     IsLower(PathBuf, Label, Option<PathBuf>),
     Lower(PathBuf, LabelError),
     Twice(PathBuf),
@@ -120,7 +121,8 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     match check(path, matches.get_one::<PathBuf>("lower").map(PathBuf::as_path)) {
         Ok(report) => {
             let text = match matches.get_flag("json") {
-                // Cannot fail: the report holds only numbers and strings.
+                // Serializing cannot fail: the report holds only numbers, strings and lists of
+                // them.
                 true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
                 false => report.to_string(),
             };
@@ -134,10 +136,10 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-/// Opens the file or device of a store. Creates nothing.
+/// Opens the file or device of a store. Does not create it.
 fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
-    // Opening a missing file would create it.
+    // Opening a missing file would create it, so check first.
     let length = match file.metadata() {
         Ok(metadata) if metadata.is_file() => Some(metadata.len()),
         Ok(_) => None,
@@ -157,20 +159,22 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     Ok((file, Arc::new(device)))
 }
 
-/// Reads which kind of data a device holds.
+/// Reads which kind of content a device has.
 fn content(path: &Path, device: &dyn Device) -> Result<Content, CheckError> {
     let mut head = vec![0; HEAD.min(device.size() as usize)];
     device.read_at(0, &mut head).map_err(|error| CheckError::Read(path.to_owned(), error))?;
     Ok(Content::of(&head))
 }
 
-/// Returns true if the device at `path` is the fast device of the lane with this lower device.
+/// Returns true if the device at `path` is the fast device of the lane to which the lower device
+/// with `label` belongs.
 fn is_fast_of(path: &Path, label: &Label) -> bool {
     let found = open(path).and_then(|(file, device)| content(&file, &*device));
     matches!(found, Ok(Content::Store(superblock)) if superblock.store_id == label.store_id)
 }
 
-/// Joins the fast device of a store with its lower one, if it has one.
+/// Joins a store's fast device with the lower device that it needs. Returns the fast device alone
+/// if it needs none.
 fn join(
     file: &Path,
     device: Arc<dyn Device>,

@@ -12,7 +12,7 @@ pub(super) enum Verdict {
     /// Everything is as it was written.
     #[default]
     Clean,
-    /// The next start drops data that was not acknowledged, or whose durability was not promised.
+    /// The next start drops data that was never acknowledged, or whose durability was not promised.
     Torn,
     /// Data that was durable is no longer correct.
     Damaged,
@@ -30,7 +30,7 @@ pub(super) struct Torn {
     pub(super) segment: u32,
     /// Offset at which the segment ends.
     pub(super) at: u64,
-    /// Bytes of the incomplete commit that reached the device behind that offset.
+    /// Bytes after that offset that the incomplete commit wrote.
     pub(super) bytes: u64,
 }
 
@@ -38,16 +38,17 @@ pub(super) struct Torn {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Damaged {
     pub(super) segment: u32,
-    /// Bytes without a whole record.
+    /// Bytes in which no whole record was found.
     pub(super) bytes: u64,
     /// A lower bound for the number of lost records.
     pub(super) records: u64,
     pub(super) what: String,
-    /// A start that reads the log meets this damage. Other damage shows when the item is requested.
+    /// True if a start reads the damaged bytes. Otherwise the damage shows only when an item in
+    /// them is requested.
     pub(super) met_at_start: bool,
 }
 
-/// The settings with which the next start would serve.
+/// The settings with which the next start would succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Starts {
     /// With `--when-full evict`.
@@ -58,38 +59,38 @@ pub(super) struct Starts {
     pub(super) accept_damage: bool,
 }
 
-/// Segments by use.
+/// Numbers of segments by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Segments {
     pub(super) all: u32,
     pub(super) free: u32,
-    /// Segments with records, jumbos excluded.
+    /// Segments with records, not counting jumbos.
     pub(super) in_use: u32,
     /// Segments of `in_use` that are not sealed.
     pub(super) open: u32,
-    /// Segments with a summary, which a start reads in place of the records.
+    /// Segments with a summary, which a start reads instead of the records.
     pub(super) summarized: u32,
-    /// Items longer than half a segment.
+    /// Jumbos: items longer than half a segment.
     pub(super) jumbos: u32,
-    /// Further segments that jumbos occupy beyond their first.
+    /// Segments that jumbos occupy in addition to their first.
     pub(super) jumbo_parts: u32,
-    /// Segments taken out of use because a part of their place cannot be read.
+    /// Segments taken out of use because a part of them cannot be read.
     pub(super) retired: u32,
 }
 
-/// This device's part in a store of several devices, as its own superblock says. Another device may
-/// have a newer version.
+/// The part that this device has in a store of several devices, according to its own superblock.
+/// Another device's superblock may be newer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Lane {
     pub(super) number: u8,
     /// The numbers of all lanes of the store.
     pub(super) of: Vec<usize>,
-    /// The number of its partitions, of 4096.
+    /// The number of partitions that this lane has, of 4096.
     pub(super) partitions: usize,
     pub(super) draining: bool,
-    /// The lane is no longer part of the store.
+    /// True if the lane is no longer part of the store.
     pub(super) left: bool,
-    /// The number of partitions on their way from one lane to another.
+    /// The number of partitions that are moving from one lane to another.
     pub(super) moving: u16,
 }
 
@@ -139,41 +140,41 @@ pub(super) struct Report {
     pub(super) created: u64,
     pub(super) segment_size: u32,
     pub(super) stopped_cleanly: bool,
-    /// A server without durability has the store open, or had it open.
+    /// True if a server without durability has the store open, or had it open when it ended.
     pub(super) volatile: bool,
     /// Set if the device is part of a store of several devices.
     pub(super) lane: Option<Lane>,
-    /// The greatest commit number seen.
+    /// The greatest commit number in any trailer, tail or header.
     pub(super) last_commit: u64,
     pub(super) segments: Segments,
-    /// Valid items and tombstones, older versions included.
+    /// Number of valid items and tombstones, including older versions.
     pub(super) records: u64,
     pub(super) record_bytes: u64,
     pub(super) live_items: u64,
     pub(super) live_bytes: u64,
     pub(super) dead_bytes: u64,
-    /// The three fields before this one are estimates from a sample.
+    /// True if the three fields before this one are estimates from a sample.
     pub(super) estimated: bool,
     pub(super) torn: Vec<Torn>,
     pub(super) damaged: Vec<Damaged>,
-    /// Facts worth knowing that are not damage.
+    /// Facts worth reporting that are not damage.
     pub(super) notes: Vec<String>,
-    /// The device is smaller than the store.
+    /// True if the device is smaller than the store.
     pub(super) cut: bool,
-    /// Records of kinds that only a newer version of the program knows.
+    /// Number of records whose kind only a newer version of the program knows.
     pub(super) newer_records: u64,
-    /// Why this program may not write to the store: the store has newer features.
+    /// The reason why this program must not write to the store: the store has newer features.
     pub(super) read_only: Option<String>,
-    /// The last stop wrote an index image, so the next start need not read the log.
+    /// True if the last stop wrote an index image, so that the next start need not read the log.
     pub(super) has_image: bool,
-    /// The settings with which a start would serve.
+    /// The settings with which the next start would succeed.
     pub(super) starts: Starts,
-    /// What a start with this store would do.
+    /// What the next start would do with this store.
     pub(super) recovery: Vec<String>,
 }
 
 impl Report {
-    /// Derives the verdict and the forecast, once all else is known.
+    /// Derives the verdict and the forecast. Must be called after everything else is set.
     pub(super) fn conclude(&mut self) {
         let emptied = self.volatile && !self.stopped_cleanly;
         self.verdict = match (self.damaged.is_empty(), self.torn.is_empty() && !emptied) {
@@ -191,7 +192,7 @@ impl Report {
         self.recovery = self.forecast(emptied);
     }
 
-    /// Describes what the next start does.
+    /// Describes what the next start would do.
     fn forecast(&mut self, emptied: bool) -> Vec<String> {
         if self.cut {
             return vec!["is refused: the device is smaller than the store on it".to_owned()];
@@ -340,7 +341,7 @@ fn size(bytes: u64) -> String {
 /// Formats Unix seconds as date and time in UTC.
 fn date(seconds: u64) -> String {
     let (mut days, time) = (seconds / 86_400, seconds % 86_400);
-    // No clock shows such a date, and the loop below would take long.
+    // No clock shows such a late date, and the loop below would take long to reach it.
     if days > 3_000_000 {
         return format!("{seconds} seconds after 1970");
     }

@@ -1,9 +1,9 @@
-//! Reads all segments of a store, and what each proves about the others.
+//! Reads all segments of a store, and combines what each of them proves about the others.
 //!
-//! A commit ends only after the commit before it was synced. So the greatest commit number in any
-//! trailer shows up to where everything was durable once. That separates torn data, which was never
-//! promised, from damaged data. The number is known only after everything was read, so segments
-//! that are not plainly whole are read twice.
+//! A commit completes only after the previous commit was synced. So the greatest commit number in
+//! any trailer proves that everything of earlier commits was durable once. This separates torn
+//! data, whose durability was never promised, from damaged data. The greatest number is known only
+//! after all segments were read, so segments that are not plainly whole are read a second time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -25,7 +25,7 @@ pub(super) use super::look::Unusable;
 use super::look::{JumboState, Marks, Store};
 use super::report::{Damaged, Lane, Report, Segments, Torn};
 
-/// The largest number of segments that notes name one by one.
+/// The largest number of segments that the notes name individually.
 const NAMED_MAX: usize = 20;
 
 /// Reads the whole store. `progress` receives the number of segments read so far and their total.
@@ -42,28 +42,28 @@ pub(super) fn survey(
     Ok(survey.conclude())
 }
 
-/// A segment to judge once everything was read.
+/// A segment that can be judged only after all segments were read.
 struct Open {
     segment: SegmentNumber,
     marks: Marks,
     header: Option<Header>,
-    /// The generation to assume if the header is damaged.
+    /// The generation to assume because the header is damaged.
     generation: Option<u32>,
-    /// Trailers found behind the end that the first look saw: commit number and end offset of each.
+    /// Trailers after the end that the first reading found: commit number and end offset of each.
     behind: Vec<(u64, u32)>,
     sealed: bool,
 }
 
-/// A jumbo as read.
+/// A jumbo after it was read.
 struct LargeItem {
     header: Header,
     state: JumboState,
     version: Option<Version>,
-    /// The item is marked dead: it only hides older versions.
+    /// True if the item is marked dead, so that its record only hides older versions.
     dead: bool,
 }
 
-/// A version of a key in a segment.
+/// One version of a key, found in a segment.
 struct Version {
     hash: u64,
     seq: u64,
@@ -76,29 +76,31 @@ struct Survey<'a> {
     now: u64,
     report: Report,
     keys: Keys,
-    /// The greatest commit number seen.
+    /// The greatest commit number seen so far.
     greatest: u64,
-    /// Everything of the commits before this one is proved to have been durable.
+    /// All commits before this one are proved to have been durable.
     proof: u64,
-    /// The newest trailer's statement of where the streams were durable, and that trailer's commit.
+    /// The newest trailer's commit number, and its statement of where the streams were durable.
     durable: (u64, [DurableEnd; STREAMS]),
-    /// By segment number: the first commit that can be in the segment; 0 if it is not in use.
+    /// By segment number: the first commit that can be in the segment; 0 if the segment is not in
+    /// use.
     opened: Vec<u64>,
+    /// Segments to read a second time.
     open: Vec<Open>,
-    /// Segments without a header, each with the greatest commit whose trailer is in it.
+    /// Segments without a readable header. For each, the greatest commit that has a trailer in it.
     headless: Vec<(SegmentNumber, Option<u64>)>,
-    /// Segment and header of each jumbo, and whether its item is marked dead.
+    /// Jumbos: segment, header, and whether the item is marked dead.
     jumbos: Vec<(SegmentNumber, Header, bool)>,
-    /// By owner, its generation and the index of the piece: the segment of the piece, and its
-    /// cover.
+    /// Pieces of jumbos. The key is the jumbo's first segment, its generation and the index of the
+    /// piece. The value is the piece's segment, and the commit number `cover` in its meta.
     parts: HashMap<(SegmentNumber, u32, u32), (SegmentNumber, u64)>,
-    /// Segments with a damaged header, each with the last generation that is known to be over.
+    /// Segments with a damaged header. For each, the last generation that is known to have ended.
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
-    /// Segments with an unreadable copy of their meta.
+    /// Segments of whose meta a copy cannot be read.
     unmarked: HashSet<SegmentNumber>,
-    /// Number of places that may hold a piece of a jumbo: a copy of the meta is unreadable, and no
-    /// segment lies there.
+    /// Number of places that may hold a piece of a jumbo: no segment was found there, and a copy of
+    /// the meta cannot be read.
     unknown: usize,
     /// Number of jumbos with missing pieces.
     incomplete: u32,
@@ -127,7 +129,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reports what the superblock and the tails say.
+    /// Records in the report what the superblock and the tails say.
     fn introduce(&mut self) {
         let superblock = &self.store.superblock;
         let geometry = &superblock.geometry;
@@ -166,7 +168,8 @@ impl<'a> Survey<'a> {
         }
         for (tail, _) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
-            // The trailer may be an early write, made while the commit before was being synced.
+            // The tail may be an early write, made while the commit before it was still being
+            // synced.
             self.proof = self.proof.max(tail.commit.saturating_sub(1));
         }
     }
@@ -192,7 +195,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Takes the first look at a segment.
+    /// Reads a segment for the first time.
     fn look_at(&mut self, segment: SegmentNumber, marks: Marks) {
         if marks.damaged {
             self.note_damaged_marks(segment, marks.meta.is_none());
@@ -222,8 +225,7 @@ impl<'a> Survey<'a> {
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
-                // The header was written by this commit, perhaps as an early write, or by a later
-                // one.
+                // The commit `opened` or a later one wrote this header, perhaps as an early write.
                 self.greatest = self.greatest.max(header.opened);
                 self.proof = self.proof.max(header.opened.saturating_sub(1));
                 self.opened[segment as usize] = header.opened;
@@ -252,7 +254,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Inspects a segment whose header is damaged.
+    /// Reads a segment whose header is damaged for the first time.
     fn look_without_header(&mut self, segment: SegmentNumber, marks: Marks) {
         let meta = marks.meta;
         let tails = self.store.tails.iter().map(|(tail, _)| tail);
@@ -274,7 +276,7 @@ impl<'a> Survey<'a> {
         if let Some(Meta { usage: Use::InUse { .. }, generation, .. }) = meta {
             return self.scan_first(segment, marks, None, Some(generation));
         }
-        // A segment that is free, or perhaps never was used, is no loss.
+        // A segment that is free, or was perhaps never used, is no loss.
         let was_header = meta.is_none() && self.store.can_read_header(segment);
         let found = found.or(tail).filter(|&generation| generation > over);
         if was_header || found.is_some() {
@@ -282,8 +284,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reports an unreadable meta. The records of the segment may be superseded, or the segment
-    /// free, so they only hide older records.
+    /// Reports an unreadable meta. The segment may be free or its records superseded, so a start
+    /// uses them only to hide older records.
     fn tell_unmarked(&mut self, segment: SegmentNumber, generation: u32) {
         let what = "what its meta says of it cannot be read".to_owned();
         if self.store.superblock.accepted.runs(segment, generation) > 0 {
@@ -298,8 +300,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Notes damaged copies of a meta. A crash during a write damages one copy; two are more than
-    /// that.
+    /// Adds a note about damaged copies of a meta. A crash during a write can damage one copy; two
+    /// damaged copies have another cause.
     fn note_damaged_marks(&mut self, segment: SegmentNumber, both: bool) {
         let notes = &mut self.report.notes;
         if notes.len() < NAMED_MAX {
@@ -320,7 +322,7 @@ impl<'a> Survey<'a> {
         let mut marks = marks;
         let known = header.map(|header| header.generation).or(generation);
         if !marks.meta.zip(known).is_some_and(|(meta, known)| meta.speaks_of(known)) {
-            // The marks are about an earlier generation of the segment.
+            // The dead marks belong to an earlier generation of the segment.
             marks.map.clear();
         }
         if marks.unreadable {
@@ -350,7 +352,7 @@ impl<'a> Survey<'a> {
                     self.open.push(Open { segment, marks, header, generation, behind, sealed });
                 }
             }
-            // The header is lost, and nothing tells the generation.
+            // The header is lost, and neither a meta nor a tail gives the generation.
             Err(_) => {
                 let newest = self.newest_trailer(segment, &image, generation.unwrap_or(0));
                 self.headless.push((segment, newest));
@@ -359,7 +361,8 @@ impl<'a> Survey<'a> {
         self.image = image;
     }
 
-    /// Compares the summary with the segment. A start trusts a whole summary, so they must agree.
+    /// Compares the summary with the segment's records. A start trusts a valid summary, so the two
+    /// must agree.
     fn compare_summary(
         &mut self,
         segment: SegmentNumber,
@@ -398,7 +401,7 @@ impl<'a> Survey<'a> {
         Version { hash, seq: record.seq(), bytes, alive }
     }
 
-    /// Takes in what one segment proves about all others.
+    /// Adds what one segment proves about all others.
     fn learn(&mut self, commit: u64, proof: u64, durable: [DurableEnd; STREAMS]) {
         self.greatest = self.greatest.max(commit);
         self.proof = self.proof.max(proof);
@@ -423,7 +426,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Takes the second look, once everything was read.
+    /// Judges the segments and jumbos that the first reading left open.
     fn judge(&mut self) {
         let jumbos = std::mem::take(&mut self.jumbos).into_iter();
         let items: Vec<LargeItem> =
@@ -441,7 +444,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Returns up to where a segment was durable.
+    /// Returns the offset up to which a segment is known to have been durable.
     fn extent(&self, open: &Open) -> Extent {
         let generation = open.header.map(|header| header.generation).or(open.generation);
         let own = own_extent(&open.marks, generation);
@@ -466,7 +469,7 @@ impl<'a> Survey<'a> {
         let Open { segment, marks, header, generation, .. } = open;
         let mut image = std::mem::take(&mut self.image);
         self.store.image(segment, &mut image);
-        // The generation that the first look assumed, if the header cannot be read.
+        // If the header cannot be read, use the generation that the first reading assumed.
         let generation = header.map(|header| header.generation).or(generation);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
         let mut versions = Vec::new();
@@ -486,7 +489,8 @@ impl<'a> Survey<'a> {
         self.image = image;
     }
 
-    /// Reports damage in a segment, unless a start reported it before and went on.
+    /// Reports damage in a segment. If an earlier start has already accepted this damage, adds only
+    /// a note.
     fn judge_damage(
         &mut self,
         segment: SegmentNumber,
@@ -517,7 +521,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns the greatest commit with a trailer in a segment whose header is lost. Looks for
-    /// trailers of the last known generation and of the next one.
+    /// trailers of the generation `known` and of the next possible one.
     fn newest_trailer(&self, segment: SegmentNumber, image: &[u8], known: u32) -> Option<u64> {
         let next = self.store.superblock.generation_floor.max(known + 1);
         let seed = self.store.identity.checksum_seed;
@@ -529,8 +533,8 @@ impl<'a> Survey<'a> {
         trailers.map(|found| found.trailer.commit).max()
     }
 
-    /// Judges a segment without a readable header: it was just being written, unless something in
-    /// it was durable.
+    /// Judges a segment without a readable header. Unless something in it was durable, a server was
+    /// just writing it for the first time.
     fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
         let bytes = self.store.segment_size().into();
         if newest.is_some_and(|newest| newest < self.proof) {
@@ -541,7 +545,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reads a jumbo, and takes in what its trailer proves.
+    /// Reads a jumbo, and adds what its trailer proves.
     fn read_jumbo(&mut self, segment: SegmentNumber, header: Header, dead: bool) -> LargeItem {
         let piece = |index| self.parts.get(&(segment, header.generation, index)).map(|part| part.0);
         let superblock = &self.store.superblock;
@@ -577,8 +581,8 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
-            // The commit never completed, or the jumbo was being freed: a start treats its place as
-            // free.
+            // Either the commit never completed or the jumbo was being freed. A start treats its
+            // segments as free.
             JumboState::Incomplete => {
                 let is_there =
                     |&index: &u32| self.parts.contains_key(&(segment, header.generation, index));
@@ -591,14 +595,14 @@ impl<'a> Survey<'a> {
                 (what, Some(header.opened + 1))
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
-            // The item is dead, so its value is not needed, and a start does not read it.
+            // A start does not read the value of a dead item, so the damage does not matter.
             JumboState::WrongValue(_) if dead && !self.unmarked.contains(&segment) => return,
             JumboState::WrongValue(trailer) => {
                 ("the value of a large item is damaged".to_owned(), Some(trailer.commit))
             }
         };
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
-        // An incomplete commit looks the same. Recovery decides by the same rule.
+        // An incomplete commit can look the same as damage. Recovery decides by the same rule.
         let was_durable = header.opened + 1 < self.proof
             && match commit {
                 Some(commit) => commit < self.proof,
@@ -611,7 +615,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Judges pieces of jumbos whose first segment has lost its header.
+    /// Judges the pieces of jumbos whose first segment has a damaged header.
     fn judge_lost_heads(&mut self) {
         let mut lost: BTreeMap<SegmentNumber, (u64, u64)> = BTreeMap::new();
         for (&(owner, generation, _), &(_, commit)) in &self.parts {
@@ -631,7 +635,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Returns true if the stream of this segment was durable in this segment or one opened later.
+    /// Returns true if the stream of this segment was durable up to a place in this segment or in
+    /// one opened later.
     fn has_gone_on(&self, header: &Header) -> bool {
         let Some(end) = self.durable.1.get(usize::from(header.stream)) else { return false };
         let opened = self.opened.get(end.segment as usize);
@@ -665,12 +670,12 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Builds damage that a start meets, with no record known to be lost.
+/// Builds damage that a start reads, with no record known to be lost.
 fn damaged(segment: SegmentNumber, bytes: u64, what: String) -> Damaged {
     Damaged { segment, bytes, records: 0, what, met_at_start: true }
 }
 
-/// Returns where the segment ends according to its own meta.
+/// Returns the end of the segment that its own meta gives.
 fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     match (marks.meta, generation) {
         (Some(meta), Some(generation)) if meta.speaks_of(generation) => match meta.usage {
@@ -681,7 +686,7 @@ fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     }
 }
 
-/// Finds the trailers behind `end`.
+/// Finds the trailers after offset `end`.
 fn trailers_behind(
     image: &[u8],
     end: u32,

@@ -1,4 +1,4 @@
-//! Stores written by hand according to `docs/file-format.md`, and then damaged.
+//! Tests with stores that are built by hand according to `docs/file-format.md`, and then damaged.
 
 use larder_disk::{Device, SimDevice};
 use larder_log::SegmentNumber;
@@ -26,7 +26,7 @@ struct Image {
 struct Segment {
     header: Header,
     bytes: Vec<u8>,
-    /// Where the open commit begins.
+    /// Offset at which the open commit begins.
     begun: usize,
 }
 
@@ -67,7 +67,7 @@ impl Image {
         self.record(segment, 0, key, seq, value)
     }
 
-    /// Appends a record of kind 0 or 1; returns its offset.
+    /// Appends a record of kind 0 or 1. Returns its offset.
     fn record(&self, segment: &mut Segment, kind: u8, key: &str, seq: u64, value: &[u8]) -> usize {
         let begins = segment.bytes.len();
         let head = self.head(segment.header.segment, kind, key, seq, value, value.len() as u32);
@@ -98,7 +98,7 @@ impl Image {
         head
     }
 
-    /// Ends a commit. `durable` is the end up to which stream 0 was durable before it.
+    /// Ends a commit. `durable` is the offset up to which stream 0 was durable before this commit.
     fn commit(&self, segment: &mut Segment, commit: u64, durable: DurableEnd, sealed: bool) {
         let trailer = Trailer {
             generation: 1,
@@ -182,7 +182,8 @@ fn an_intact_store_is_clean() {
     two_segments(&image);
     let report = image.report();
     assert_eq!(report.verdict, Verdict::Clean, "{report}");
-    // Records: a (twice), b, the tombstone of b, c, d. Alive: the newer a, c and d.
+    // The records are a (twice), b, the tombstone of b, c and d. Live items are the newer a, c and
+    // d.
     assert_eq!((report.records, report.live_items), (6, 3));
     assert_eq!(report.last_commit, 4);
     assert_eq!(report.live_bytes + report.dead_bytes, report.record_bytes);
@@ -197,8 +198,8 @@ fn an_intact_store_is_clean() {
     assert_eq!(json["segments"]["in_use"], 2);
 }
 
-/// An unreadable sector costs only the data in it, and is named. Tried in a header, among records,
-/// in a meta, in a copy of the superblock, and in unused space.
+/// An unreadable sector costs only the data in it, and the report names it. Tested with sectors in
+/// a header, among records, in a meta, in a copy of the superblock, and in unused space.
 #[test]
 fn unreadable_blocks_are_named_and_the_rest_is_checked() {
     let geometry = Image::new(40).superblock.geometry;
@@ -208,13 +209,13 @@ fn unreadable_blocks_are_named_and_the_rest_is_checked() {
         (geometry.segment(1) + 2 * block, 2..4),
         (geometry.segment(1) + 12 * block, 0..1),
         (geometry.segment(3), 0..1),
-        // It is unknown which of the segment's records were freed.
+        // The dead marks of this segment's records are unreadable.
         (geometry.meta(1, 0), 8..9),
         (geometry.meta(3, 0), 0..1),
         (SUPERBLOCKS[0], 0..1),
     ] {
         let image = Image::new(40);
-        // Writes both copies, as in every store that was used.
+        // Writes both copies, as every store that was used has them.
         let superblock = Superblock { counter: image.superblock.counter + 1, ..image.superblock };
         let mut copy = [0; BLOCK];
         for superblock in [image.superblock, superblock] {
@@ -292,7 +293,7 @@ fn a_summary_that_contradicts_its_segment_is_damage() {
 fn dead_marks_fences_and_free_segments_end_items() {
     let mut image = Image::new(3);
     let (one, _) = two_segments(&image);
-    // The dead mark is for c, which lies behind the header, a, b and a trailer.
+    // Marks record c dead, which follows the header, a, b and a trailer.
     let at = one.bytes.windows(6).rposition(|bytes| bytes == [3, 0, 0, 0, 0, 0]).unwrap();
     image.write_meta_of(0, 1, Use::InUse { end: 0 }, &[at]);
     assert_eq!(image.report().live_items, 3, "the marks are of an earlier use");
@@ -337,7 +338,7 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
 
 #[test]
 fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
-    // Commit 5 may be an early write, made while commit 4 was being synced.
+    // Commit 5 may be an early write, made while commit 4 was still being synced.
     for (commit, damaged) in [(5, false), (6, true)] {
         let image = Image::new(3);
         let (_, two) = two_segments(&image);
@@ -355,7 +356,7 @@ fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
 fn a_tail_is_part_of_its_segment() {
     let image = Image::new(3);
     let (_, two) = two_segments(&image);
-    // The state before the block is full: the segment's own place is still empty.
+    // Restores the state before the block was full, when the segment's own place was still empty.
     let place = image.superblock.geometry.segment(2);
     image.device.write_at(place, &vec![0; two.bytes.len()]).unwrap();
     assert_eq!(image.report().segments.in_use, 1);
@@ -394,7 +395,7 @@ fn with_jumbo() -> (Image, Vec<u8>) {
     let trailer = trailer.encode(&bytes[..covered], image.seed(3));
     bytes.extend_from_slice(&trailer);
     for (index, piece) in bytes.chunks(SEGMENT as usize).enumerate() {
-        // The pieces are not in order.
+        // The pieces are not in ascending order on the device.
         let place = [3, 5, 4][index];
         image.device.write_at(image.superblock.geometry.segment(place), piece).unwrap();
         if index > 0 {
@@ -413,7 +414,7 @@ fn a_damaged_jumbo_is_torn_until_later_commits_prove_it_durable() {
     let segments = report.segments;
     assert_eq!((segments.jumbos, segments.jumbo_parts, segments.free), (1, 2, 1));
 
-    // Damage in the value: nothing later proves that it was durable.
+    // Damages the value. No later commit proves that it was durable.
     image.flip(5, 1000);
     assert_eq!(image.report().verdict, Verdict::Torn);
     let mut six = image.segment(6, 6);
@@ -425,7 +426,7 @@ fn a_damaged_jumbo_is_torn_until_later_commits_prove_it_durable() {
     assert_eq!(report.verdict, Verdict::Damaged, "{report}");
     assert!(report.to_string().contains("segment 3: the value of a large item"), "{report}");
 
-    // Damage in the head: the pieces show that there was one.
+    // Damages the head. The pieces show that there was a jumbo.
     let (image, _) = with_jumbo();
     image.write(&six);
     image

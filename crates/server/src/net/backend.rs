@@ -1,4 +1,4 @@
-//! Which kernel interface carries the sockets.
+//! The kernel interface that the loops use for sockets.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Returns its name as in the settings.
+    /// Returns the interface's name in the settings.
     pub fn name(self) -> &'static str {
         match self {
             BackendKind::Epoll => "epoll",
@@ -21,12 +21,13 @@ impl BackendKind {
     }
 }
 
-/// The chosen kernel interface and the reason.
+/// The kernel interface in use, and the reason why it was chosen.
 #[derive(Clone, Debug)]
 pub struct Backend {
     /// The interface.
     pub kind: BackendKind,
-    /// The reason, for the log. For a fall-back, what the kernel refused.
+    /// The reason, for the log. After a fall-back to epoll, it names the operation that the kernel
+    /// refused.
     pub reason: String,
 }
 

@@ -1,8 +1,9 @@
-//! The input and output of a [`Service::process`](super::Service::process) call. Both are usually
-//! in memory that a worker shares among all its connections, so an idle connection owns no buffer.
+//! The input and output of a [`Service::process`](super::Service::process) call. Both usually lie
+//! in memory that all connections of a worker share, so an idle connection owns no buffer.
 
-/// The unconsumed bytes of a connection during one [`Service::process`](super::Service::process)
-/// call. The loop keeps unconsumed bytes and passes them again, with more behind them.
+/// The unconsumed bytes of a connection, during one [`Service::process`](super::Service::process)
+/// call. The loop keeps the bytes that the service does not consume, and passes them again with
+/// later input after them.
 #[derive(Debug)]
 pub struct InputBuffer<'a> {
     bytes: &'a [u8],
@@ -11,13 +12,13 @@ pub struct InputBuffer<'a> {
 }
 
 impl<'a> InputBuffer<'a> {
-    /// Creates an input of these bytes, none of them consumed.
+    /// Creates an input in which all of `bytes` are unconsumed.
     pub fn new(bytes: &'a [u8]) -> Self {
         InputBuffer { bytes, consumed: 0, postponed: false }
     }
 
     /// Returns all unconsumed bytes. The slice stays valid after later calls of
-    /// [`consume`](Self::consume), so a batch may hold keys of consumed commands.
+    /// [`consume`](Self::consume), so a batch may refer to keys of consumed commands.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         &self.bytes[self.consumed..]
@@ -26,48 +27,50 @@ impl<'a> InputBuffer<'a> {
     /// Consumes the first `n` unconsumed bytes.
     ///
     /// # Panics
-    /// Panics if there are fewer than `n`.
+    /// Panics if fewer than `n` bytes are unconsumed.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.bytes.len() - self.consumed, "consumed more input than there is");
         self.consumed += n;
     }
 
-    /// Postpones the rest to the next turn, because the executed commands may have taken long. A
-    /// service that returns [`Flow::Read`](super::Flow::Read) or [`Flow::Hold`](super::Flow::Hold)
-    /// is then called again without an event.
+    /// Postpones the unconsumed bytes to the next turn, because the commands executed so far may
+    /// have taken long. If the service returns [`Flow::Read`](super::Flow::Read) or
+    /// [`Flow::Hold`](super::Flow::Hold), the loop then calls it again without waiting for an
+    /// event.
     pub fn postpone(&mut self) {
         self.postponed = self.consumed < self.bytes.len();
     }
 
-    /// Returns true if the service has [postponed](Self::postpone) the rest.
+    /// Returns true if the service has [postponed](Self::postpone) the unconsumed bytes.
     #[inline]
     pub fn is_postponed(&self) -> bool {
         self.postponed
     }
 
-    /// Returns the number of bytes consumed since the input was created.
+    /// Returns the number of bytes consumed in this call.
     #[inline]
     pub fn consumed(&self) -> usize {
         self.consumed
     }
 }
 
-/// Memory for replies. It is reused from call to call, and grows when a reply needs it.
+/// Memory for replies. It is reused by later calls, and grows when a reply needs more.
 #[derive(Debug, Default)]
 pub struct OutputMemory {
-    /// Initialised up to its length, so that room can be returned without unsafe code.
+    /// Initialised over its whole length, so that parts of it can be handed out without unsafe
+    /// code.
     memory: Vec<u8>,
     filled: usize,
 }
 
 impl OutputMemory {
-    /// Allocates `capacity` bytes, which suffice until it has to grow.
+    /// Allocates `capacity` bytes. The memory grows only when replies exceed them.
     pub fn with_capacity(capacity: usize) -> Self {
         OutputMemory { memory: vec![0; capacity], filled: 0 }
     }
 
-    /// Returns a writer for a service.
+    /// Returns a writer with a soft limit of `limit` bytes.
     pub fn buffer(&mut self, limit: usize) -> OutputBuffer<'_> {
         OutputBuffer { memory: self, limit, withheld: 0 }
     }
@@ -84,7 +87,7 @@ impl OutputMemory {
         self.filled = 0;
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub fn capacity(&self) -> usize {
         self.memory.len()
     }
@@ -103,13 +106,13 @@ impl OutputMemory {
     }
 }
 
-/// The writer for replies. The limit is soft: nothing is refused, but a service that finds the
-/// output [full](Self::is_full) stops and returns [`Flow::Drain`](super::Flow::Drain).
+/// The writer for replies. The limit is soft: every write succeeds, but a service that finds the
+/// output [full](Self::is_full) should stop and return [`Flow::Drain`](super::Flow::Drain).
 #[derive(Debug)]
 pub struct OutputBuffer<'a> {
     memory: &'a mut OutputMemory,
     limit: usize,
-    /// Bytes that the service keeps itself, to be sent later.
+    /// Number of reply bytes that the service keeps itself, to send them later.
     withheld: usize,
 }
 
@@ -128,25 +131,26 @@ impl OutputBuffer<'_> {
         self.memory.filled += 1;
     }
 
-    /// Returns room for the next `n` bytes, to be written in place. [`advance`](Self::advance)
-    /// makes them part of the output. Their initial content is unspecified (old replies), but never
-    /// uninitialised.
+    /// Returns memory for the next `n` bytes, to be written in place. [`advance`](Self::advance)
+    /// makes them part of the output. The memory is always initialised, but its content is
+    /// unspecified: it may hold old replies.
     #[inline]
     pub fn room(&mut self, n: usize) -> &mut [u8] {
         self.memory.room(n)
     }
 
-    /// Appends the first `n` bytes of the last [`room`](Self::room).
+    /// Makes the first `n` bytes of the memory from the last [`room`](Self::room) part of the
+    /// output.
     ///
     /// # Panics
-    /// Panics if the room was smaller.
+    /// Panics if that memory was smaller than `n` bytes.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.memory.memory.len() - self.memory.filled, "advanced beyond the room");
         self.memory.filled += n;
     }
 
-    /// Removes everything behind the first `len` bytes: a reply that could not be finished.
+    /// Removes all bytes after the first `len`, for example an incomplete reply.
     pub fn truncate(&mut self, len: usize) {
         self.memory.filled = self.memory.filled.min(len);
     }
@@ -169,14 +173,15 @@ impl OutputBuffer<'_> {
         self.limit
     }
 
-    /// Returns true if the limit is reached, including [withheld](Self::withhold) bytes.
+    /// Returns true if the bytes written, plus the [withheld](Self::withhold) ones, reach the
+    /// limit.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.memory.filled + self.withheld >= self.limit
     }
 
-    /// Counts `bytes` against the limit for the rest of this call. The service keeps them and sends
-    /// them in a later call.
+    /// Adds `bytes` to the bytes that count against the limit during this call. The service keeps
+    /// them itself, and sends them in a later call.
     pub fn withhold(&mut self, bytes: usize) {
         self.withheld += bytes;
     }

@@ -1,10 +1,11 @@
-//! The common part of both loops: connections, calls of the service, placement of new connections,
-//! time. A loop adds how bytes move and how it waits.
+//! The part that both loops share: connections, calls of the service, placement of new connections,
+//! and time. Each loop adds how it moves bytes and how it waits.
 //!
-//! A connection is *served* while it has a service state. Then it *lingers*: its output has ended,
-//! and it waits until the client ends its side or a short time has passed. Without this, closing a
-//! socket with unread input would make the kernel reset the connection, and the reset might
-//! overtake replies still on their way. Then the connection is removed.
+//! A connection is *served* while it has a service state. After that it *lingers*: no more output
+//! follows, and the connection waits until the client ends its side or a short time has passed.
+//! Without lingering, the kernel would reset a connection that is closed with unread input. The
+//! reset might overtake replies that are still on their way. After lingering, the connection is
+//! removed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -19,60 +20,64 @@ use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport}
 
 /// Reply to a client above the connection limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
-/// The longest time that a connection lingers, in milliseconds.
+/// The longest time for which a connection lingers, in milliseconds.
 const LINGER_MS: u64 = 2_000;
-/// The largest number of rejected clients that linger at a time. Others are closed at once.
+/// The largest number of rejected clients that linger at the same time. Further ones are closed at
+/// once.
 const MAX_LINGERING_REJECTED: usize = 64;
-/// Pause of accepting after a failure for lack of descriptors or memory, in milliseconds.
+/// Length of the pause in accepting after a failure for lack of descriptors or memory, in
+/// milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// The largest number of connections that continue in a turn without an event, if they only have
-/// replies to send. The connections that a commit releases thus continue within a few turns.
+/// The largest number of steps per turn for connections that continue without an event. A
+/// connection that only has replies to send costs one step. So the connections that a commit
+/// releases continue within a few turns.
 const STEPS: usize = 64;
-/// A connection with more requests, or with more replies than fit the output, counts as this many
-/// steps, so that new input of other connections does not wait for many of them.
+/// Number of steps that a connection costs if it has more requests, or more replies than fit into
+/// the output. Few such connections continue per turn, so that new input of others need not wait.
 const STEPS_OF_REQUESTS: usize = 8;
-/// No step of a turn begins later than this after the first one, or than the duration of the turn's
-/// events if that was longer. A running step is not interrupted.
+/// The longest time from the first step of a turn to the beginning of its last one. If the turn's
+/// events took longer than this, their duration is the limit. A running step is not interrupted.
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
-/// The largest number of bytes per receive by system call.
+/// The largest number of bytes per receive call.
 pub(super) const READ_SIZE: usize = 32 << 10;
-/// The largest input that the service sees at a time, in bytes. It exceeds what the service may
-/// leave, so every call makes progress or ends the connection.
+/// The largest input that a service sees in one call, in bytes. It is larger than the input that a
+/// service may leave unconsumed, so every call makes progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 
-/// A connection. `I` is the state that the loop keeps for it.
+/// A connection. `I` is the additional state that the loop keeps for it.
 #[derive(Debug)]
 pub(super) struct Connection<C, I> {
     pub(super) socket: OwnedFd,
-    /// The service's state; `None` while the connection lingers.
+    /// The service's state of the connection; `None` while the connection lingers.
     pub(super) service: Option<C>,
-    /// Input that was not consumed.
+    /// Input that the service has not consumed.
     pub(super) input: Held,
-    /// Output that the socket did not take.
+    /// Output that the socket has not taken.
     pub(super) output: Held,
     pub(super) flow: Flow,
-    /// The client has ended its side.
+    /// True if the client has ended its side.
     pub(super) ended: bool,
-    /// `input` holds bytes that the service has not seen, or has postponed.
+    /// True if `input` holds bytes that the service has not seen, or that it has postponed.
     pub(super) unseen: bool,
-    /// The service has postponed these bytes.
+    /// True if the service has postponed bytes of `input`.
     pub(super) postponed: bool,
-    /// The last call filled the output.
+    /// True if the last call of the service filled the output.
     filled: bool,
-    /// True if it is in the ready list.
+    /// True if the connection is in the ready list.
     pub(super) queued: bool,
-    /// True if it is in the list of connections that a wake-up continues.
+    /// True if the connection is in `parked`, the list of connections that a wake-up continues.
     listed: bool,
     /// Time of the last byte moved, or of the beginning of lingering, in coarse milliseconds.
     pub(super) stamp: u64,
-    /// Time at which it last kept nothing, in coarse milliseconds, and the bytes moved since.
+    /// The last time at which the connection kept no bytes, in coarse milliseconds.
     pub(super) empty_at: u64,
+    /// Number of bytes moved since `empty_at`.
     pub(super) moved: u64,
     pub(super) io: I,
 }
 
 impl<C, I> Connection<C, I> {
-    /// Notes that the connection may keep bytes from `now` on.
+    /// Records that the connection may keep bytes from time `now` on.
     #[inline]
     fn note_kept(&mut self, now: u64) {
         if self.input.is_empty() && self.output.is_empty() {
@@ -80,29 +85,31 @@ impl<C, I> Connection<C, I> {
         }
     }
 
-    /// Returns true if the service may process input that arrives now, because nothing comes before
-    /// it.
+    /// Returns true if the service may process arriving input at once, because no output, unseen
+    /// input or parked command comes before it.
     #[inline]
     pub(super) fn takes_input(&self) -> bool {
         self.service.is_some() && self.output.is_empty() && !self.unseen && self.flow.reads()
     }
 }
 
-/// The destination of an accepted socket.
+/// The result of accepting a socket.
 pub(super) enum Admission {
-    /// This worker serves it.
+    /// This worker serves the socket.
     Own(OwnedFd),
-    /// Another worker, which already has it.
+    /// Another worker serves the socket, and has received it.
     Elsewhere,
-    /// None: the client was told that there are too many. It should linger.
+    /// No worker serves the socket. The client was told that there are too many connections. The
+    /// socket should linger.
     Rejected(OwnedFd),
 }
 
-/// The number of ready connections that may still run in this turn, and the deadline for the last
-/// one to begin.
+/// The number of ready connections that may still continue in this turn, and the latest time for
+/// the last one to begin.
 pub(super) struct StepBudget {
     left: usize,
-    /// Set when the first of several begins. A single step needs no clock.
+    /// Set when the first of several connections begins. A single one needs no deadline, and so no
+    /// clock.
     until: Option<Instant>,
 }
 
@@ -113,22 +120,22 @@ pub(super) struct Core<S: Service, I> {
     pub(super) shared: Arc<Shared>,
     pub(super) counters: Arc<Counters>,
     pub(super) index: usize,
-    /// The order that this worker already follows.
+    /// The latest order that this worker has followed.
     pub(super) order: Order,
     /// Time of the first tick after the order to stop, in coarse milliseconds.
     stopping_since: Option<u64>,
-    /// Time until which accepting pauses after a failure.
+    /// The time until which accepting pauses after a failure, in coarse milliseconds.
     pub(super) accept_again: Option<u64>,
-    /// Connections may keep more than before, see `relief.rs`.
+    /// True if connections may keep more bytes than at the last check, see `relief.rs`.
     pub(super) look_at_budget: bool,
-    /// The last check closed no connection. The next one is not before this time, in coarse
+    /// If the last check closed no connection: the earliest time for the next one, in coarse
     /// milliseconds.
     pub(super) look_after: u64,
     parked: Vec<u32>,
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
-    /// Start of this turn, if ready connections were waiting then.
+    /// The start of this turn; `None` if no ready connections were waiting then.
     turn_began: Option<Instant>,
     next_tick: u64,
 }
@@ -156,9 +163,9 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Calls the service for a served connection. The input is `whole`, which begins with the input
-    /// held, or only the input held if `whole` is `None`. Writes replies to `replies`, which must
-    /// be empty. Returns true if the service was called.
+    /// Calls the service for a served connection. The input is `whole`, which must begin with the
+    /// held input. If `whole` is `None`, the input is the held input alone. Writes replies to
+    /// `replies`, which must be empty. Returns true if the service was called.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -183,7 +190,7 @@ impl<S: Service, I> Core<S, I> {
         connection.unseen = postponed || seen < all.len();
         connection.postponed = postponed;
         if whole.is_none() && connection.input.is_empty() {
-            // No input was held or given, so none is left.
+            // The service was given no input, so none is left to keep.
         } else {
             connection.note_kept(self.now);
             let before = connection.input.capacity();
@@ -199,7 +206,7 @@ impl<S: Service, I> Core<S, I> {
             }
         }
         if connection.flow.waits() {
-            // It may withhold replies.
+            // The service may keep withheld replies.
             self.look_at_budget = true;
             if !connection.listed {
                 connection.listed = true;
@@ -209,7 +216,7 @@ impl<S: Service, I> Core<S, I> {
         true
     }
 
-    /// Keeps input that cannot be processed now.
+    /// Appends input that cannot be processed now to the input held.
     pub(super) fn hold_input(&mut self, key: u32, bytes: &[u8]) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -221,7 +228,7 @@ impl<S: Service, I> Core<S, I> {
         self.look_at_budget = true;
     }
 
-    /// Keeps output that the socket did not take. Must be called without output held.
+    /// Keeps output that the socket did not take. No output may be held already.
     pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -232,7 +239,7 @@ impl<S: Service, I> Core<S, I> {
         self.look_at_budget = true;
     }
 
-    /// Notes that the socket took the first `n` bytes of the output held.
+    /// Removes the first `n` bytes of the output held, which the socket took.
     pub(super) fn sent_held(&mut self, key: u32, n: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.output.capacity();
@@ -243,14 +250,14 @@ impl<S: Service, I> Core<S, I> {
         self.sent(n);
     }
 
-    /// Counts bytes that a socket took.
+    /// Counts a write of `n` bytes that a socket took.
     #[inline]
     pub(super) fn sent(&self, n: usize) {
         self.counters.writes.add(1);
         self.counters.bytes_written.add(n as u64);
     }
 
-    /// Counts bytes received from a socket.
+    /// Counts a read of `n` bytes from a socket.
     #[inline]
     pub(super) fn received(&self, n: usize) {
         self.counters.reads.add(1);
@@ -267,7 +274,7 @@ impl<S: Service, I> Core<S, I> {
             }
             None => {
                 self.counters.rejected_connections.add(1);
-                // A new socket has room for this, or it is broken.
+                // A new socket has room for these bytes, unless the connection is already broken.
                 let _ = transport::send(&socket, TOO_MANY);
                 transport::end_output(&socket);
                 Admission::Rejected(socket)
@@ -280,7 +287,8 @@ impl<S: Service, I> Core<S, I> {
         self.lingering < MAX_LINGERING_REJECTED
     }
 
-    /// Adds a socket placed here. `served` is false if it was rejected.
+    /// Adds a socket that was placed with this worker. `served` is false if the client was
+    /// rejected.
     pub(super) fn insert(&mut self, socket: OwnedFd, served: bool, io: I) -> u32 {
         let service = served.then(|| {
             self.counters.total_connections.add(1);
@@ -310,7 +318,7 @@ impl<S: Service, I> Core<S, I> {
         })
     }
 
-    /// Ends the service of a connection, which lingers from now on.
+    /// Ends the service of a connection. From then on the connection lingers.
     pub(super) fn detach(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = connection.service.take() else { return };
@@ -336,7 +344,8 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Adds a connection to the ready list, which continues in the next turns without an event.
+    /// Adds a connection to the ready list. Its connections continue in the next turns without an
+    /// event.
     pub(super) fn queue(&mut self, key: u32) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.queued
@@ -357,7 +366,7 @@ impl<S: Service, I> Core<S, I> {
         !self.ready.is_empty()
     }
 
-    /// Returns the budget of a turn for the ready list.
+    /// Returns the budget for continuing connections of the ready list in this turn.
     pub(super) fn step_budget(&self) -> StepBudget {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
@@ -369,7 +378,7 @@ impl<S: Service, I> Core<S, I> {
         StepBudget { left: in_turn.count(), until: None }
     }
 
-    /// Returns the next connection of the ready list, if the budget has a step for it.
+    /// Removes and returns the next connection of the ready list; `None` if the budget is used up.
     #[inline]
     pub(super) fn next_ready(&mut self, budget: &mut StepBudget) -> Option<u32> {
         if budget.left == 0 || budget.until.is_some_and(|until| Instant::now() >= until) {
@@ -388,12 +397,12 @@ impl<S: Service, I> Core<S, I> {
         Some(key)
     }
 
-    /// Continues the connections that waited for the wake-up as if they had drained, except those
-    /// that still have to wait.
+    /// Adds the connections that waited for the wake-up to the ready list, except those that would
+    /// only have to wait again.
     pub(super) fn queue_parked(&mut self) {
         let (connections, service, ready) = (&mut self.connections, &self.service, &mut self.ready);
         self.parked.retain(|&key| {
-            // A key may have been reused or be listed twice.
+            // A key may have been reused, or may be in the list twice.
             let Some(connection) = connections.get_mut(key) else { return false };
             if connection.flow == Flow::Park
                 && let Some(state) = &mut connection.service
@@ -412,8 +421,8 @@ impl<S: Service, I> Core<S, I> {
         });
     }
 
-    /// Returns true if nothing is in flight on a connection that waits for input. Half a command
-    /// counts as in flight until the client has had time to send the rest.
+    /// Returns true if a connection waits for input and nothing of it is in flight. A half-sent
+    /// command counts as in flight until the client has had time to send the rest.
     pub(super) fn is_quiet(&mut self, key: u32) -> bool {
         let given_up = self.has_given_up_clients();
         let Some(connection) = self.connections.get_mut(key) else { return true };
@@ -425,23 +434,24 @@ impl<S: Service, I> Core<S, I> {
     }
 
     /// Returns true if a shutdown no longer waits for the rest of half-sent commands. Executed
-    /// commands are still answered; of the unfinished ones nothing was executed.
+    /// commands are still answered. Half-sent commands were not executed at all.
     pub(super) fn has_given_up_clients(&self) -> bool {
         let grace = self.shared.options.unfinished_grace.as_millis() as u64;
         self.stopping_since.is_some_and(|since| self.now.saturating_sub(since) >= grace)
     }
 
-    /// Counts a failed accept and stops accepting for a while.
+    /// Counts a failed accept, and pauses accepting.
     pub(super) fn accept_failed(&mut self) {
         self.counters.accept_errors.add(1);
         self.now = coarse_ms();
         self.accept_again = Some(self.now + ACCEPT_PAUSE_MS);
     }
 
-    /// Begins a turn.
+    /// Begins a turn: reads the clock and plans the next tick.
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
-        // Read even if nothing depends on it now: a timeout set later counts from the true times.
+        // Read the clock even if nothing depends on it now: a timeout that is set later counts from
+        // the times recorded before.
         self.now = coarse_ms();
         self.turn_began = self.has_ready().then(Instant::now);
         self.plan_tick();
@@ -453,8 +463,7 @@ impl<S: Service, I> Core<S, I> {
         self.now
     }
 
-    /// Returns the interval between ticks, in milliseconds, or `None` if nothing depends on time
-    /// now.
+    /// Returns the interval between ticks, in milliseconds; `None` if nothing depends on time now.
     fn tick_interval(&self) -> Option<u64> {
         if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
             return Some(ACCEPT_PAUSE_MS / 2);
@@ -464,16 +473,16 @@ impl<S: Service, I> Core<S, I> {
         idle.into_iter().chain(service).min()
     }
 
-    /// Returns how long the kernel may wait before the next tick.
+    /// Returns the longest time that the kernel may wait for events before the next tick.
     pub(super) fn wait_limit(&mut self) -> Option<Duration> {
         self.plan_tick();
-        // The clock may be past the plan by a turn. The wait then ends at once.
+        // The next tick may already be overdue. The wait then ends at once.
         let wait = self.next_tick.checked_sub(self.now);
         self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
     }
 
-    /// Plans a tick if one is needed, and soon enough. Also called in turns that do not wait,
-    /// because a worker that never sleeps must tick too.
+    /// Plans the next tick, if one is needed. Turns that do not wait call this too, because a
+    /// worker that never sleeps must also tick.
     fn plan_tick(&mut self) {
         match self.tick_interval() {
             None => self.next_tick = 0,
@@ -517,7 +526,7 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Returns true if accepting may resume after a failure.
+    /// Returns true once, when a pause in accepting is over.
     pub(super) fn accept_due(&mut self) -> bool {
         let due = self.accept_again.is_some_and(|at| self.now >= at);
         if due {
@@ -526,16 +535,16 @@ impl<S: Service, I> Core<S, I> {
         due
     }
 
-    /// Returns true if the grace of a shutdown has passed.
+    /// Returns true if a shutdown has reached its time limit.
     pub(super) fn out_of_grace(&self) -> bool {
         self.shared.deadline().is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 
-/// Returns milliseconds of a clock that never goes back and costs no system call.
+/// Returns the time of a monotonic clock in milliseconds. Reading it costs no system call.
 fn coarse_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a timespec to be filled.
+    // SAFETY: `time` is a local timespec, which the call fills.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
     time.tv_sec as u64 * 1_000 + time.tv_nsec as u64 / 1_000_000
 }

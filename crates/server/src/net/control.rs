@@ -1,4 +1,4 @@
-//! State shared by the workers, and the handle that controls them from other threads.
+//! State that the workers share, and the handle with which other threads control them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,15 +12,15 @@ use super::options::Options;
 use super::wake::Alarm;
 use super::{ConnectionId, transport};
 
-/// Orders to the workers. An order can only be replaced by a greater one.
+/// Orders to the workers. Only a greater order can replace an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Order {
-    /// Serve and accept.
+    /// Accept and serve connections.
     Serve = 0,
-    /// Serve the open connections, accept none.
+    /// Serve the open connections, but accept no new ones.
     Close = 1,
-    /// Finish what is in flight, then end.
+    /// Finish the commands that are in flight, then end.
     Stop = 2,
 }
 
@@ -29,19 +29,20 @@ pub(super) enum Order {
 pub(super) struct Desk {
     pub(super) alarm: Arc<Alarm>,
     pub(super) counters: Arc<Counters>,
-    /// Sockets accepted by another worker, not taken over yet.
+    /// Sockets that another worker accepted and that this worker has not taken over yet.
     inbox: Mutex<Vec<OwnedFd>>,
-    /// Number of connections placed here, including those not taken over yet.
+    /// Number of connections placed with this worker, including those not taken over yet.
     load: AtomicUsize,
-    /// Another worker found that connections keep too much, and that its own are not to blame.
+    /// Set by another worker that found that connections keep too many bytes, but that its own
+    /// connections are within their part.
     pub(super) relief_wanted: AtomicBool,
 }
 
-/// Limits that may change while the workers run.
+/// Limits that can change while the workers run.
 #[derive(Debug)]
 struct Limits {
     max_connections: AtomicUsize,
-    /// 0 means no limit.
+    /// The idle timeout; 0 means none.
     idle_timeout_ms: AtomicU64,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct Shared {
     deadline: Mutex<Option<Instant>>,
 }
 
-/// Numbers are unique in the process, not only within one group of workers.
+/// The next connection id. Ids are unique in the process, not only within one group of workers.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Shared {
@@ -102,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// Returns the silence after which connections are closed, in milliseconds.
+    /// Returns the idle timeout in milliseconds; `None` if there is none.
     pub(super) fn idle_timeout_ms(&self) -> Option<u64> {
         match self.limits.idle_timeout_ms.load(Ordering::Relaxed) {
             0 => None,
@@ -114,8 +115,8 @@ impl Shared {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the worker for a new connection: `own` unless another has fewer connections. Returns
-    /// `None` if there are too many connections already.
+    /// Returns the worker to serve a new connection: `own`, unless another has fewer connections.
+    /// Returns `None` if the largest number of connections is reached.
     pub(super) fn place(&self, own: usize) -> Option<usize> {
         let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
         let limit = self.limits.max_connections.load(Ordering::Relaxed);
@@ -132,25 +133,25 @@ impl Shared {
         Some(best)
     }
 
-    /// Notes that a placed connection has ended.
+    /// Records that a connection placed with `worker` has ended.
     pub(super) fn displace(&self, worker: usize) {
         self.desks[worker].load.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Hands a placed connection to its worker.
+    /// Hands a socket over to the worker with which it was placed.
     pub(super) fn hand_over(&self, worker: usize, socket: OwnedFd) {
         let desk = &self.desks[worker];
         desk.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
         desk.alarm.ring();
     }
 
-    /// Returns the sockets that were handed to this worker.
+    /// Takes the sockets that were handed over to this worker.
     pub(super) fn take_over(&self, worker: usize) -> Vec<OwnedFd> {
         let mut inbox = self.desks[worker].inbox.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *inbox)
     }
 
-    /// Asks the other workers to check whether their connections keep too much.
+    /// Asks the other workers to check whether their own connections keep too many bytes.
     pub(super) fn ask_for_relief(&self, own: usize) {
         for (_, desk) in self.desks.iter().enumerate().filter(|(index, _)| *index != own) {
             if !desk.relief_wanted.swap(true, Ordering::AcqRel) {
@@ -161,7 +162,8 @@ impl Shared {
 
     fn give(&self, order: Order) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
-        // Inherited listeners stay open for the next process. Each loop stops using them itself.
+        // Inherited listeners stay open for the next process, so each loop stops accepting on them
+        // itself.
         for listener in self.options.listeners.iter().filter(|l| !l.is_inherited()) {
             transport::stop_listening(listener.fd());
         }
@@ -182,27 +184,27 @@ pub struct Control {
 }
 
 impl Control {
-    /// Refuses new connections for good. Open ones continue.
+    /// Refuses new connections permanently. Open connections continue.
     pub fn stop_accepting(&self) {
         self.shared.give(Order::Close);
     }
 
     /// Asks all workers to end. They refuse new connections, close idle connections at once, and
-    /// give the others at most `grace` to finish. Then every worker's [`run`](super::EventLoop::run)
-    /// returns. Does not wait for that.
+    /// give the others at most `grace` to finish. Then every worker's
+    /// [`run`](super::EventLoop::run) returns. This function does not wait for that.
     pub fn shut_down(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
         let mut given = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
-        // A second order may only shorten the grace.
+        // A later call may shorten the grace but not lengthen it.
         *given = Some(given.map_or(deadline, |earlier| earlier.min(deadline)));
         drop(given);
         self.shared.give(Order::Stop);
     }
 
-    /// Changes these limits of the [`Options`]. Open connections beyond a lower limit stay.
+    /// Changes two limits of the [`Options`]. Open connections beyond a lower limit stay open.
     pub fn set_limits(&self, max_connections: usize, idle_timeout: Option<Duration>) {
         self.shared.limits.set(max_connections, idle_timeout);
-        // A worker that sleeps without a time limit must plan again.
+        // A worker that sleeps without a time limit must plan its next tick again.
         self.shared.ring_all();
     }
 

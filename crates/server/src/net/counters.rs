@@ -1,5 +1,5 @@
-//! Counters of one worker. Only the worker writes them, and any thread may read them at any time.
-//! So a count costs the hot path a plain load and store and no locked instruction.
+//! Counters of one worker. Only the worker writes them; any thread may read them at any time. So
+//! counting costs the hot path a plain load and store, and no locked instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,19 +14,20 @@ impl Counter {
         self.0.load(Relaxed)
     }
 
-    /// Adds `n`. Only the writer may call this, because it is not one atomic step.
+    /// Adds `n`. Only the writing thread may call this, because the load and the store are separate
+    /// steps.
     #[inline]
     pub(super) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Subtracts `n`. Only the writer may call this.
+    /// Subtracts `n`. Only the writing thread may call this.
     #[inline]
     pub(super) fn sub(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
     }
 
-    /// Adds `after` - `before`. Only the writer may call this.
+    /// Adds `after` - `before`. Only the writing thread may call this.
     #[inline]
     pub(super) fn adjust(&self, before: usize, after: usize) {
         if before != after {
@@ -39,15 +40,15 @@ impl Counter {
 /// Counts of one worker since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Open connections.
+    /// Connections that are open now.
     pub current_connections: Counter,
-    /// All connections accepted.
+    /// Connections accepted since the start.
     pub total_connections: Counter,
-    /// Connections rejected because there were too many.
+    /// Connections rejected because there were too many connections.
     pub rejected_connections: Counter,
     /// Connections closed after the idle timeout.
     pub idle_closed: Counter,
-    /// Connections closed because connections kept too much memory.
+    /// Connections closed because all connections together kept too much memory.
     pub refused_buffers: Counter,
     /// Connections closed because they left more input unconsumed than a connection may keep.
     pub input_overflows: Counter,
@@ -63,14 +64,14 @@ pub struct Counters {
     pub writes: Counter,
     /// Calls of the service's `process`.
     pub processed: Counter,
-    /// Times a connection had to wait because its client did not read.
+    /// Times that a connection had to wait because its client did not read replies.
     pub output_stalls: Counter,
-    /// Times a connection had to continue in a later turn, to let others run.
+    /// Times that a connection had to continue in a later turn, so that others could run.
     pub yields: Counter,
     /// Turns of the loop.
     pub turns: Counter,
-    /// Times another thread woke the loop.
+    /// Times that another thread woke the loop.
     pub wakeups: Counter,
-    /// Bytes in buffers of connections: input kept, output unsent.
+    /// Bytes in connections' buffers now: unconsumed input and unsent output.
     pub buffer_bytes: Counter,
 }

@@ -1,9 +1,9 @@
-//! The loop over epoll. Each connection is registered once, edge-triggered. The kernel does not
-//! check a socket again that it has reported, and reading can stop for a slow client without a new
-//! registration. In return the loop remembers which sockets it has not read completely
+//! The loop over epoll. Each connection is registered once, edge-triggered. So the kernel reports a
+//! socket only when bytes arrive, and reading can stop for a slow client without a new
+//! registration. In return, the loop must remember which sockets it has not read completely
 //! (`readable`). A connection with more to do continues in the next turn, after the others.
 //!
-//! A single request costs one wait shared with all other connections, one receive and one send.
+//! A single request costs one wait, shared with all other connections, one receive and one send.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,16 +18,16 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The largest number of events per wait.
 const EVENTS: usize = 256;
-/// Size of a buffer for receiving ahead, in bytes. It is no power of two, so that the beginnings of
-/// all buffers are in the cache together.
+/// Size in bytes of each buffer for receiving ahead. It is not a power of two, so that the
+/// beginnings of all buffers fit into the cache together.
 const AHEAD: usize = READ_SIZE + 192;
-/// The largest number of sockets accepted per listener and turn.
+/// The largest number of connections accepted per listener and turn.
 const ACCEPTS: usize = 64;
-/// Output memory that grew beyond this many bytes for one reply is freed.
+/// Output memory that grew beyond this many bytes for a reply is freed after that reply.
 const REPLIES_KEPT: usize = 256 << 10;
 
 const ALARM: u64 = u64::MAX;
-/// Tokens of listeners begin here. Those of connections are smaller.
+/// The tokens of listeners begin here. Tokens of connections are smaller.
 const LISTENERS: u64 = 1 << 32;
 
 const INTEREST: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
@@ -37,13 +37,14 @@ const HANGUP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// The state that this loop keeps for a connection.
 #[derive(Debug, Default)]
 struct Readiness {
-    /// Reported readable and not yet read until it would block.
+    /// True if the socket was reported readable and has not been read until it would block.
     readable: bool,
-    /// The end or an error was reported. A short read then does not mean that everything was read.
+    /// True if the end of input or an error was reported. Then a short read does not mean that
+    /// everything was read.
     hangup: bool,
-    /// The socket takes no output now.
+    /// True if the socket takes no output now.
     blocked: bool,
-    /// Registered for output.
+    /// True if the socket is registered for output.
     waits_for_output: bool,
 }
 
@@ -62,7 +63,7 @@ struct Epoll<S: Service> {
     core: Core<S, Readiness>,
     poll: OwnedFd,
     input: Box<[u8]>,
-    /// Buffers for receiving from several connections at once.
+    /// Buffers for receiving from several connections before processing their input.
     ahead: Box<[[u8; AHEAD]]>,
     replies: OutputMemory,
 }
@@ -123,7 +124,7 @@ impl<S: Service> Epoll<S> {
                 }
             }
             if wait && n == 0 {
-                // Rounded up, because waking too early would cost an empty turn.
+                // Rounded up, because a wake-up before the limit would cost an empty turn.
                 let limit = self.core.wait_limit();
                 n =
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
@@ -149,7 +150,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes connections that keep too much.
+    /// Closes connections if all connections together keep too many bytes.
     #[inline]
     fn relieve(&mut self) {
         if self.core.look_at_budget {
@@ -159,7 +160,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Waits for events and returns their number. A limit of -1 waits forever.
+    /// Waits for events. Returns their number. A limit of -1 waits without a limit.
     fn wait(&self, events: &mut [libc::epoll_event], limit_ms: i32) -> io::Result<usize> {
         let (poll, room) = (self.poll.as_raw_fd(), events.len() as i32);
         // SAFETY: the kernel fills at most as many events as the slice has.
@@ -167,7 +168,7 @@ impl<S: Service> Epoll<S> {
         waited(n)
     }
 
-    /// Waits for events for a time that may be much shorter than a millisecond.
+    /// Waits for events for at most `time`, which may be much shorter than a millisecond.
     fn wait_for(&self, events: &mut [libc::epoll_event], time: Duration) -> io::Result<usize> {
         let (poll, room) = (self.poll.as_raw_fd(), events.len() as i32);
         let limit = libc::timespec {
@@ -181,17 +182,18 @@ impl<S: Service> Epoll<S> {
             libc::syscall(libc::SYS_epoll_pwait2, poll, events, room, limit, no_mask, 0_usize)
         };
         match waited(n as i32) {
-            // Before Linux 5.11.
+            // Kernels before Linux 5.11 lack this call.
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => self.wait(events, 0),
             n => n,
         }
     }
 
-    /// Receives from all connections first, so that the service can prefetch for their requests.
+    /// Handles events. Receives from several connections before processing, so that the service can
+    /// prefetch for their requests.
     #[inline]
     fn events(&mut self, events: &[libc::epoll_event]) {
-        // Other events may concern any connection and must not come between a receive and the
-        // processing of its input.
+        // Events of other kinds may affect any connection. They must not come between a receive and
+        // the processing of its input.
         if events.len() == 1 || events.iter().any(|event| event.u64 >= LISTENERS) {
             return events.iter().for_each(|event| self.event(event.u64, event.events));
         }
@@ -241,7 +243,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Does for a connection what is possible now.
+    /// Does the next possible step of a connection.
     #[inline]
     fn step(&mut self, key: u32) {
         let given_up = self.core.has_given_up_clients();
@@ -286,7 +288,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Notes that a receive with room for `READ_SIZE` bytes returned `n`.
+    /// Records that a receive with space for `READ_SIZE` bytes returned `n` bytes.
     #[inline]
     fn note_received(&mut self, key: u32, n: usize) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
@@ -304,7 +306,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Sends the replies and continues as the service has decided.
+    /// Sends the replies, then continues as the service's [`Flow`] says.
     #[inline]
     fn transmit(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
@@ -375,24 +377,24 @@ impl<S: Service> Epoll<S> {
         connection.io.waits_for_output = wait;
         let fd = connection.socket.as_raw_fd();
         let interest = if wait { INTEREST | OUTPUT } else { INTEREST };
-        // A new registration reports what is already ready, so no edge is lost.
+        // Changing a registration reports what is already ready, so no event is lost.
         if self.register(libc::EPOLL_CTL_MOD, fd, interest, key.into()).is_err() {
             self.core.remove(key);
         }
     }
 
-    /// Called when all input is processed and answered. Closes the connection unless there is a
-    /// reason to wait for more input.
+    /// Called when all input is processed and answered. Closes the connection, unless it should
+    /// wait for more input.
     fn settle(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // A client that has ended its side still gets the withheld replies.
+        // A client that has ended its side still receives the withheld replies.
         let ended = connection.ended && connection.flow != Flow::Hold;
         if ended || (self.core.order == Order::Stop && self.core.is_quiet(key)) {
             self.core.remove(key);
         }
     }
 
-    /// Closes a connection at the request of the service, after all its replies were sent.
+    /// Closes a connection that the service wants to close, after all its replies were sent.
     fn finish(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         if connection.ended {
@@ -404,7 +406,7 @@ impl<S: Service> Epoll<S> {
         self.linger(key);
     }
 
-    /// Discards the input of a lingering client.
+    /// Discards the input of a connection that lingers.
     fn linger(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         match transport::receive(&connection.socket, &mut self.input) {
@@ -416,14 +418,14 @@ impl<S: Service> Epoll<S> {
 
     fn register(&self, operation: i32, fd: i32, events: u32, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
-        // SAFETY: `event` lives through the call, and the kernel copies it.
+        // SAFETY: `event` lives until the call returns, and the kernel copies it.
         let result = unsafe { libc::epoll_ctl(self.poll.as_raw_fd(), operation, fd, &mut event) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     fn listen(&self) -> io::Result<()> {
         for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
-            // Exclusive: a new client wakes one worker.
+            // With `EPOLLEXCLUSIVE`, a new client wakes only one worker.
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             self.register(libc::EPOLL_CTL_ADD, listener.fd(), events, LISTENERS + index as u64)?;
         }
@@ -432,7 +434,7 @@ impl<S: Service> Epoll<S> {
 
     fn stop_listening(&self) {
         for listener in &self.core.shared.options.listeners {
-            // Fails if it is not registered, which is the desired state.
+            // Fails if the listener is not registered, which is the desired state.
             let _ = self.register(libc::EPOLL_CTL_DEL, listener.fd(), 0, 0);
         }
     }
@@ -457,13 +459,13 @@ impl<S: Service> Epoll<S> {
                 continue;
             }
             match io::Error::last_os_error().raw_os_error() {
-                // No client waits, or the listener was closed for good.
+                // No client waits, or the listener has stopped listening.
                 Some(libc::EAGAIN | libc::EINVAL) => return,
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                     self.core.accept_failed();
                     return self.stop_listening();
                 }
-                // This client is already gone. Another may wait.
+                // This client has already left. Another one may wait.
                 _ => {}
             }
         }
@@ -483,8 +485,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes a rejected client at once. Reads its input first, so that the kernel does not reset
-    /// the connection.
+    /// Closes a rejected client at once. Reads its input first: with unread input, the kernel would
+    /// reset the connection.
     fn discard(&mut self, socket: OwnedFd) {
         let _ = transport::receive(&socket, &mut self.input);
     }
@@ -508,7 +510,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes all quiet connections. The others close when they become quiet.
+    /// Closes all quiet connections. Each of the others is closed once it becomes quiet.
     fn stop(&mut self) {
         for key in 0..self.core.connections.bound() {
             self.wind_up(key);
@@ -517,7 +519,7 @@ impl<S: Service> Epoll<S> {
 
     fn wind_up(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // A request may be in the socket whose event has not arrived yet.
+        // The socket may hold a request whose event has not arrived yet.
         connection.io.readable = true;
         self.step(key);
     }
@@ -541,7 +543,7 @@ impl<S: Service> Epoll<S> {
     }
 }
 
-/// Returns the flow of a connection, and true if it has more input to read.
+/// Returns the flow of a connection, and true if the connection has more input to process or read.
 #[inline]
 fn connection_flow<S: Service>(core: &mut Core<S, Readiness>, key: u32) -> Option<(Flow, bool)> {
     let given_up = core.has_given_up_clients();

@@ -1,4 +1,4 @@
-//! Creation of the workers. The kernel interface for the sockets is chosen here, before any thread
+//! Creates the workers' event loops. Chooses the kernel interface for the sockets before any thread
 //! starts.
 
 use std::io;
@@ -12,8 +12,8 @@ use super::counters::Counters;
 use super::options::{BackendChoice, Options};
 use super::{Service, epoll, uring};
 
-/// An event loop that is not running yet. Send it to its thread and [run](Self::run) it with a
-/// service.
+/// An event loop that does not run yet. Move it to its thread and [run](Self::run) it with a
+/// service there.
 #[derive(Debug)]
 pub struct EventLoop {
     shared: Arc<Shared>,
@@ -28,7 +28,7 @@ pub struct EventLoop {
 pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<EventLoop>)> {
     let backend = choose(options.backend)?;
     for listener in &options.listeners {
-        // epoll needs listeners that do not block, io_uring needs listeners that do.
+        // epoll needs non-blocking listeners, and io_uring needs blocking ones.
         listener.set_nonblocking(backend.kind == BackendKind::Epoll)?;
     }
     let shared = Arc::new(Shared::new(options, backend, workers)?);
@@ -61,31 +61,33 @@ fn choose(choice: BackendChoice) -> io::Result<Backend> {
 }
 
 impl EventLoop {
-    /// Returns its index among the workers, from 0.
+    /// Returns the worker's index, counted from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Returns a waker that wakes the loop from any thread. Parked connections are then processed
-    /// again.
+    /// Returns a waker with which any thread can wake the loop. The loop then processes its parked
+    /// connections again.
     pub fn waker(&self) -> Waker {
         self.shared.desks[self.index].alarm.waker()
     }
 
-    /// Returns an eventfd that does the same when it becomes readable.
+    /// Returns an eventfd that wakes the loop, like [`waker`](Self::waker), when it becomes
+    /// readable.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.shared.desks[self.index].alarm.event()
     }
 
-    /// Returns the counters of this worker, readable at any time from any thread.
+    /// Returns the counters of this worker. Any thread may read them at any time.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.desks[self.index].counters)
     }
 
-    /// Serves until [`Control::shut_down`].
+    /// Serves connections until [`Control::shut_down`] ends the workers.
     ///
     /// # Errors
-    /// Returns the kernel's error if the loop cannot continue. Its connections are then closed.
+    /// Returns the kernel's error if the loop cannot continue. All connections of the loop are then
+    /// closed.
     pub fn run<S: Service>(self, service: S) -> io::Result<()> {
         match self.shared.backend.kind {
             BackendKind::Epoll => epoll::run(self.shared, self.index, service),

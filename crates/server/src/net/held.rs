@@ -1,18 +1,18 @@
 //! Bytes that a connection keeps between turns: input without a complete command, and output that
-//! the socket did not take. Most connections keep none most of the time and then own no allocation.
-//! The [`Budget`] is charged for the rest.
+//! the socket did not take. Most connections keep nothing most of the time, and then own no
+//! allocation. Memory for kept bytes is charged to the [`Budget`].
 
 use super::options::Budget;
 
-/// A queue of bytes. Invariant: it has charged exactly its capacity, and it owns no memory when it
-/// is empty. Must be [cleared](Self::clear) before it is dropped.
+/// A queue of bytes. Invariant: the queue has charged exactly its capacity, and it owns no memory
+/// while it is empty. It must be [cleared](Self::clear) before it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     memory: Vec<u8>,
     start: usize,
 }
 
-/// Allocations are multiples of this many bytes.
+/// Allocations are multiples of this size, in bytes.
 const GRAIN: usize = 64;
 
 impl Held {
@@ -31,7 +31,7 @@ impl Held {
         self.memory.is_empty()
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub(super) fn capacity(&self) -> usize {
         self.memory.capacity()
     }
@@ -60,7 +60,7 @@ impl Held {
         }
         if self.memory.capacity() - self.memory.len() < bytes.len() {
             let needed = self.memory.len() + bytes.len();
-            // Grows by at least half, so that many small appends take linear time.
+            // Grows by at least half, so that many small appends take linear time in total.
             self.reserve(needed.max(self.memory.capacity() * 3 / 2), budget);
         }
         self.memory.extend_from_slice(bytes);

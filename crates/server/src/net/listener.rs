@@ -1,5 +1,5 @@
-//! Sockets that clients connect to. They are bound before any worker starts, so an address in use
-//! is an error message and an exit code, not a server that no client can reach.
+//! Sockets to which clients connect. They are bound before any worker starts. So an address that is
+//! already in use ends the start with a message and an exit code.
 
 use std::fmt;
 use std::io;
@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// The largest number of connections waiting to be accepted. The kernel reduces it to its own
+/// The largest number of connections that wait to be accepted. The kernel reduces it to its own
 /// limit.
 const BACKLOG: i32 = 4096;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A TCP address; port 0 lets the kernel choose one.
+    /// A TCP address. With port 0, the kernel chooses a port.
     Tcp(SocketAddr),
-    /// A Unix socket with the permission bits of its file.
+    /// A Unix socket.
     Unix {
-        /// The file.
+        /// The socket's file.
         path: PathBuf,
-        /// Permission bits, as in chmod.
+        /// Permission bits of the file, as in chmod.
         mode: u32,
     },
 }
@@ -40,13 +40,13 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a listener could not be created. The message says what to do.
+/// The reason why a listener could not be created. The message tells the operator what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Another process listens there.
+    /// Another process listens at this address.
     InUse(Endpoint),
-    /// The process has no permission to listen there.
+    /// The process has no permission to listen at this address.
     PermissionDenied(Endpoint),
     /// The address does not belong to this machine.
     NoSuchAddress(Endpoint),
@@ -56,7 +56,7 @@ pub enum BindError {
     NotASocket(PathBuf),
     /// A descriptor from the service manager is not a listening socket.
     NotListening(RawFd),
-    /// Anything else.
+    /// Any other error.
     Other(Endpoint, io::Error),
 }
 
@@ -119,7 +119,8 @@ impl std::error::Error for BindError {
     }
 }
 
-/// A bound, listening socket, shared by all workers. It closes with its last clone.
+/// A bound socket for new connections. All workers share it. It is closed when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<Inner>,
@@ -128,33 +129,35 @@ pub struct Listener {
 #[derive(Debug)]
 struct Inner {
     socket: Socket,
-    /// As bound, with port 0 replaced by the port that the kernel chose.
+    /// The address as bound. A port chosen by the kernel replaces port 0.
     endpoint: Endpoint,
-    /// Device and inode of a Unix socket's file. Only this file is removed at the end.
+    /// Device and inode of a Unix socket's file. When the listener is dropped, only this file is
+    /// removed.
     file: Option<(u64, u64)>,
-    /// Another process keeps it and continues to listen when this one ends.
+    /// True if another process also holds the socket and keeps it listening when this process ends.
     inherited: bool,
-    /// The largest number of clients waiting to be accepted.
+    /// The largest number of clients that wait to be accepted.
     backlog: AtomicI32,
 }
 
 impl Listener {
-    /// Binds and listens.
+    /// Binds the address and listens.
     ///
-    /// Replaces the file of a Unix socket on which no process listens any more.
+    /// If the file of a Unix socket exists but no process listens on it, replaces the file.
     ///
     /// # Errors
-    /// See [`BindError`].
+    /// Returns a [`BindError`] that names the reason.
     pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
         let listener = Self::reserve(endpoint)?;
         listener.listen()?;
         Ok(listener)
     }
 
-    /// Binds only. Clients are refused until it [listens](Self::listen).
+    /// Binds the address without listening. Clients are refused until [`listen`](Self::listen) is
+    /// called.
     ///
     /// # Errors
-    /// See [`BindError`].
+    /// Returns a [`BindError`] that names the reason.
     pub fn reserve(endpoint: &Endpoint) -> Result<Listener, BindError> {
         match endpoint {
             Endpoint::Tcp(address) => Self::bind_tcp(*address),
@@ -173,11 +176,11 @@ impl Listener {
     fn bind_tcp(address: SocketAddr) -> Result<Inner, BindFailure> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
-            // The IPv4 address may be listed as well.
+            // The settings may also list the IPv4 address with this port.
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_address(true)?;
-        // Accepted sockets inherit both, which saves a system call per connection.
+        // Accepted sockets inherit these two options, which saves two system calls per connection.
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(true)?;
         socket.set_nonblocking(true)?;
@@ -196,18 +199,19 @@ impl Listener {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SockAddr::unix(path)?)?;
-        // Set before listening, so that no client can connect while the mode is too open.
+        // The mode is set before listening, so that no client can connect while it is too
+        // permissive.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         let file = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let endpoint = Endpoint::Unix { path: path.to_owned(), mode };
         Ok(Inner { socket, endpoint, file, inherited: false, backlog: AtomicI32::new(BACKLOG) })
     }
 
-    /// Takes over a socket on which the service manager listens. It keeps listening at the end, and
-    /// clients wait in its queue for the next process.
+    /// Takes over a listening socket from the service manager. It keeps listening when this process
+    /// ends, and clients then wait in its queue for the next process.
     ///
     /// # Errors
-    /// Returns an error if it is no listening stream socket.
+    /// Returns an error if the descriptor is not a listening stream socket.
     pub fn inherit(socket: OwnedFd) -> Result<Listener, BindError> {
         let socket = Socket::from(socket);
         let wrong = BindError::NotListening(socket.as_raw_fd());
@@ -215,7 +219,7 @@ impl Listener {
             matches!(socket.r#type(), Ok(Type::STREAM)) && matches!(socket.is_listener(), Ok(true));
         let Some(address) = socket.local_addr().ok().filter(|_| listens) else { return Err(wrong) };
         let endpoint = if let Some(address) = address.as_socket() {
-            // Accepted sockets inherit both. A failure only costs speed.
+            // Accepted sockets inherit these two options. A failure costs only speed.
             let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_keepalive(true));
             Endpoint::Tcp(address)
         } else if let Some(path) = address.as_pathname() {
@@ -240,7 +244,7 @@ impl Listener {
     /// Lets clients connect.
     ///
     /// # Errors
-    /// Returns an error if another process has begun to listen there.
+    /// Returns an error if another process listens at the address by now.
     pub fn listen(&self) -> Result<(), BindError> {
         if self.inner.inherited {
             return Ok(());
@@ -251,23 +255,23 @@ impl Listener {
             .map_err(|e| BindError::new(&self.inner.endpoint, e))
     }
 
-    /// Sets the largest number of clients waiting to be accepted, from the next
-    /// [`listen`](Self::listen) on.
+    /// Sets the largest number of clients that wait to be accepted. It takes effect with the next
+    /// [`listen`](Self::listen).
     pub fn set_backlog(&self, clients: i32) {
         self.inner.backlog.store(clients, Relaxed);
     }
 
-    /// Returns true if another process continues to listen on it when this one ends.
+    /// Returns true if the socket keeps listening when this process ends.
     pub fn is_inherited(&self) -> bool {
         self.inner.inherited
     }
 
-    /// Returns its address, with the port that the kernel chose for port 0.
+    /// Returns the listener's address. A port chosen by the kernel replaces port 0.
     pub fn endpoint(&self) -> &Endpoint {
         &self.inner.endpoint
     }
 
-    /// Returns the TCP address, if it has one.
+    /// Returns the TCP address; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self.inner.endpoint {
             Endpoint::Tcp(address) => Some(address),
@@ -289,8 +293,8 @@ impl Drop for Inner {
         let Endpoint::Unix { path, .. } = &self.endpoint else { return };
         let now = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         if now.is_some() && now == self.file {
-            // If this fails, the next start finds a file on which no process listens, and replaces
-            // it.
+            // If the removal fails, the next start finds a file on which no process listens, and
+            // replaces it.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -313,7 +317,7 @@ impl From<BindError> for BindFailure {
     }
 }
 
-/// Removes the file of a Unix socket on which no process listens.
+/// Removes the file of a Unix socket if no process listens on it.
 fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), BindError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -327,7 +331,7 @@ fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|error| BindError::new(endpoint, error))
         }
-        // A process listens there, or it is impossible to tell.
+        // Either a process listens on this file, or this process may not find out.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(BindError::PermissionDenied(endpoint.clone()))
         }

@@ -1,5 +1,6 @@
-//! The event loops, one per worker, which move bytes between sockets and a [`Service`]. Only the
-//! service knows what the bytes mean. So the same loops carry the server and the lab's responder.
+//! The event loops, one per worker. They move bytes between sockets and a [`Service`], and only the
+//! service knows the meaning of the bytes. So the server and the lab's responder use the same
+//! loops.
 
 mod backend;
 mod buffer;
@@ -34,12 +35,12 @@ use std::time::Duration;
 pub enum Peer {
     /// A TCP client.
     Tcp {
-        /// Its address.
+        /// The client's address.
         from: SocketAddr,
-        /// The address it connected to.
+        /// The address to which the client connected.
         to: SocketAddr,
     },
-    /// A client of the Unix socket.
+    /// A client of a Unix socket.
     Unix,
 }
 
@@ -65,65 +66,68 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// The next step of a connection.
+/// What the loop should do next with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Everything possible was executed. More input is needed.
+    /// Wait for more input. All complete commands were executed.
     Read,
-    /// The output limit is reached. Call again when the client has read.
+    /// Send the output, then call the service again. The output limit is reached.
     Drain,
-    /// The connection waits for a result. Call again after a wake-up of the worker's waker. No
-    /// input is read meanwhile.
+    /// Wait for a wake-up of the worker's waker, then call the service again. No input is read
+    /// until then.
     Park,
-    /// Like [`Flow::Read`], but the service withholds replies. Call again with more input, and also
-    /// after a wake-up of the worker's waker.
+    /// Like [`Flow::Read`], but the service also withholds replies. Call it again after more input,
+    /// and also after a wake-up of the worker's waker.
     Hold,
-    /// Send the output, then close.
+    /// Send the output, then close the connection.
     Close,
 }
 
 impl Flow {
-    /// Returns true if more input is wanted.
+    /// Returns true if the service wants more input.
     #[inline]
     fn reads(self) -> bool {
         matches!(self, Flow::Read | Flow::Hold)
     }
 
-    /// Returns true if the connection continues after a wake-up of the waker.
+    /// Returns true if a wake-up of the waker continues the connection.
     #[inline]
     fn waits(self) -> bool {
         matches!(self, Flow::Park | Flow::Hold)
     }
 }
 
-/// The calls of the loops. Each worker has one service, on its own thread.
+/// The interface through which the loops call the server. Each worker has its own service, and
+/// calls it on its own thread.
 pub trait Service {
-    /// State of one connection.
+    /// The service's state of one connection.
     type Connection;
 
-    /// Begins a turn of the loop, after the wait for events.
+    /// Begins a turn of the loop. Called after the wait for events.
     fn turn(&mut self);
 
     /// Called when the loop has no work. Returns how long the loop should wait for events before it
-    /// [sleeps](Service::sleep), because more clients may soon share the work that the sleep
-    /// begins. A zero duration means one more look without a wait. `None` means to sleep now.
+    /// [sleeps](Service::sleep). Sleeping begins work that more clients can share after such a wait.
+    /// With a zero duration, the loop checks for events once more without waiting. With `None`, it
+    /// sleeps at once.
     fn lingers(&mut self) -> Option<Duration> {
         None
     }
 
-    /// Prepares for the loop to block in the kernel.
+    /// Prepares for the loop's blocking wait in the kernel.
     fn sleep(&mut self);
 
-    /// Returns true if the loop, after [sleep](Service::sleep), should poll for events instead of
-    /// blocking, because one is expected at any moment.
+    /// Called after [sleep](Service::sleep). Returns true if the loop should poll for events
+    /// instead of blocking, because an event is expected at any moment.
     fn polls(&mut self) -> bool {
         false
     }
 
-    /// Returns the longest time that the loop may sleep, because the service has to check the time.
+    /// Returns the longest time for which the loop may sleep, if the service has to check the time.
     fn wakes_within(&self) -> Option<Duration>;
 
-    /// Returns the bytes that the service keeps for a connection and has charged to the budget.
+    /// Returns the number of bytes that the service keeps for a connection and has charged to the
+    /// budget.
     fn keeps(&self, connection: &Self::Connection) -> usize;
 
     /// Returns true if a [parked](Flow::Park) connection waits for something that the service can
@@ -131,25 +135,25 @@ pub trait Service {
     fn can_give_up(&self, connection: &Self::Connection) -> bool;
 
     /// Asks the service to give up what a [parked](Flow::Park) connection waits for, because the
-    /// loops keep too much for it. Returns true if the service does, and consumes the input at the
-    /// next call.
+    /// loop keeps too much input for it. Returns true if the service agrees. It then consumes the
+    /// input in the next call.
     fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;
 
-    /// Creates the state of a new connection.
+    /// Creates the service's state of a new connection.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 
-    /// Prefetches for these inputs of different connections, which will most probably be
-    /// [processed](Self::process) next.
+    /// Prefetches for these inputs of different connections. Most probably the next calls will
+    /// [process](Self::process) them.
     fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>);
 
-    /// Processes new input. Also called when the output has drained after [`Flow::Drain`], and
-    /// after a wake-up of the waker that follows [`Flow::Park`] or [`Flow::Hold`].
+    /// Processes new input. After [`Flow::Drain`], also called once the output was sent. After
+    /// [`Flow::Park`] or [`Flow::Hold`], also called after a wake-up of the waker.
     ///
-    /// `output` is always empty at the beginning, because a client that does not read its replies
-    /// is not processed. `input` may be empty when a connection resumes. With [`Flow::Read`] and
-    /// [`Flow::Hold`], fewer than [`MAX_INPUT_HELD`] bytes may stay unconsumed unless they are
-    /// [postponed](InputBuffer::postpone). A connection that leaves more could never continue, so
-    /// it is closed.
+    /// `output` is always empty at the beginning, because the loop does not process a client that
+    /// does not read its replies. `input` may be empty when a connection continues. With
+    /// [`Flow::Read`] and [`Flow::Hold`], fewer than [`MAX_INPUT_HELD`] bytes may stay unconsumed,
+    /// unless they are [postponed](InputBuffer::postpone). The loop closes a connection that leaves
+    /// more, because it could never continue.
     fn process(
         &mut self,
         connection: &mut Self::Connection,
@@ -157,26 +161,26 @@ pub trait Service {
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
 
-    /// Returns true if a [parked](Flow::Park) connection would only park again, so that a wake-up
-    /// can skip it.
+    /// Returns true if a [parked](Flow::Park) connection would only park again, so that the loop
+    /// need not call [`process`](Self::process) after a wake-up.
     fn awaits(&self, _connection: &mut Self::Connection) -> bool {
         false
     }
 
-    /// Returns true if the connection is between two commands as far as the service knows: nothing
-    /// is half received or waited for. A graceful shutdown closes such connections at once and
-    /// gives the others time.
+    /// Returns true if the connection is between two commands: no command is half received, and
+    /// none waits for a result. A graceful shutdown closes such connections at once, and gives the
+    /// others time.
     fn is_idle(&self, _connection: &Self::Connection) -> bool {
         true
     }
 
-    /// Ends a connection, for whatever reason.
+    /// Ends a connection, whatever the reason was.
     fn disconnect(&mut self, connection: Self::Connection);
 }
 
-/// Number of inputs that a service [foresees](Service::foresee) at a time. Enough to overlap their
-/// cache misses, and few enough that the prefetched lines are still in the cache when they are
-/// used.
+/// Number of inputs for which a service [prefetches](Service::foresee) together. They suffice to
+/// overlap the cache misses, and are few enough that the prefetched lines are still in the cache
+/// when they are used.
 const FORESEEN: usize = 8;
 
 /// The largest number of unconsumed bytes that a connection may keep while it waits for more input.

@@ -1,4 +1,4 @@
-//! Options of the loops, and the interface to the memory budget.
+//! Options of the loops, and their interface to the memory budget.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::listener::Listener;
 /// The requested kernel interface for the sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// io_uring where the kernel allows it, else epoll.
+    /// io_uring if the kernel allows it, otherwise epoll.
     #[default]
     Auto,
     /// epoll, which every kernel has.
@@ -18,14 +18,15 @@ pub enum BackendChoice {
     Uring,
 }
 
-/// The account of buffer memory, which is part of the server's memory limit. It refuses nothing.
-/// When connections keep more than they may, the loops close those that keep most.
+/// The account for buffer memory, which is part of the server's memory limit. Every charge
+/// succeeds. When connections keep more than the limit, the loops close the connections that keep
+/// the most.
 pub trait Budget: Send + Sync {
     /// Charges `bytes` that a connection keeps between turns.
     fn charge(&self, bytes: usize);
-    /// Releases a charge.
+    /// Releases `bytes` that were charged.
     fn release(&self, bytes: usize);
-    /// Returns the bytes that all connections keep, and their limit.
+    /// Returns the number of bytes that all connections keep, and the limit for that number.
     fn held(&self) -> (u64, u64);
 }
 
@@ -41,19 +42,20 @@ impl Budget for Unlimited {
     }
 }
 
-/// Settings of all workers. `Options::default()` has no listeners.
+/// Settings for all workers. `Options::default()` has no listeners.
 #[derive(Clone)]
 pub struct Options {
-    /// Which kernel interface to use.
+    /// The kernel interface to use.
     pub backend: BackendChoice,
-    /// The bound listeners, see [`Listener::bind`].
+    /// The listeners, already bound by [`Listener::bind`].
     pub listeners: Vec<Listener>,
-    /// The largest number of connections of all workers. A further client is told so and closed.
+    /// The largest number of open connections, over all workers. Further clients receive an error
+    /// and are closed.
     pub max_connections: usize,
-    /// Time without a byte sent or read after which a connection is closed.
+    /// A connection is closed if no byte was sent or received on it for this time.
     pub idle_timeout: Option<Duration>,
-    /// Time that a graceful shutdown waits for the rest of a half-sent command. It waits for
-    /// replies until its own time limit.
+    /// The longest time that a graceful shutdown waits for the rest of a half-sent command. For
+    /// replies, it waits until its own time limit.
     pub unfinished_grace: Duration,
     /// The soft limit of a connection's unsent output, in bytes.
     pub output_limit: usize,

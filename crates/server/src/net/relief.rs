@@ -1,64 +1,68 @@
-//! Closes connections when all of them together keep more memory than they may. A request for
-//! memory always succeeds, and the connections that kept most for longest are closed. A client with
-//! half a line never pays for clients that do not read, and a client that waits for the server pays
-//! last.
+//! Closes connections when all of them together keep more memory than they may. A charge always
+//! succeeds; afterwards the connections that kept most for longest are closed. A client that has
+//! sent half a line is never closed in place of clients that do not read. A client that waits for
+//! the server is closed last.
 //!
 //! Each worker may always use its part of the limit, and more while the others use less. So a
-//! worker closes its own connections while it is above its part. Otherwise it asks the other
+//! worker closes connections of its own while it is above its part. Otherwise it asks the other
 //! workers to check theirs.
 
 use super::connection::Core;
 use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
-/// When connections are closed, they are closed until `LEFT`/`PARTS` of the limit are in use,
-/// because choosing them means a scan of all connections.
+/// When connections are closed, they are closed until only `LEFT`/`PARTS` of the limit is in use.
+/// The margin makes checks rare, because each check scans all connections.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// The longest silence that counts, in milliseconds.
+/// Time without a byte moved counts up to this limit, in milliseconds.
 const SILENCE_MS: u64 = 5_000;
 
-/// The longest pause of a busy client, in milliseconds. After that it must move [`LEAST_RATE`].
+/// The longest pause of a client that is not too slow, in milliseconds. After that the client must
+/// move bytes at [`LEAST_RATE`].
 const PAUSE_MS: u64 = 500;
 
-/// The lowest rate at which a client whose connection keeps something must send or read, in bytes
-/// per second.
+/// The lowest rate, in bytes per second, at which a client must send or read while its connection
+/// keeps bytes.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// A connection may keep 1/`MODEST_SHARE` of an equal share without blame.
+/// A connection may keep 1/`MODEST_SHARE` of an equal share of the limit without being closed
+/// first.
 const MODEST_SHARE: u64 = 4;
 
-/// Interval between checks after one that freed nothing, in milliseconds.
+/// Interval between checks after a check that closed no connection, in milliseconds.
 const LOOK_MS: u64 = 2;
 
-/// The cause of what a connection keeps. Connections with a greater blame are closed first.
+/// The reason why a connection keeps bytes. Connections with a greater reason are closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blame {
-    /// The server, which has not answered yet.
+    /// The server has not answered yet.
     Server,
-    /// A client that may only be pausing for a moment.
+    /// The client may only be pausing for a moment.
     Pause,
-    /// The other clients, whose values have places. This client can be told that there is no room.
+    /// Other clients' values occupy the space that this connection waits for. The service can tell
+    /// this client that there is no space.
     Others,
-    /// A client that reads its replies, or sends the rest of a command, too slowly.
+    /// The client reads its replies, or sends the rest of a command, too slowly.
     Client,
 }
 
-/// A connection that keeps something.
+/// A connection that keeps bytes.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     key: u32,
     bytes: u64,
     blame: Blame,
-    /// Time without a byte moved, in milliseconds, at most [`SILENCE_MS`].
+    /// Time for which no byte was moved, in milliseconds; at most [`SILENCE_MS`].
     silent: u64,
 }
 
 impl Holder {
-    /// Returns the key that orders connections for closing, the greatest first. Each may keep
-    /// `share` bytes without blame. Silence counts squared. Among connections that may only be
-    /// pausing, silence decides before size, because nothing else tells which are stuck.
+    /// Returns the key by which connections are sorted for closing, the greatest first. A
+    /// connection that keeps at most `share` bytes comes after all that keep more. Silence counts
+    /// squared. Among connections that may only be pausing, silence counts before size, because
+    /// nothing else shows which ones are stuck.
     fn cost(&self, share: u64) -> (bool, Blame, u64, u64) {
         let silence = (self.silent + 1).pow(2);
         let blamed = self.bytes > share;
@@ -69,9 +73,10 @@ impl Holder {
     }
 }
 
-/// Returns the connections to close so that `excess` fewer bytes of `limit` are kept.
+/// Returns the connections to close in order to free `excess` bytes of those kept.
 fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
-    // If more than the limit is kept, some connection keeps more than this.
+    // If all connections together keep more than the limit, some connection keeps more than this
+    // share.
     let share = limit / holders.len().max(1) as u64 / MODEST_SHARE;
     holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost(share)));
     holders.into_iter().take_while(move |holder| {
@@ -82,9 +87,9 @@ fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterat
 }
 
 impl<S: Service, I> Core<S, I> {
-    /// Returns the connections to close now because too much is kept. Among those that keep more
-    /// than their share, clients to blame come first, and among these the connections that keep
-    /// most and have been silent for longest.
+    /// Returns the connections to close now; none unless too much is kept. Connections above their
+    /// share come first, then those whose clients are too slow. Among these, the connections that
+    /// keep most and have been silent for longest come first.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
         if self.now() < self.look_after {
             return Vec::new();
@@ -95,7 +100,8 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
-        // Connections that continue now may still bring the total above the limit.
+        // Connections that only continue now may still keep too many bytes afterwards, so check
+        // again.
         self.look_at_budget = true;
         if gone.is_empty() {
             self.look_after = self.now() + LOOK_MS;
@@ -106,8 +112,8 @@ impl<S: Service, I> Core<S, I> {
 
     fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
-        // Connections that continue without an event will keep less after that. If not, they count
-        // then.
+        // Connections that continue without an event are expected to keep less afterwards. If they
+        // do not, the next check counts them.
         let held = held.saturating_sub(moving);
         if held <= limit {
             return Vec::new();
@@ -132,8 +138,8 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Makes a connection give up its place in the queue, so that it soon keeps less. Does nothing
-    /// if its turn has come meanwhile.
+    /// Makes a connection give up waiting for space, so that it soon keeps less. Does nothing if it
+    /// has received the space meanwhile.
     fn give_up(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = &mut connection.service else { return };
@@ -143,8 +149,8 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Returns the connections that keep something, except those that continue without an event,
-    /// and the bytes that the latter keep.
+    /// Returns the connections that keep bytes, except those that continue without an event. Also
+    /// returns the number of bytes that the excepted ones keep.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {
@@ -156,14 +162,14 @@ impl<S: Service, I> Core<S, I> {
                 continue;
             }
             let reads = connection.output.is_empty();
-            // A reply may be on its way to the socket before the service sees the rest of the
-            // input.
+            // The service may not have seen the rest of the input yet because a reply is still on
+            // its way to the socket.
             let goes_on = connection.unseen && reads && connection.flow.reads();
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
             let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
-            // A client that has sent many slow commands could otherwise continue for as long as it
-            // likes.
+            // Otherwise a client that has sent many slow commands could keep its bytes for as long
+            // as it likes.
             if (connection.queued || goes_on) && !(connection.postponed && slow) {
                 moving += bytes;
                 continue;
@@ -179,14 +185,14 @@ impl<S: Service, I> Core<S, I> {
         (holders, moving)
     }
 
-    /// Returns true if connections keep more than half of their limit. No connection should then
-    /// receive input that it cannot process at once.
+    /// Returns true if connections keep more than half of the limit. The loops should then receive
+    /// only input that can be processed at once.
     pub(super) fn is_short_of_memory(&self) -> bool {
         let (held, limit) = self.shared.options.budget.held();
         held > limit / 2
     }
 
-    /// Notes that another worker has asked this one to check. Called when the alarm has rung.
+    /// Records that another worker has asked this worker to check. Called when the alarm was rung.
     pub(super) fn note_relief_wanted(&mut self) {
         let asked = &self.shared.desks[self.index].relief_wanted;
         self.look_at_budget |= asked.swap(false, Ordering::AcqRel);
@@ -197,7 +203,7 @@ impl<S: Service, I> Core<S, I> {
 mod tests {
     use super::*;
 
-    /// Returns the keys of the connections to close, in order.
+    /// Returns the keys of the connections to close, in the order of closing.
     fn order(holders: &[Holder], limit: u64, excess: u64) -> Vec<u32> {
         victims(holders.to_vec(), limit, excess).map(|holder| holder.key).collect()
     }

@@ -1,10 +1,11 @@
-//! Connections by number. The keys are small and stable, so the kernel can return them. Memory is
-//! reused and allocated in steps, so a new connection never moves the others.
+//! Connections by key. Keys are small numbers that stay valid, so operations can carry them through
+//! the kernel. Memory is allocated in steps and reused, so a new connection never moves existing
+//! ones.
 
-/// Entries per allocation.
+/// Number of entries per allocation.
 const STEP: usize = 256;
 
-/// Values by key. A key is reused after its value was removed.
+/// Values by key. The key of a removed value is used again.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     steps: Vec<Box<[Option<T>]>>,
@@ -21,7 +22,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Returns a number that is greater than every key ever given.
+    /// Returns a number that is greater than all keys in use.
     pub(super) fn bound(&self) -> u32 {
         (self.steps.len() * STEP) as u32
     }
@@ -40,7 +41,7 @@ impl<T> Slab<T> {
     fn step(&mut self) -> u32 {
         let first = self.bound();
         self.steps.push((0..STEP).map(|_| None).collect());
-        // The smallest keys are used first.
+        // The smallest free keys are used first.
         self.free.extend((first + 1..first + STEP as u32).rev());
         first
     }

@@ -1,7 +1,7 @@
 //! The only place where clients' bytes enter and leave a socket by system call. The io_uring loop
-//! has the kernel do the same two operations and passes the bytes on at the same points of
-//! [`Connection`](super::connection). So a transport that changes the bytes (TLS) has one place:
-//! between these calls and the service.
+//! has the kernel do the same two operations, and passes the bytes on at the same points of
+//! [`Connection`](super::connection). So a transport that changes the bytes, such as TLS, can be
+//! inserted in one place: between these calls and the service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use super::Peer;
 /// The result of an attempt to receive or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// This many bytes; never 0.
+    /// This many bytes were moved; never 0.
     Bytes(usize),
-    /// The socket would have to wait.
+    /// The socket cannot take or give bytes without waiting.
     Blocked,
-    /// The client will send nothing more. Never the result of sending.
+    /// The client will send nothing more. Only a receive returns this.
     End,
     /// The connection is broken.
     Broken,
@@ -36,7 +36,7 @@ pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Moved {
     }
 }
 
-/// Sends as much of `bytes`, which must not be empty, as the socket takes without waiting.
+/// Sends as many of `bytes` as the socket takes without waiting. `bytes` must not be empty.
 #[inline]
 pub(super) fn send(socket: &OwnedFd, bytes: &[u8]) -> Moved {
     debug_assert!(!bytes.is_empty());
@@ -55,33 +55,34 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8]) -> Moved {
 #[cold]
 fn failed() -> Moved {
     match io::Error::last_os_error().raw_os_error() {
-        // EINTR cannot happen in a call that does not wait. Trying later would be right for it too.
+        // EINTR cannot occur in a call that does not wait. If it did, trying again later would be
+        // right too.
         Some(libc::EAGAIN | libc::EINTR) => Moved::Blocked,
         _ => Moved::Broken,
     }
 }
 
-/// Tells the client that no more output comes.
+/// Ends the output side of a connection, which tells the client that no more output follows.
 pub(super) fn end_output(socket: &OwnedFd) {
     // SAFETY: takes no pointers. A failure means that the connection is already broken.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
 }
 
-/// Ends both directions, which completes all operations of the kernel on the socket.
+/// Ends both directions of a connection. This completes all operations in the kernel on its socket.
 pub(super) fn abort(socket: &OwnedFd) {
     // SAFETY: as in `end_output`.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Refuses all further connections.
+/// Makes a listener refuse all further connections.
 pub(super) fn stop_listening(listener: RawFd) {
     // SAFETY: as in `end_output`. On Linux this ends the listening state of TCP and Unix sockets.
     unsafe { libc::shutdown(listener, libc::SHUT_RD) };
 }
 
-/// Returns the client at the other end.
+/// Returns the client at the other end of a connection.
 pub(super) fn peer_of(socket: &OwnedFd) -> Peer {
-    // A connection without an address has already ended. The first read reports that.
+    // If the connection has no address, it has already ended, and the first read reports that.
     let gone = SocketAddr::from(([0, 0, 0, 0], 0));
     let socket = socket2::SockRef::from(socket);
     let to = socket.local_addr().ok().and_then(|address| address.as_socket()).unwrap_or(gone);

@@ -1,6 +1,6 @@
-//! Wake-ups of a worker from other threads. Invariant: the thread that sets `woken` from false to
-//! true writes to the eventfd, and the worker clears `woken` before it looks for the reason. So no
-//! wake-up is lost, and many wake-ups before the worker looks cost one system call.
+//! Wakes a worker from other threads. Invariant: the thread that changes `woken` from false to true
+//! writes to the eventfd. The worker clears `woken` before it looks for the reason. So no wake-up
+//! is lost, and any number of wake-ups before that cost one system call together.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-/// The part of a worker that other threads can touch to wake it.
+/// The part of a worker with which other threads wake it.
 #[derive(Debug)]
 pub(super) struct Alarm {
     event: OwnedFd,
@@ -28,7 +28,7 @@ impl Alarm {
         Ok(Arc::new(Alarm { event, woken: AtomicBool::new(false) }))
     }
 
-    /// Returns the descriptor that becomes readable.
+    /// Returns the descriptor that becomes readable when the worker is woken.
     pub(super) fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }

@@ -1,6 +1,6 @@
-//! One anomaly at its nth occurrence, in an otherwise quiet world. Tests repeat it for n = 1, 2, 3
-//! … until the world ends before it happens. Then no place is left where it could go wrong
-//! unnoticed.
+//! Worlds in which a single anomaly happens, at its nth occurrence. Tests repeat such a world for n
+//! = 1, 2, 3 … until the world ends before the anomaly happens. Every place where it could happen
+//! is then tested.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld};
@@ -9,26 +9,28 @@ use larder_disk::{Counts, Failure as DeviceFailure, Fault, Operation, SimDevice}
 use larder_engine::{Engine, Options};
 use std::sync::Arc;
 
-/// What goes wrong, and at which occurrence, counted from 1.
+/// The anomaly, and its occurrence counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anomaly {
     /// A call to the device fails.
     Call(Operation, u64),
     /// The power fails during a write or sync.
     PowerLoss(u64),
-    /// A memory request is refused: a frame, a mapping, an index page, a part of the budget.
+    /// A request for memory is refused: for a frame, a mapping, an index page or a part of the
+    /// budget.
     Memory(u64),
 }
 
-/// An anomaly over all lives of a store. Each life has its own machine and engine.
+/// An anomaly, counted over all lives of a store. Each life has its own machine and engine.
 pub(super) struct Armed {
     anomaly: Option<Anomaly>,
-    /// The index of the device that fails or stops the machine.
+    /// The index of the device that fails or cuts the power.
     victim: usize,
-    /// Calls to that device, and memory requests, in earlier lives.
+    /// Calls to that device in earlier lives.
     calls: Counts,
+    /// Memory requests in earlier lives.
     requests: u64,
-    /// A store has been created.
+    /// True once a store has been created.
     created: bool,
 }
 
@@ -41,7 +43,7 @@ impl Armed {
         self.anomaly.is_some()
     }
 
-    /// Notes the end of a life.
+    /// Adds the counts of a life that ends.
     pub(super) fn leave(&mut self, machine: &Machine, engine: &Engine) {
         self.requests += engine.memory_requests();
         self.leave_machine(machine);
@@ -59,7 +61,8 @@ impl Armed {
     }
 
     /// Begins a life. A start that fails because of the anomaly is repeated, as an operator would
-    /// do. If the store could not be created, the repetition has empty devices.
+    /// do. If the anomaly kept the store from being created, the devices are empty for the next
+    /// attempt.
     pub(super) fn open(
         &mut self,
         mut machine: Machine,
@@ -123,7 +126,7 @@ impl Armed {
         }
     }
 
-    /// Returns true if the anomaly has happened.
+    /// Returns true if the anomaly has happened by now.
     pub(super) fn was_reached(&self, machine: &Machine, engine: &Engine) -> bool {
         let now = self.counts(machine);
         let calls = Counts {
@@ -146,11 +149,11 @@ fn of(counts: Counts, operation: Operation) -> u64 {
 }
 
 impl DurableWorld {
-    /// Runs a world in which only `anomaly` goes wrong: a clean stop, a kill and a power loss, each
-    /// after `plan.steps` operations. Returns true if the anomaly happened.
+    /// Runs a world in which nothing but `anomaly` goes wrong. It contains a clean stop, a kill and
+    /// a power loss, each after `plan.steps` operations. Returns true if the anomaly happened.
     ///
     /// # Errors
-    /// The first violation.
+    /// Returns the first violation.
     pub fn run_with(plan: Plan, anomaly: Anomaly) -> Result<bool, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world =
@@ -181,7 +184,7 @@ impl DurableWorld {
         })
     }
 
-    /// Runs `act`. If the power fails meanwhile, its result is ignored.
+    /// Runs `act`. If the power fails during it, ignores its result and restarts.
     fn survive(&mut self, act: impl FnOnce(&mut Self) -> Check) -> Check {
         let done = act(self);
         if self.machine.is_stopped() { self.crash() } else { done }

@@ -1,9 +1,10 @@
-//! The model of a store: all states of each key, in the order in which they were written.
+//! The model of a store: for each key, the states that it had, in the order in which they were
+//! written.
 //!
-//! A prefix of each history is known to be durable, because a writer or a reader was answered.
-//! After a crash a key is in its last state known to be durable or in a later one; after a commit
-//! it is in the last. A write that is not durable survives the end of the process, but not a power
-//! loss.
+//! A prefix of each history is known to be durable, because a writer or a reader got an answer that
+//! depends on it. After a crash, a key is in its last state known to be durable or in a later one.
+//! After a commit, it is in the last state. A write that is not durable survives the end of the
+//! process, but not a power loss.
 
 use larder_engine::{CommitPoint, CommitState, Item as Found};
 use std::collections::hash_map::DefaultHasher;
@@ -15,7 +16,7 @@ use std::hash::{Hash, Hasher};
 pub(super) struct Item {
     pub(super) value: Vec<u8>,
     pub(super) flags: u32,
-    /// Unix seconds; 0 for never.
+    /// Unix seconds at which the item expires; 0 for never.
     pub(super) expiry: u32,
     pub(super) cas: u64,
 }
@@ -49,16 +50,16 @@ impl fmt::Debug for Item {
     }
 }
 
-/// The commit that makes something durable; `None` if it is known to be durable.
+/// The commit that makes a state durable; `None` if the state is known to be durable.
 pub(super) type Commit = Option<CommitPoint>;
 
 /// Whether a key was lost with a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     No,
-    /// It was moving from or to the lost device.
+    /// The key was moving from or to the lost device.
     Perhaps,
-    /// It was on the lost device: anything that comes back would be an older version.
+    /// The key was on the lost device: any version that comes back would be an old one.
     Yes,
 }
 
@@ -67,13 +68,14 @@ pub(super) enum Lost {
 struct State {
     /// `None` if there is no item.
     item: Option<Item>,
-    /// The item was evicted, which becomes durable only later: a crash may bring it back.
+    /// The item that an eviction removed. The eviction becomes durable only later, so a crash may
+    /// bring the item back.
     evicted: Option<Item>,
     commit: Commit,
-    /// An early write covers it.
+    /// True if an early write covers this state.
     written: bool,
-    /// A flush of everything. If its commit fails, it stays in effect, and the next commit makes it
-    /// durable.
+    /// True if a flush of all keys left this state. If its commit fails, the flush stays in effect,
+    /// and the next commit makes it durable.
     flushed: bool,
 }
 
@@ -91,14 +93,14 @@ impl State {
     }
 }
 
-/// The histories of all keys; the last state of each is the current one.
+/// The histories of all keys. The last state of a history is the current one.
 #[derive(Default)]
 pub(super) struct Histories {
     of: HashMap<Vec<u8>, Vec<State>>,
-    /// States from failed commits while the device is failing: a crash may show them.
+    /// States from failed commits. A crash may show them while the device still fails.
     failed: HashMap<Vec<u8>, Vec<State>>,
     greatest_cas: HashMap<Vec<u8>, u64>,
-    /// Keys with an expired item: no client sees it, but its record may still be there.
+    /// Keys with an expired item. No client sees the item, but its record may still be there.
     expired: HashSet<Vec<u8>>,
     /// Digests of all items that ever existed.
     written: HashMap<Vec<u8>, HashSet<u64>>,
@@ -112,7 +114,7 @@ impl Histories {
         keys
     }
 
-    /// Returns the keys of all items that may be there, expired or not.
+    /// Returns the keys whose records may be there, with an expired item or not.
     pub(super) fn items(&self) -> impl Iterator<Item = &[u8]> {
         let there = |past: &State| past.item.is_some() || past.evicted.is_some();
         let all = self.of.iter().filter(move |(key, history)| {
@@ -121,12 +123,12 @@ impl Histories {
         all.map(|(key, _)| &key[..])
     }
 
-    /// Returns the live item.
+    /// Returns the item that a client would see.
     pub(super) fn current(&self, key: &[u8], now: u32) -> Option<Item> {
         self.of.get(key)?.last()?.live(now).cloned()
     }
 
-    /// Returns true if the key was given this cas id or a greater one before.
+    /// Returns true if the key ever had this cas id or a greater one.
     pub(super) fn had_cas(&self, key: &[u8], cas: u64) -> bool {
         self.greatest_cas.get(key).is_some_and(|&greatest| greatest >= cas)
     }
@@ -136,7 +138,7 @@ impl Histories {
         self.written.get(key).is_some_and(|all| all.contains(&item.digest()))
     }
 
-    /// Appends the key's next state, durable with `commit`.
+    /// Appends the key's next state, which `commit` makes durable.
     pub(super) fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) {
         if let Some(item) = &item {
             let greatest = self.greatest_cas.entry(key.to_vec()).or_default();
@@ -147,8 +149,8 @@ impl Histories {
         history.push(State { item, ..State::gone(commit) });
     }
 
-    /// Notes that a client is told, after `commit`, that there is no item; `None` means now. An
-    /// evicted item must not come back from then on.
+    /// Records that a client is told that the key has no item, after `commit` or, if that is
+    /// `None`, now. An evicted item must not come back after that.
     pub(super) fn said_gone(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
         if history.last().is_some_and(|past| past.item.is_some()) {
@@ -160,15 +162,15 @@ impl Histories {
         history.push(State::gone(commit));
     }
 
-    /// Notes an eviction: the item is gone, but a crash may bring it back.
+    /// Records an eviction. The item is gone, but a crash may bring it back.
     pub(super) fn evicted(&mut self, key: &[u8]) {
         if let Some(last) = self.of.get_mut(key).and_then(|history| history.last_mut()) {
             last.evicted = last.item.take();
         }
     }
 
-    /// Returns the commit that a reader should have waited for, if its immediate answer `found` is
-    /// not durable.
+    /// Returns the commit for which a reader should have waited, if its immediate answer `found` is
+    /// not known to be durable. Otherwise returns `None`.
     pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Commit {
         let history = self.of.get(key)?;
         let last = history.last()?;
@@ -177,14 +179,15 @@ impl Histories {
         last.commit.filter(|_| !expired && !same)
     }
 
-    /// Removes everything. For each key, that is durable with the commit that `durable` returns.
+    /// Removes all items. `durable` returns the commit that makes the removal of a given key
+    /// durable.
     pub(super) fn flushed(&mut self, durable: impl Fn(&[u8]) -> Commit) {
         for (key, history) in &mut self.of {
             history.push(State { flushed: true, ..State::gone(durable(key)) });
         }
     }
 
-    /// Notes that the last states of all keys are durable.
+    /// Records that the last states of all keys are durable.
     pub(super) fn all_durable(&mut self) {
         for history in self.of.values_mut() {
             history.drain(..history.len().saturating_sub(1));
@@ -192,8 +195,8 @@ impl Histories {
         }
     }
 
-    /// Notes an early write of everything that the lane was given so far. A flush is written only
-    /// with the next commit.
+    /// Records an early write, which covers every state of the lane so far except a flush: only the
+    /// next commit writes that.
     pub(super) fn written(&mut self, lane: usize) {
         let all = self.of.values_mut().flatten();
         for past in all.filter(|past| past.commit.is_some_and(|it| it.lane as usize == lane)) {
@@ -201,13 +204,14 @@ impl Histories {
         }
     }
 
-    /// Forgets early writes after a device failure: what the device still has of them is unknown.
+    /// Marks no state as written early any more. After a device failure it is unknown which early
+    /// writes the device still has.
     pub(super) fn forget_written(&mut self) {
         self.of.values_mut().flatten().for_each(|past| past.written = false);
     }
 
-    /// Notes the end of the process: everything written early is there. Returns the number of keys
-    /// for which that matters.
+    /// Records the end of the process: everything written early is there. Returns the number of
+    /// keys whose state depends on that.
     pub(super) fn keep_written(&mut self) -> u64 {
         let mut keys = 0;
         for history in self.of.values_mut() {
@@ -219,8 +223,8 @@ impl Histories {
         keys
     }
 
-    /// Drops failed changes on all lanes except those for which `fails` returns true. A working
-    /// device does not have the changes that it failed to take.
+    /// Drops the states from failed commits on all lanes for which `fails` returns false. Once a
+    /// device works again, it does not have the changes that it had failed to write.
     pub(super) fn healthy(&mut self, fails: impl Fn(usize) -> bool) {
         for failed in self.failed.values_mut() {
             failed.retain(|past| past.commit.is_some_and(|point| fails(point.lane as usize)));
@@ -228,8 +232,8 @@ impl Histories {
         self.failed.retain(|_, failed| !failed.is_empty());
     }
 
-    /// Updates the histories with the states of commits. If `undone`, failed commits took their
-    /// changes back; otherwise the changes are written again and become durable with a later
+    /// Updates the histories with the states of commits. If `undone`, failed commits have taken
+    /// their changes back. Otherwise the changes are written again and become durable with a later
     /// commit. `next` returns the open commit of a lane.
     pub(super) fn settle(
         &mut self,
@@ -263,7 +267,7 @@ impl Histories {
         }
     }
 
-    /// Checks the state in which a key was found after a restart, and continues from it.
+    /// Checks the state in which a restart left a key, and continues the history from it.
     pub(super) fn restarted(
         &mut self,
         key: &[u8],
@@ -283,7 +287,7 @@ impl Histories {
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
-        // An item that no longer fit into memory may come back after another restart.
+        // The item did not fit into memory at this start. It may come back after another restart.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
         if states.any(|past| past.item.is_some() && past.live(now).is_none()) {
             self.expired.insert(key.to_vec());
@@ -291,14 +295,14 @@ impl Histories {
         let evicts = evicts && lost != Lost::Yes;
         let evicted = last.filter(|item| evicts && found.is_none() && item.is_live(now));
         if found.is_none() && lost != Lost::No {
-            // The cas ids of the key were lost with the device.
+            // The key's cas ids were lost with the device.
             self.greatest_cas.remove(key);
         }
         *history = vec![State { item: found, evicted, ..State::gone(None) }];
         Ok(())
     }
 
-    /// Notes that all keys were checked after a restart.
+    /// Records that all keys were checked after a restart.
     pub(super) fn all_restarted(&mut self) {
         self.failed.clear();
     }

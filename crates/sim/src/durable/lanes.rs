@@ -1,5 +1,5 @@
-//! What happens only in worlds with several devices: keys move between devices, and devices are
-//! added, drained and lost for good. Checks the consequences.
+//! Operations and checks of worlds with several devices: keys move between devices, and devices are
+//! added, drained and lost for good.
 
 use super::history::Lost;
 use super::machine::{Machine, Part};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 /// The largest number of devices in use at a time.
 pub(super) const MOST_DEVICES: usize = 4;
-/// The number of mover steps within which all keys must have moved to where they belong.
+/// The number of mover steps after which all keys must be in their final lanes.
 const STEPS: usize = 20_000;
 
 impl DurableWorld {
-    /// Returns a number below `count`; draws no random number if there is no choice.
+    /// Returns a random number below `count`. Draws no random number if `count` is 1.
     pub(super) fn pick(&mut self, count: usize) -> usize {
         if count > 1 { self.random.below(count as u64) as usize } else { 0 }
     }
 
-    /// Returns the position of a random lane.
+    /// Returns the index of a random lane.
     pub(super) fn some_lane(&mut self) -> usize {
         let count = if self.several { self.engine.lanes().len() } else { 1 };
         self.pick(count)
@@ -37,7 +37,7 @@ impl DurableWorld {
         Ok(Arc::clone(&devices[self.pick(devices.len())]))
     }
 
-    /// Returns the positions of the lanes whose devices fail.
+    /// Returns the indices of the lanes with failing devices.
     pub(super) fn failing_lanes(&self) -> Vec<usize> {
         if self.engine.health() == Health::Good {
             return Vec::new();
@@ -52,7 +52,7 @@ impl DurableWorld {
         Ok(CommitPoint { lane: lane as u32, position: self.engine.open_commit(lane) })
     }
 
-    /// Runs an operation that only a machine with several devices has.
+    /// Runs an operation that exists only with several devices.
     pub(super) fn rearrange(&mut self) -> Check {
         match self.random.below(200) {
             0..=119 => self.move_some(),
@@ -71,8 +71,8 @@ impl DurableWorld {
         }
     }
 
-    /// Makes one step of the mover. Ends the waiting commit only if the step would wait for it.
-    /// Returns true if there is more to do.
+    /// Makes one step of the mover. Lets the waiting commit finish first, but only if the step
+    /// would wait for it. Returns true if there is more to move.
     pub(super) fn move_step(&mut self) -> Result<bool, String> {
         if self.flight.as_ref().is_some_and(|flight| self.engine.move_writes_to(flight.lane)) {
             self.land()?;
@@ -80,7 +80,8 @@ impl DurableWorld {
         Ok(self.engine.move_partitions())
     }
 
-    /// Makes some steps of the mover, and between them the work that it waits for.
+    /// Makes some steps of the mover. Between them, does the commits and reads that the mover waits
+    /// for.
     pub(super) fn move_some(&mut self) -> Check {
         for _ in 0..1 << self.random.below(7) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -116,7 +117,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Returns the lanes, source first, that a known key is moving between, if there is one.
+    /// Returns the lanes between which some known key is moving, source first, or `None`.
     fn moving(&self) -> Option<(usize, usize)> {
         self.model.keys().iter().find_map(|key| match self.engine.lost_with(key)[..] {
             [from, to] => Some((from, to)),
@@ -124,7 +125,7 @@ impl DurableWorld {
         })
     }
 
-    /// Makes the next call of this kind fail.
+    /// Makes the lane's next write or sync fail, as `operation` says.
     pub(super) fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
         let device = self.device_of(lane)?;
         let counts = device.counts();
@@ -133,8 +134,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Starts moving keys while many writes are uncommitted. Then a commit of the source lane
-    /// fails, or one of the target lane.
+    /// Starts to move keys while many writes are uncommitted. Then makes a commit of the source
+    /// lane or of the target lane fail.
     fn fail_in_motion(&mut self) -> Check {
         for _ in 0..40 {
             self.set()?;
@@ -160,8 +161,9 @@ impl DurableWorld {
         self.land()
     }
 
-    /// Stops the machine shortly before or after the handover of a motion. A participating device
-    /// may fail before that, and one of the two may be lost afterwards.
+    /// Ends the process or cuts the power shortly before or after partitions are handed over to
+    /// another lane. Before that, a device of the two lanes may fail; afterwards, one of the two
+    /// lanes may be lost.
     fn stop_in_motion(&mut self) -> Check {
         for _ in 0..self.random.below(200) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -189,22 +191,22 @@ impl DurableWorld {
         if self.random.one_in(2) { self.kill() } else { self.crash() }
     }
 
-    /// Returns the lanes that the store needs.
+    /// Returns the lanes without which the store does not start.
     pub(super) fn needed(&self) -> Vec<LaneState> {
         self.engine.lanes().into_iter().filter(|lane| !lane.drained).collect()
     }
 
-    /// Starts or cancels the draining of a random device.
+    /// Starts to drain a random device, or cancels its drain.
     fn drain(&mut self, drain: bool) -> Check {
         self.land()?;
         let lanes = self.needed();
         let LaneState { name, .. } = &lanes[self.pick(lanes.len())];
-        // The engine may refuse because it is the last one, or because a device fails.
+        // The engine may refuse: it does not drain the last device, and a device may be failing.
         let _ = if drain { self.engine.drain(name) } else { self.engine.keep(name) };
         Ok(())
     }
 
-    /// Checks that an unreachable key becomes reachable soon if its devices work.
+    /// Checks that an unreachable key becomes reachable soon, unless its devices fail.
     pub(super) fn arrives(&mut self, key: &[u8]) -> Check {
         for _ in 0..PATIENCE {
             if self.engine.lane_of(key).is_some() || self.machine.is_stopped() {
@@ -218,7 +220,7 @@ impl DurableWorld {
         Err(format!("partitions are closed for ever: {:?}", self.engine.lanes()))
     }
 
-    /// Moves keys until none is left to move, then checks that no item exists twice.
+    /// Moves keys until none has to move, then checks that no item exists twice.
     fn settle_down(&mut self) -> Check {
         for _ in 0..STEPS {
             self.engine.serve_reads();
@@ -240,7 +242,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that no lane has more items than belong there. Nothing may be moving or uncommitted.
+    /// Checks that no lane has more items than it should. Nothing may be moving or uncommitted.
     fn check_items(&self) -> Check {
         let lanes = self.engine.lanes();
         let mut known = vec![0; lanes.len()];
@@ -255,7 +257,7 @@ impl DurableWorld {
         }
     }
 
-    /// Returns the lanes of all keys.
+    /// Returns all keys with their lanes; nothing if there is only one lane.
     pub(super) fn lanes_of_keys(&self) -> Vec<(Vec<u8>, usize)> {
         if !self.several {
             return Vec::new();
@@ -264,7 +266,8 @@ impl DurableWorld {
         keys.filter_map(|key| self.engine.lane_of(&key).map(|lane| (key, lane))).collect()
     }
 
-    /// Checks that keys have not changed lanes while a reader may be looking at them.
+    /// Checks that no key of `lanes` has changed its lane, because a reader may be looking at its
+    /// item.
     pub(super) fn check_not_moved(&self, lanes: &[(Vec<u8>, usize)]) -> Check {
         let moved = |(key, lane): &&(Vec<u8>, usize)| {
             self.engine.lane_of(key).is_some_and(|now| now != *lane)
@@ -278,7 +281,7 @@ impl DurableWorld {
         }
     }
 
-    /// Adds and removes devices between two lives of the store. Returns true if the lanes are the
+    /// Adds and removes devices between two lives of the store. Returns true if the lanes stay the
     /// same.
     pub(super) fn change_hardware(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let lanes = self.needed();
@@ -291,8 +294,8 @@ impl DurableWorld {
         }
         let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
         if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
-            // The store may start without an empty lane: the end of its drain may have become
-            // durable when the machine stopped.
+            // The store may start without an empty lane, because the end of the lane's drain may
+            // have become durable when the machine stopped.
             let empty = |lane: &LaneState| lane.draining && lane.partitions == 0;
             let holding: Vec<_> = lanes.into_iter().filter(|lane| !empty(lane)).collect();
             self.lose_a_device(machine, &holding)?;
@@ -308,7 +311,8 @@ impl DurableWorld {
         Ok(same)
     }
 
-    /// Loses a device for good. The store must not start without it until it is told to forget it.
+    /// Loses a device for good. The store must not start without the device until it is told to
+    /// forget it.
     fn lose_a_device(&mut self, machine: &mut Machine, lanes: &[LaneState]) -> Check {
         let all = self.engine.lanes();
         let moving = self.moving().filter(|_| self.random.one_in(2));
@@ -336,7 +340,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that a store does not start with a forgotten device.
+    /// Checks that the store does not start with a device that it was told to forget.
     fn check_turned_up(&mut self, machine: &Machine, gone: &Part) -> Check {
         let mut machine = machine.image();
         machine.put_back(gone.image());

@@ -1,11 +1,11 @@
-//! The machine of a world: its devices, which lose power together.
+//! The machine of a world: devices that lose power together.
 
 use larder_disk::Random;
 use larder_disk::{Device, SimDevice};
 use larder_engine::{LowerDevice, StoreDevice};
 use std::sync::Arc;
 
-/// The devices of a lane, and the seeds that a store on them is created with.
+/// The devices of one lane, and the seeds with which a store on them is created.
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -16,7 +16,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Returns its devices, the fast one first.
+    /// Returns the lane's devices, the fast one first.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
         std::iter::once(&self.device).chain(&self.lower)
     }
@@ -26,7 +26,7 @@ impl Part {
         Part { device: of(&self.device), lower: self.lower.as_ref().map(of), ..self.clone() }
     }
 
-    /// Returns the part as a new process finds it.
+    /// Returns the lane's devices as a new process finds them.
     pub(super) fn image(&self) -> Part {
         self.each(SimDevice::image)
     }
@@ -35,8 +35,8 @@ impl Part {
         self.devices().map(|device| device.size()).sum()
     }
 
-    /// Puts its device behind a small fast one. Sometimes the lower device is missing for a while,
-    /// so that only the small one remains.
+    /// Turns the lane's device into a lower device behind a small fast one. Sometimes removes the
+    /// lower device, so that only the small one remains for a while.
     fn tier(&mut self, random: &mut Random) {
         let fast = SimDevice::new((2 + random.below(4)) << 20, random.bits());
         let whole = std::mem::replace(&mut self.device, Arc::new(fast));
@@ -44,24 +44,24 @@ impl Part {
     }
 }
 
-/// The devices of a machine, in the order in which they were added.
+/// The devices of a machine, by lane, in the order in which the lanes were added.
 #[derive(Clone)]
 pub(super) struct Machine {
     parts: Vec<Part>,
     /// The number of lanes ever added.
     added: u64,
-    /// Added lanes have a lower device or get one later.
+    /// True if lanes have a lower device or get one later.
     tiers: bool,
 }
 
 impl Machine {
-    /// Creates a machine with one device.
+    /// Creates a machine with a single device.
     pub(super) fn new(device: SimDevice, seeds: [u64; 3]) -> Self {
         let first = Part { name: "store".to_owned(), device: Arc::new(device), lower: None, seeds };
         Machine { parts: vec![first], added: 1, tiers: false }
     }
 
-    /// Adds an empty device.
+    /// Adds a lane with an empty device.
     pub(super) fn add(&mut self, random: &mut Random) {
         let name = format!("store{}", self.added);
         self.added += 1;
@@ -74,7 +74,7 @@ impl Machine {
         self.parts.push(part);
     }
 
-    /// Gives every lane a lower device, now or later.
+    /// Makes every lane have a lower device, now or later.
     pub(super) fn tier(&mut self, random: &mut Random) {
         self.tiers = true;
         self.parts.iter_mut().for_each(|part| part.tier(random));
@@ -85,7 +85,7 @@ impl Machine {
         self.tiers
     }
 
-    /// Removes a lane's devices.
+    /// Removes and returns a lane's devices.
     pub(super) fn remove(&mut self, name: &str) -> Option<Part> {
         let at = self.parts.iter().position(|part| part.name == name)?;
         Some(self.parts.remove(at))
@@ -103,7 +103,7 @@ impl Machine {
         &mut self.parts
     }
 
-    /// Returns all devices.
+    /// Returns the devices of all lanes.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
         self.parts.iter().flat_map(Part::devices)
     }
@@ -122,7 +122,7 @@ impl Machine {
         self.devices().map(|device| device.failed_changes()).sum()
     }
 
-    /// Returns the devices to open an engine with.
+    /// Returns the devices in the form in which an engine is opened with them.
     pub(super) fn given(&self) -> Vec<StoreDevice> {
         let dynamic =
             |device: &Arc<SimDevice>| -> Arc<dyn Device> { Arc::<SimDevice>::clone(device) };
@@ -137,7 +137,7 @@ impl Machine {
         self.parts.iter().map(given).collect()
     }
 
-    /// Returns true if the machine has lost power. If one device has stopped, stops all of them.
+    /// Returns true if the machine has lost power. If one device has stopped, all of them stop.
     pub(super) fn is_stopped(&self) -> bool {
         let stopped = self.devices().any(|device| device.is_stopped());
         if stopped {
@@ -146,17 +146,17 @@ impl Machine {
         stopped
     }
 
-    /// Returns the machine after a power loss.
+    /// Returns the machine as a power loss leaves it.
     pub(super) fn crash(&self, mut seed: impl FnMut() -> u64) -> Machine {
         self.each(|part| part.each(|device| device.crash(seed())))
     }
 
-    /// Returns the machine after the end of the process.
+    /// Returns the machine as the end of the process leaves it.
     pub(super) fn image(&self) -> Machine {
         self.each(Part::image)
     }
 
-    /// Returns the machine with empty devices.
+    /// Returns a machine with the same devices, but empty.
     pub(super) fn emptied(&self, seed: u64) -> Machine {
         self.each(|part| part.each(|device| SimDevice::new(device.size(), seed)))
     }
@@ -175,7 +175,7 @@ impl Machine {
     }
 }
 
-/// Returns a device size, in bytes, that is small enough for the device to fill.
+/// Returns a device size in bytes. It is small enough for the device to become full.
 pub(super) fn random_size(random: &mut Random) -> u64 {
     (6 + random.below(20)) << 20
 }

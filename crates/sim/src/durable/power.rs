@@ -1,5 +1,5 @@
-//! What happens to the machine of a world: failing devices, slow commits, the end of the process or
-//! of the power, restarts, and flipped bits.
+//! Events of a world's machine: failing devices, slow commits, the end of the process, power
+//! losses, restarts, and flipped bits.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld, Flight};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Offset on the device at which the segments and their metas begin, in bytes.
+/// Offset in bytes at which the segments and their metas begin on a device.
 const GROUPS: u64 = 131_072;
 
 impl DurableWorld {
@@ -32,13 +32,12 @@ impl DurableWorld {
         device.plan(Fault { operation, at: nth, times, failure });
     }
 
-    /// Plans a power loss during a write or a sync.
+    /// Plans a power loss during one of the next writes or syncs.
     pub(super) fn plan_power_loss(&mut self) {
         self.plan_power_loss_within(30);
     }
 
-    /// Plans a power loss like [`DurableWorld::plan_power_loss`], within this many changes of a
-    /// device.
+    /// Plans a power loss during one of the next `changes` writes or syncs of a random device.
     pub(super) fn plan_power_loss_within(&mut self, changes: u64) {
         let device = Arc::clone(self.some_device());
         device.stop_at(device.counts().changes() + 1 + self.random.below(changes));
@@ -50,8 +49,8 @@ impl DurableWorld {
         self.machine.devices().nth(at).expect("it was counted")
     }
 
-    /// Begins a commit of a lane that waits inside its device, before its first write or in its
-    /// sync, while everything else continues.
+    /// Begins a commit of a random lane that waits inside its device, either before its first write
+    /// or in its sync. All other operations continue meanwhile.
     pub(super) fn take_off(&mut self) -> Check {
         let lane = self.some_lane();
         self.take_off_in(lane)
@@ -67,15 +66,17 @@ impl DurableWorld {
         while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
         self.flight = Some(Flight { lane, device, committer, writes });
-        // The commit had nothing to write, or failed before the point where it should wait.
+        // The commit either had nothing to write, or failed before the call in which it should
+        // wait.
         if waits { Ok(()) } else { self.land() }
     }
 
-    /// Makes early writes on some lanes, perhaps while a commit's sync is in progress.
+    /// Makes early writes on random lanes, perhaps during the sync of a commit.
     pub(super) fn write_early(&mut self) -> Check {
         self.note_failures();
         for lane in 0..self.engine.lanes().len() {
-            // While a commit holds its writes, an early write would wait for it.
+            // While a commit waits before its first write, an early write of that lane would wait
+            // for it.
             let waits =
                 self.flight.as_ref().is_some_and(|flight| flight.lane == lane && flight.writes);
             if !waits && !self.early.one_in(3) && self.engine.write_early(lane) {
@@ -86,8 +87,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Tries early writes under difficult conditions. The process or the power may end after one,
-    /// also during a slow sync. Syncs that move partitions may fail after one.
+    /// Tries early writes, some of them during a slow sync. Sometimes ends the process or cuts the
+    /// power next, or makes syncs fail while partitions move.
     pub(super) fn try_early_writes(&mut self) -> Check {
         let slow = self.flight.as_ref().is_some_and(|flight| !flight.writes);
         if self.early.one_in(if slow { 3 } else { 8 }) {
@@ -107,7 +108,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Forgets early writes after a failure: what a failed device still has of them is unknown.
+    /// After a failed write or sync, forgets which states were written early: the device may not
+    /// have them any more.
     pub(super) fn note_failures(&mut self) {
         let failed = self.machine.failed_changes();
         if failed != self.failed_changes {
@@ -116,7 +118,7 @@ impl DurableWorld {
         }
     }
 
-    /// Ends the waiting commit, if there is one.
+    /// Lets the waiting commit finish, if there is one, and updates the model.
     pub(super) fn land(&mut self) -> Check {
         if let Some(flight) = self.flight.take() {
             flight.device.release();
@@ -127,7 +129,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Ends the waiting commit and ignores its result.
+    /// Lets the waiting commit finish, and ignores its result.
     pub(super) fn abandon_flight(&mut self) {
         if let Some(flight) = self.flight.take() {
             flight.device.release();
@@ -135,7 +137,7 @@ impl DurableWorld {
         }
     }
 
-    /// Returns the machine after a power loss now.
+    /// Returns the machine as a power loss now would leave it.
     fn crashed(&mut self) -> Machine {
         let DurableWorld { machine, random, .. } = self;
         machine.crash(|| random.bits())
@@ -148,12 +150,13 @@ impl DurableWorld {
         self.restart(machine, false)
     }
 
-    /// Restarts after the end of the process; everything written is there.
+    /// Restarts after the process was killed; everything written is there.
     pub(super) fn kill(&mut self) -> Check {
         self.note_failures();
         if self.machine.is_stopped() && self.machine.has_tiers() {
-            // One of two devices stopped first. The engine treats that as a failure, and may have
-            // written more to the other device after it. So the fate of early writes is unknown.
+            // One of a lane's two devices stopped first. The engine treats that as a failure, and
+            // may have written more to the other device. So it is unknown which early writes are
+            // there.
             self.model.forget_written();
         }
         self.keeps_written = true;
@@ -162,7 +165,7 @@ impl DurableWorld {
 
     pub(super) fn clean_stop(&mut self) -> Check {
         self.land()?;
-        // The threads of a server have ended before it closes the engine.
+        // A server closes its engine only after its threads have ended, so no session may be awake.
         self.sessions.iter_mut().for_each(Session::sleep);
         let closed = self.engine.close().is_ok();
         if closed {
@@ -220,9 +223,9 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Damages the store at the end of a world: flips bits on the medium or makes ranges
-    /// unreadable. Every read must return the truth, a miss or an error. After a restart it must
-    /// return something that was once written.
+    /// Damages the store at the end of a world: flips bits on a device, or makes ranges unreadable.
+    /// Every read must then return the right item, a miss or an error. After a restart, it must
+    /// return an item that was once written.
     pub(super) fn rot(&mut self) -> Check {
         if self.random.one_in(2) {
             self.spoil()?;
@@ -248,7 +251,7 @@ impl DurableWorld {
         }
     }
 
-    /// Makes ranges unreadable, then continues with normal operations.
+    /// Makes ranges of devices unreadable, then continues with normal operations.
     fn spoil(&mut self) -> Check {
         for _ in 0..1 + self.random.below(3) {
             let device = Arc::clone(self.some_device());
@@ -263,7 +266,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Begins a commit between reserving space for a value and filling it.
+    /// Stores a value, and begins a commit between reserving space for the value and filling it.
     #[cfg(feature = "breakable")]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         use larder_engine::rule;
@@ -291,12 +294,12 @@ impl DurableWorld {
             self.settle();
             self.tick_all();
         }
-        // The next commit acknowledges the value that was filled during this one.
+        // The commit above did not cover the value, which was filled too late. This one does.
         self.commit()?;
         done
     }
 
-    /// Without the feature `breakable` no commit can begin at that point.
+    /// Stores a value. Without the feature `breakable`, no commit can begin at that point.
     #[cfg(not(feature = "breakable"))]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         self.set()

@@ -1,5 +1,5 @@
-//! A scan returns exactly the keys that the model has, wherever their records are, and nothing that
-//! a crash could take back.
+//! Checks that a scan returns exactly the keys that the model has, wherever their records are, and
+//! nothing that a crash could take back.
 
 use super::history::Item;
 use super::verbs::short;
@@ -7,12 +7,12 @@ use super::{Check, DurableWorld};
 use larder_engine::{CommitState, Health, Outcome, ScanCursor};
 use std::collections::HashSet;
 
-/// The number of rounds of reading after which a scan step must have all that it needs.
+/// The largest number of consecutive times that a scan may wait for reads.
 const MOST_WAITS: u32 = 100;
 
 impl DurableWorld {
-    /// Scans all items while nothing is written, and compares them with the model. Draws no random
-    /// numbers.
+    /// Scans all items and compares them with the model. Nothing is written during the scan. Draws
+    /// no random numbers.
     pub(super) fn check_scan(&mut self) -> Check {
         self.tick_all();
         let mut shown = HashSet::new();
@@ -42,7 +42,7 @@ impl DurableWorld {
                     self.engine.serve_reads();
                     self.tick_all();
                 }
-                // The remaining partitions are in motion.
+                // Only partitions that are moving are left.
                 Outcome::NeedsSpace => break true,
                 Outcome::Refused(_) => break false,
             }
@@ -65,14 +65,16 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Returns true if a partition is moving between lanes. A scan cannot know that it contains no
-    /// item.
+    /// Returns true if a partition is moving between lanes. A scan may be
+    /// refused because of such a partition, since it cannot know whether the partition has items.
     fn is_anything_moving(&self) -> bool {
-        // This many keys miss a given one of the 4096 partitions about once in six million times.
+        // The probability that none of so many keys is in a given one of the 4096 partitions is one
+        // in six million.
         (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 
-    /// Checks that a shown item is the last one written, and durable unless the scan `waits`.
+    /// Checks that an item which the scan returned is the last one written, and that it is durable
+    /// unless the scan `waits` for a commit.
     fn check_shown(&self, key: &[u8], facts: (u64, u32, usize), waits: bool) -> Check {
         let current = self.model.current(key, self.now);
         let fits = |item: &Item| (item.cas, item.flags, item.value.len()) == facts;
@@ -87,7 +89,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that an item in the model that the scan did not return was evicted.
+    /// Checks that an item of the model which the scan did not return was evicted.
     fn check_gone(&mut self, key: &[u8]) -> Check {
         let asked = loop {
             let session = &self.sessions[0];

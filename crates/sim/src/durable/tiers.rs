@@ -1,6 +1,6 @@
-//! What happens only in worlds whose lanes have lower devices. They write enough for cooled
-//! segments to move down, and devices and the power fail during that. Lower devices are added,
-//! grow, are missing and are mixed up. The power also fails while a store is opened.
+//! Operations and checks of worlds whose lanes have lower devices. These worlds write enough that
+//! cooled segments move down. During the moves, devices and the power fail. Lower devices are
+//! added, grow, are missing or are mixed up. The power also fails while a store is opened.
 
 use super::machine::{Machine, Part, random_size};
 use super::verbs::ROOM;
@@ -10,18 +10,18 @@ use larder_engine::{LaneState, OpenError, StoreError};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-/// What happened in a world.
+/// Counts of what happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Segments moved to lower devices.
     pub moved: u64,
-    /// Power losses while a lower device had un-synced writes.
+    /// Power losses while a lower device had unsynced writes.
     pub interrupted: u64,
     /// Devices that grew while in use.
     pub grown: u64,
-    /// The number of early writes.
+    /// Early writes.
     pub early: u64,
-    /// Keys whose last change before the end of the process was kept only by an early write.
+    /// Keys whose last change was kept, when the process ended, only because of an early write.
     pub kept: u64,
     /// Sets that did not read the record that they superseded.
     pub unread: u64,
@@ -39,20 +39,20 @@ impl AddAssign for Seen {
 }
 
 impl DurableWorld {
-    /// Counts the segments moved in a life of the store that ends.
+    /// Adds the number of segments that moved down in the life that ends.
     pub(super) fn note_moved(&mut self) {
         let totals = self.engine.stats().totals;
         self.seen.moved += totals.cooled_segments;
         self.seen.unread += totals.unread_sets;
     }
 
-    /// Counts a power loss that interrupts a move to a lower device.
+    /// Counts a power loss, if it interrupts a move to a lower device.
     pub(super) fn note_power_loss(&mut self) {
         let mut lower = self.machine.parts().iter().filter_map(|part| part.lower.as_ref());
         self.seen.interrupted += u64::from(lower.any(|device| device.unsynced_sectors() > 0));
     }
 
-    /// Runs an operation that is frequent only on lanes with lower devices.
+    /// Runs an operation that moves segments to lower devices.
     pub(super) fn use_tiers(&mut self) -> Check {
         match self.random.below(8) {
             0 => self.fail_in_a_move(),
@@ -61,7 +61,7 @@ impl DurableWorld {
         }
     }
 
-    /// Writes large values, one after the other, more than a fast device holds.
+    /// Writes large values, often more than a fast device holds.
     pub(super) fn pile_up(&mut self) -> Check {
         let keys = self.machine.smallest() / ROOM;
         for _ in 0..1 << self.random.below(7) {
@@ -83,8 +83,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Makes a device fail while segments move down: at the write to the lower device, or when the
-    /// fast device records that they left it.
+    /// Makes a device fail while segments move down: either at the write to the lower device, or
+    /// when the fast device records that the segments have left it.
     fn fail_in_a_move(&mut self) -> Check {
         self.pile_up()?;
         let lane = self.some_lane();
@@ -94,7 +94,7 @@ impl DurableWorld {
         self.commit()
     }
 
-    /// Plans a power loss while segments move down, or just after.
+    /// Plans a power loss while segments move down, or just after that.
     fn stop_in_a_move(&mut self) -> Check {
         self.pile_up()?;
         let within = 1 + self.random.below(6);
@@ -107,8 +107,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Adds and grows lower devices between two lives of the store. Returns true if nothing else
-    /// has changed the store.
+    /// Adds and grows lower devices between two lives of the store. Returns false if a start was
+    /// interrupted meanwhile, which may have changed the store.
     pub(super) fn change_tiers(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let mut joins = None;
         for (at, part) in machine.parts_mut().iter_mut().enumerate() {
@@ -139,10 +139,12 @@ impl DurableWorld {
         Ok(whole)
     }
 
-    /// Checks that a lane with a lower device does not open without it or with another one.
+    /// Checks that a lane with a lower device does not open without that device or with another
+    /// one.
     fn check_wrong_lower(&mut self, machine: &Machine) -> Check {
         let mut wrong = machine.image();
-        // A drained, empty lane may have been released just before the power failed.
+        // A lane that is empty and was being drained may have been released just before the power
+        // failed.
         let mut needed = self.needed();
         needed.retain(|lane| !lane.draining || lane.partitions > 0);
         let had = |part: &Part| {
@@ -178,8 +180,9 @@ impl DurableWorld {
         }
     }
 
-    /// Interrupts starts with power losses, usually while a lower device joins, if `joins` names
-    /// one, or just after. The next start begins with the state that this left.
+    /// Begins a start and interrupts it with a power loss. If `joins` names a lane, the power
+    /// usually fails while that lane's new lower device joins it, or just after. The next start
+    /// continues from the state that this leaves.
     fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
         let (devices, within): (Vec<_>, _) = match joins {
             Some(at) => (machine.parts()[at].devices().collect(), 8),

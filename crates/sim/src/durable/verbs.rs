@@ -1,4 +1,4 @@
-//! What clients do to a world with a store. Each answer is compared with the model's.
+//! The requests of clients in a world with a store. Each answer is compared with the model.
 
 use super::history::{Commit, Item, Lost};
 use super::{Check, DurableWorld};
@@ -7,12 +7,13 @@ use larder_engine::{
 };
 use std::hint::black_box;
 
-/// A number of large values that fills memory.
+/// A number of large values that is enough to fill memory.
 const MEMORYFUL: u64 = 400;
-/// Device bytes per key of large values, so that these keys do not fill the device.
+/// Number of device bytes for each key with a large value. There are so few of these keys that they
+/// do not fill the device.
 pub(super) const ROOM: u64 = 50 << 10;
 
-/// Returns a key without its filling.
+/// Returns a printable key without its padding.
 pub(super) fn short(key: &[u8]) -> String {
     let text = String::from_utf8_lossy(key);
     format!("k{}", text.trim_start_matches('k'))
@@ -34,8 +35,8 @@ impl DurableWorld {
         }
     }
 
-    /// Appends a state. In async mode the answer says nothing about durability, so the open commit
-    /// covers the change.
+    /// Appends a state to the model. In async mode an answer does not wait for durability, so the
+    /// open commit covers the change.
     fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) -> Check {
         if self.is_sync() && commit.is_none() {
             let key = short(key);
@@ -46,14 +47,15 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Returns what the engine has under a key, and the commit that the answer waits for.
+    /// Returns the engine's item for a key, and the commit for which the answer waits.
     pub(super) fn get(&mut self, key: &[u8]) -> Result<Option<(Option<Item>, Commit)>, String> {
         self.finish(|session| {
             session.get(&session.key(key)).map(|found| found.as_ref().map(Item::of))
         })
     }
 
-    /// Reads a key and compares it with the model. An immediate answer must be durable.
+    /// Reads a key and compares the item with the model. An answer that waits for no commit must be
+    /// durable.
     pub(super) fn read(&mut self, key: &[u8]) -> Result<Option<Item>, String> {
         let found = self.get(key)?;
         let expected = self.model.current(key, self.now);
@@ -77,7 +79,8 @@ impl DurableWorld {
         Ok(found)
     }
 
-    /// Holds an item while others overwrite and clean. Its bytes must not change.
+    /// Holds an item while other sessions overwrite it and the cleaner runs. Its bytes must not
+    /// change.
     pub(super) fn read_slowly(&mut self) -> Check {
         let key = self.key();
         let reader = self.new_session();
@@ -106,8 +109,8 @@ impl DurableWorld {
         self.reading = false;
         done?;
         self.check_not_moved(&lanes)?;
-        // `black_box`: if the engine is wrong, this memory changes in ways that the compiler does
-        // not expect.
+        // `black_box`, because if the engine is wrong, this memory changes although the compiler
+        // assumes that it cannot.
         if black_box(looked_at) != before {
             return Err(format!("{} changed while somebody read it", short(&key)));
         }
@@ -125,7 +128,7 @@ impl DurableWorld {
         self.store(&key, value).map(drop)
     }
 
-    /// Stores a value under a key; returns true if there was space.
+    /// Stores a value under a key. Returns true if there was space.
     pub(super) fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<bool, String> {
         let flags = if self.random.one_in(3) { self.random.bits() as u32 } else { 0 };
         let expiry = self.expiry();
@@ -146,8 +149,9 @@ impl DurableWorld {
         }
     }
 
-    /// Writes large values without waiting, until memory is full of uncommitted records. Then
-    /// starts a commit, and the cleaner looks for space while it is in flight, or the power fails.
+    /// Writes large values without waiting for space, until memory is full of uncommitted records.
+    /// Then starts a commit that waits in the device. Meanwhile the cleaner looks for space, or the
+    /// power fails.
     pub(super) fn crowd(&mut self) -> Check {
         self.hurry = true;
         let keys = self.machine.smallest() / ROOM;
@@ -179,7 +183,7 @@ impl DurableWorld {
         let Counted::Value { value, cas, created, .. } = counted else {
             return Err(format!("a count was answered {counted:?}"));
         };
-        // While the count waited, a failed commit may have undone what was read before.
+        // While the count waited, a failed commit may have undone the state that was read above.
         let before = self.model.current(&key, self.now);
         let before = before.filter(|_| !(created && self.evicts()));
         let expected = match &before {
@@ -205,13 +209,13 @@ impl DurableWorld {
         self.delete_key(&key)
     }
 
-    /// Overwrites and deletes items that may lie only on a device, so that the old record is not
-    /// read. Then writes other keys until those items have moved.
+    /// Overwrites and deletes items that may be only on a device, so that the engine does not read
+    /// the old record. Then writes other keys until the old records' segments have moved.
     pub(super) fn delete_unread(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             let at = self.random.below(self.keys);
             let key = format!("{}{at}", "cold".repeat(50)).into_bytes();
-            // About half of the calls store such items, the others supersede them.
+            // About half of the keys get such an item. The others supersede one.
             if self.random.one_in(2) {
                 let value = vec![b'c'; 1 + self.random.below(2000) as usize];
                 self.store(&key, value)?;
@@ -248,8 +252,8 @@ impl DurableWorld {
         }
     }
 
-    /// Deletes keys one after the other, waiting for each commit as some clients do. For a while
-    /// the log contains only tombstones and trailers, with items after them.
+    /// Deletes keys one after the other and waits for each commit, as some clients do. So a part of
+    /// the log contains only tombstones and trailers, followed by items.
     pub(super) fn delete_in_a_row(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             self.delete()?;
@@ -268,7 +272,8 @@ impl DurableWorld {
         })?;
         match answer {
             Some((true, commit)) => {
-                // While the touch waited, a failed commit may have undone what was read.
+                // While the touch waited, a failed commit may have undone the state that was read
+                // above.
                 let before = self.model.current(&key, self.now).unwrap_or(before);
                 let expiry = expiry.seconds().unwrap_or(0);
                 if expiry == before.expiry {
@@ -285,7 +290,8 @@ impl DurableWorld {
     }
 
     pub(super) fn flush(&mut self) -> Check {
-        // Two lanes decide about a key in motion. The model has no state that is this uncertain.
+        // For a key in motion, two lanes decide whether the flush is durable. The model cannot
+        // express that.
         if self.model.keys().iter().any(|key| self.engine.lane_of(key).is_none()) {
             return Ok(());
         }
@@ -304,11 +310,11 @@ impl DurableWorld {
         self.check_scan()
     }
 
-    /// Checks that a key is in one of its possible states after a restart.
+    /// Checks that a restart left a key in one of its possible states.
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
         if found.is_none() && self.anomaly.was_reached(&self.machine, &self.engine) {
-            // The key is read again in another turn.
+            // The anomaly may have made this read miss, so read again in another turn.
             self.tick_all();
             found = self.get(key)?;
         }
@@ -323,7 +329,7 @@ impl DurableWorld {
         settled.map_err(|what| format!("{}: {what}", short(key)))
     }
 
-    /// Checks that after damage a key has no item, or one that it had at some time.
+    /// Checks that, after damage, a key has no item or one that it had at some time.
     pub(super) fn check_damaged(&mut self, key: &[u8]) -> Check {
         match self.get(key)? {
             Some((Some(found), _)) if !self.model.was_written(key, &found) => {

@@ -1,4 +1,4 @@
-//! What the keys of a worker hold, and what they may hold after the end of a life.
+//! The states of a worker's keys, and the states that they may have after the end of a life.
 
 use larder_engine::CommitPoint;
 
@@ -7,20 +7,20 @@ pub(super) const KEYS: u64 = 300;
 /// The number of counters that all workers share.
 pub(super) const COUNTERS: usize = 4;
 
-/// The state of a key: a version of its value with its expiry, or nothing.
+/// The state of a key: a version of its value, or `None` if there is no item.
 pub(super) type State = Option<Version>;
 
 /// A value that a worker has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
-    /// Unique per key.
+    /// A number that no other version of the key has.
     pub(super) number: u64,
-    /// Unix seconds; 0 for never.
+    /// Unix seconds at which this version expires; 0 for never.
     pub(super) expiry: u32,
 }
 
 impl Version {
-    /// Returns true if clients can see it.
+    /// Returns true if clients can see this version at time `now`.
     pub(super) fn lives(&self, now: u32) -> bool {
         self.expiry == 0 || self.expiry > now
     }
@@ -30,26 +30,26 @@ impl Version {
 #[derive(Clone, Copy, Debug)]
 struct Change {
     state: State,
-    /// `None` if the commit of the change is unknown.
+    /// The commit of the change; `None` if it is unknown.
     point: Option<CommitPoint>,
 }
 
 /// The history of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    /// The state in this life.
+    /// The state that clients see in this life.
     pub(super) current: State,
     durable: State,
     changes: Vec<Change>,
 }
 
 impl History {
-    /// Notes that a change begins: from now on it may be durable.
+    /// Records that a change begins: from now on it may become durable.
     pub(super) fn begin(&mut self, state: State) {
         self.changes.push(Change { state, point: None });
     }
 
-    /// Notes that the last change has taken effect and becomes durable with this commit.
+    /// Records that the last change has taken effect and that `point` makes it durable.
     pub(super) fn changed(&mut self, point: CommitPoint) {
         if let Some(change) = self.changes.last_mut() {
             change.point = Some(point);
@@ -57,19 +57,20 @@ impl History {
         }
     }
 
-    /// Notes that the last change has taken effect and becomes durable with an unknown commit.
+    /// Records that the last change has taken effect and that an unknown commit will make it
+    /// durable.
     pub(super) fn stays(&mut self) {
         if let Some(change) = self.changes.last() {
             self.current = change.state;
         }
     }
 
-    /// Notes that the last change has not taken effect and was never written.
+    /// Records that the last change has not taken effect and was never written.
     pub(super) fn refused(&mut self) {
         self.changes.pop();
     }
 
-    /// Notes that the last change is durable.
+    /// Records that the last change is durable.
     pub(super) fn durable_now(&mut self) {
         if let Some(change) = self.changes.last() {
             (self.current, self.durable) = (change.state, change.state);
@@ -77,12 +78,12 @@ impl History {
         }
     }
 
-    /// Notes an eviction; a restart may undo it.
+    /// Records an eviction. A restart may undo it.
     pub(super) fn evicted(&mut self) {
         self.current = None;
     }
 
-    /// Drops everything older than the last durable change.
+    /// Drops the last durable change and all older ones.
     pub(super) fn settle(&mut self, is_durable: impl Fn(CommitPoint) -> bool) {
         let durable = |change: &Change| change.point.is_some_and(&is_durable);
         if let Some(last) = self.changes.iter().rposition(durable) {
@@ -96,8 +97,8 @@ impl History {
         self.changes.is_empty()
     }
 
-    /// Checks what was found after a restart at time `now`, and continues from it. The error says
-    /// what is allowed.
+    /// Checks the state found after a restart at time `now`, and continues from it. The error lists
+    /// the states that are allowed.
     pub(super) fn restarted(&mut self, found: State, now: u32, evicts: bool) -> Result<(), String> {
         let seen = |state: State| state.filter(|version| version.lives(now));
         let allowed = found.is_none() && evicts
@@ -111,25 +112,25 @@ impl History {
     }
 }
 
-/// A counter as one worker knows it.
+/// One worker's knowledge of a counter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Count {
-    /// The number of times this worker has tried to add one.
+    /// The number of times that this worker has tried to increment the counter.
     pub(super) tried: u64,
     /// The greatest value known to be durable.
     pub(super) durable: u64,
     /// Values that are not known to be durable, each with its commit.
     pub(super) pending: Vec<(u64, CommitPoint)>,
-    /// The greatest value in an answer to this worker.
+    /// The greatest value that this worker has received in an answer.
     pub(super) seen: u64,
 }
 
-/// Everything that a worker knows.
+/// Everything that one worker knows.
 pub(super) struct Keys {
     pub(super) worker: usize,
     pub(super) histories: Vec<History>,
     pub(super) counts: Vec<Count>,
-    /// The number of the next version.
+    /// The number of the next version that the worker writes.
     pub(super) next: u64,
 }
 
@@ -140,8 +141,8 @@ impl Keys {
     }
 }
 
-/// Shares the counts of all workers between two lives. No counter may exceed the number of
-/// increments that all workers have tried.
+/// Combines the counts of all workers between two lives. Checks that no counter exceeds the number
+/// of increments that all workers have tried.
 pub(super) fn share_counts(keys: &mut [Keys]) -> Result<(), String> {
     let counters = keys.first().map_or(0, |keys| keys.counts.len());
     for at in 0..counters {

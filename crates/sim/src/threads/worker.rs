@@ -1,4 +1,4 @@
-//! A thread that works on its own keys and on the shared counters, and checks every answer.
+//! A thread that works on its own keys and on the shared counters, and that checks every answer.
 
 use super::Shared;
 use super::history::{KEYS, Keys, State, Version};
@@ -13,9 +13,9 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Interval after which a waiting worker looks again if nothing has woken it.
+/// Interval after which a waiting worker repeats its call if nothing has woken it.
 const LOOK: Duration = Duration::from_millis(100);
-/// The largest number of looks for one event.
+/// The largest number of repetitions of one call.
 const LOOKS: u32 = 600;
 /// The number of operations after which a worker checks which changes have become durable.
 const SETTLE: u64 = 64;
@@ -40,20 +40,20 @@ pub(super) struct Worker<'a> {
 
 /// The outcome of a call.
 enum Done<T> {
-    /// The answer, and the commit that it depends on.
+    /// The answer, and the commit on which it depends.
     Answer(T, Option<CommitPoint>),
     /// The call was refused and changed nothing.
     Refused,
-    /// The machine stops, and the call changed nothing.
+    /// The machine stops. The call changed nothing.
     Stopped,
 }
 
 /// The outcome of a change that was answered.
 enum Fate {
     Durable,
-    /// Its commit failed: sync mode undid it; async mode keeps it for a later commit.
+    /// The commit failed: sync mode undid the change; async mode keeps it for a later commit.
     Failed,
-    /// It becomes durable with this commit, unless the machine stops first.
+    /// This commit makes the change durable, unless the machine stops first.
     Open(CommitPoint),
 }
 
@@ -89,7 +89,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Returns what the key holds after a start; `None` if the machine stops first.
+    /// Returns the state of a key after a start; `None` if the machine stops first.
     fn find(&mut self, at: usize) -> Check<Option<State>> {
         for _ in 0..LOOKS {
             match self.get(at)? {
@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
         format!("{}-{at}-{}", self.keys.worker, "k".repeat(at % 60)).into_bytes()
     }
 
-    /// Waits until something may have changed.
+    /// Waits until something that a call waits for may have changed.
     fn wait(&mut self) {
         self.session.sleep();
         thread::park_timeout(LOOK);
@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
         Err("a call waits for ever".into())
     }
 
-    /// Waits until a change is durable or failed, if answers wait for that.
+    /// Waits until a change is durable or has failed, if the answer to the change waits for that.
     fn follow(&mut self, key: &[u8], point: Option<CommitPoint>) -> Check<Fate> {
         let Some(point) = point else {
             if self.shared.syncs {
@@ -182,7 +182,7 @@ impl<'a> Worker<'a> {
         Err("a commit takes for ever".into())
     }
 
-    /// Returns the commit that covers the last change in async mode.
+    /// Returns the commit that covers the last change of the key in async mode.
     fn open_point(&mut self, key: &[u8]) -> Check<CommitPoint> {
         for _ in 0..LOOKS {
             if let Some(lane) = self.shared.engine.lane_of(key) {
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
                 return Ok(CommitPoint { lane: lane as u32, position });
             }
             if self.shared.stops() {
-                // Returns a commit that never becomes durable.
+                // The machine stops: return a commit that never becomes durable.
                 return Ok(CommitPoint { lane: 0, position: u64::MAX });
             }
             self.wait();
@@ -198,7 +198,7 @@ impl<'a> Worker<'a> {
         Err("a key is on its way for ever".into())
     }
 
-    /// Checks a refused call: only a faulty device or the end of the life is a valid reason.
+    /// Checks a refused call. The only valid reasons are a faulty device and the end of the life.
     fn refused(&self, what: &str) -> Check {
         let faulty = self.shared.faulty.load(Relaxed) || self.shared.stops();
         if faulty || self.shared.engine.health() != Health::Good {
@@ -207,7 +207,7 @@ impl<'a> Worker<'a> {
         Err(format!("a {what} was refused"))
     }
 
-    /// Returns what the key holds, after checking the bytes of the value.
+    /// Returns the state of a key, after checking the bytes of its value.
     fn get(&mut self, at: usize) -> Check<Done<State>> {
         let key = self.name(at);
         let slow = self.random.one_in(50);
@@ -217,7 +217,8 @@ impl<'a> Worker<'a> {
                     let value = item.value();
                     let read = read_value(at, value);
                     if slow {
-                        // Others overwrite, clean and evict meanwhile; these bytes must not change.
+                        // Other threads overwrite, clean and evict meanwhile. These bytes must not
+                        // change.
                         thread::park_timeout(Duration::from_millis(1));
                     }
                     (read, !slow || read == read_value(at, value))
@@ -281,11 +282,12 @@ impl<'a> Worker<'a> {
         let answer =
             self.finish(|session| session.delete(&session.key(&key), &Delete::default()))?;
         let evicts = self.shared.evicts;
-        // An item that was live when the call began may have expired when the engine executed it.
+        // An item that was visible when the call began may have expired before the engine executed
+        // it.
         let may_have_expired = self.keys.histories[at].current.is_some_and(|v| v.expiry != 0);
         match answer {
             Done::Answer(Deleted::NotFound, None) if !there || evicts || may_have_expired => {
-                // The absence that the answer reports was already durable.
+                // The answer waits for no commit, so the absence of the item was already durable.
                 self.keys.histories[at].refused();
                 self.keys.histories[at].current = None;
                 Ok(())
@@ -322,7 +324,7 @@ impl<'a> Worker<'a> {
         let history = &mut self.keys.histories[at];
         match fate {
             Fate::Durable => history.durable_now(),
-            // It may have reached the device, so a crash may show it.
+            // The undone change may have reached the device, so a crash may show it.
             Fate::Failed if self.shared.syncs => {}
             Fate::Failed => history.stays(),
             Fate::Open(point) => history.changed(point),
@@ -361,7 +363,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Returns a value that contains its key and version, with at least `len` bytes.
+/// Returns a value of at least `len` bytes that contains its key and version.
 fn write_value(at: usize, version: Version, len: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(len + 32);
     value.extend_from_slice(&(at as u64).to_le_bytes());
@@ -372,7 +374,7 @@ fn write_value(at: usize, version: Version, len: usize) -> Vec<u8> {
     value
 }
 
-/// Returns the version that these bytes hold for the key, if they are intact.
+/// Returns the version in these bytes, if they are an intact value of the key.
 fn read_value(at: usize, value: &[u8]) -> Option<Version> {
     let (key, rest) = value.split_first_chunk::<8>()?;
     let (number, rest) = rest.split_first_chunk::<8>()?;

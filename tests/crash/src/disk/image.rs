@@ -1,33 +1,34 @@
-//! One file of the test's file system, in three layers: the durable image, the image that the
-//! server sees, and the pending writes in between that no completed sync has covered.
+//! One file of the test's file system, in three layers: the durable image, the live image that the
+//! server sees, and the pending writes: those that no completed sync has covered.
 //!
-//! Invariant: the live image is the durable one with all pending writes laid over it, in order.
-//! Only a completed sync moves pending writes into the durable image; only a power failure drops
-//! any.
+//! Invariant: the live image is the durable image with all pending writes applied in order. Only a
+//! completed sync moves pending writes into the durable image. Only a power failure drops pending
+//! writes.
 
 use std::collections::{BTreeMap, HashMap};
 
 use larder_disk::Random;
 
-/// Bytes that a disk writes as a whole or not at all.
+/// Number of bytes that a disk writes either completely or not at all.
 pub(crate) const SECTOR: usize = 512;
-/// Bytes that the kernel writes back together.
+/// Number of bytes that the kernel writes back together.
 pub(crate) const BLOCK: usize = 4096;
 
-/// What a power failure does to writes that no sync has covered.
+/// The effect of a power failure on writes that no sync has covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// No write reached the disk.
     Nothing,
-    /// All writes did.
+    /// Every write reached the disk.
     Everything,
-    /// Each 4 KiB block holds any of its versions since the last sync, by chance.
+    /// Each 4 KiB block holds one of the versions that it had since the last sync, chosen at
+    /// random.
     Blocks,
-    /// Each sector does, so blocks are torn.
+    /// Each sector holds one of its versions, chosen at random, so blocks are torn.
     Sectors,
-    /// Writes reached the disk in order up to some point; the last one is torn.
+    /// Writes reached the disk in order up to a random one, which is torn.
     Prefix,
-    /// The newest writes are there and older ones are missing.
+    /// Writes after a random one reached the disk; that one is torn and older ones are missing.
     Suffix,
 }
 
@@ -60,7 +61,7 @@ impl Sparse {
         });
     }
 
-    /// Drops everything behind `size`, so that a later growth shows zeros.
+    /// Drops everything from offset `size` on, so that a later growth shows zeros.
     fn truncate(&mut self, size: u64) {
         let last = size / BLOCK as u64;
         self.blocks.retain(|number, _| *number <= last);
@@ -70,7 +71,8 @@ impl Sparse {
     }
 }
 
-/// Calls `visit(block number, offset in it, offset in the range, length)` for each part of a range.
+/// Calls `visit(block number, offset in the block, offset in the range, length)` for each block
+/// that a range touches.
 fn for_each_block(offset: u64, length: usize, mut visit: impl FnMut(u64, usize, usize, usize)) {
     let mut at = 0;
     while at < length {
@@ -85,12 +87,12 @@ fn for_each_block(offset: u64, length: usize, mut visit: impl FnMut(u64, usize, 
 /// A write that no completed sync has covered.
 #[derive(Clone, Debug)]
 struct Pending {
-    /// Its number in the order of all writes to the file.
+    /// The write's number in the order of all writes to the file.
     number: u64,
     offset: u64,
     bytes: Vec<u8>,
-    /// A sync that covered the write has failed. As on Linux, no later sync writes it again: its
-    /// pages count as clean, and chance decides whether it is on the disk.
+    /// A sync that covered this write has failed. As on Linux, no later sync writes it again,
+    /// because its pages count as clean. Chance decides whether the write is on the disk.
     doomed: bool,
 }
 
@@ -110,7 +112,7 @@ impl Image {
         self.size
     }
 
-    /// Returns the number of bytes that a power failure could lose.
+    /// Returns the number of bytes that a power failure now could lose.
     pub(crate) fn unsynced(&self) -> u64 {
         self.pending.iter().map(|write| write.bytes.len() as u64).sum()
     }
@@ -123,7 +125,7 @@ impl Image {
         bytes
     }
 
-    /// Writes the live image to a file, with holes for zeros.
+    /// Copies the live image to a file, with holes where it is zero.
     pub(crate) fn save(&self, file: &std::fs::File) -> std::io::Result<()> {
         use std::os::unix::fs::FileExt;
         self.live
@@ -141,8 +143,8 @@ impl Image {
         self.pending.push(Pending { number: self.writes, offset, bytes, doomed: false });
     }
 
-    /// Changes the size. A truncation counts as durable at once: the server never shrinks its
-    /// store, so a model of a lost truncation would test nothing.
+    /// Changes the size. A truncation is durable at once: the server never shrinks its store, so
+    /// simulating a lost truncation would test nothing.
     pub(crate) fn resize(&mut self, size: u64) {
         if size < self.size {
             self.live.truncate(size);
@@ -156,7 +158,7 @@ impl Image {
         self.size = size;
     }
 
-    /// Returns what a sync that begins now will cover.
+    /// Returns the writes that a sync which begins now will cover.
     pub(crate) fn sync_begins(&self) -> Covered {
         Covered { writes: self.writes, size: self.size }
     }
@@ -168,8 +170,8 @@ impl Image {
             if write.number > covered.writes {
                 rest.push(write);
             } else if write.doomed {
-                // If a later durable write lies over this one, the later one wins in any case. The
-                // check below keeps only doomed writes that no durable write covers.
+                // A later write in this loop may become durable and cover this one. `overwrite`
+                // below then removes the covered part, because the later write wins.
                 rest.push(write);
             } else {
                 self.durable.write(write.offset, &write.bytes);
@@ -180,15 +182,15 @@ impl Image {
         self.durable_size = self.durable_size.max(covered.size.min(self.size));
     }
 
-    /// Applies a failed sync: what it covered may or may not be on the disk, and no later sync
-    /// writes it.
+    /// Applies a failed sync: the writes that it covered may or may not be on the disk, and no
+    /// later sync writes them again.
     pub(crate) fn sync_failed(&mut self, covered: Covered) {
         for write in &mut self.pending {
             write.doomed |= write.number <= covered.writes;
         }
     }
 
-    /// Applies a power failure: the image becomes what the disk holds afterwards.
+    /// Applies a power failure: the live image becomes what the disk holds afterwards.
     pub(crate) fn cut(&mut self, cut: Cut, random: &mut Random) {
         let pending = std::mem::take(&mut self.pending);
         let mut grew = 0;
@@ -219,7 +221,7 @@ impl Image {
             }
             Cut::Blocks | Cut::Sectors => {
                 let unit = if cut == Cut::Blocks { BLOCK } else { SECTOR };
-                // The chance that the disk has written a unit: rarely, half of them, nearly all.
+                // The probability that the disk has written a unit, in percent.
                 let percent = random.pick(&[5, 30, 50, 70, 95]);
                 for (place, versions) in by_unit(&pending, unit) {
                     if random.chance(percent) {
@@ -231,7 +233,8 @@ impl Image {
                 }
             }
         }
-        // A growth without a sync may be lost too, unless a write behind the old end stayed.
+        // A growth without a sync may also be lost, except as far as a write beyond the old end was
+        // kept.
         let grown = match cut {
             Cut::Nothing => false,
             Cut::Everything => true,
@@ -245,14 +248,14 @@ impl Image {
     }
 }
 
-/// The writes that a sync covers, fixed when it begins.
+/// What a sync covers, fixed when the sync begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     writes: u64,
     size: u64,
 }
 
-/// Removes from the doomed writes what a durable write has covered.
+/// Removes from the doomed writes the bytes that a later durable write has covered.
 fn overwrite(doomed: &mut Vec<Pending>, offset: u64, length: usize) {
     if doomed.is_empty() {
         return;
@@ -277,10 +280,10 @@ fn overwrite(doomed: &mut Vec<Pending>, offset: u64, length: usize) {
     *doomed = rest;
 }
 
-/// The successive writes to one unit: the offset in the unit and the bytes of each.
+/// The successive writes to one unit, oldest first: offset in the unit and bytes of each.
 type Versions<'a> = Vec<(usize, &'a [u8])>;
 
-/// Splits pending writes at unit borders, in order for each unit.
+/// Splits pending writes at the borders of units. Keeps the order of the writes to each unit.
 fn by_unit(pending: &[Pending], unit: usize) -> BTreeMap<u64, Versions<'_>> {
     let mut units: BTreeMap<u64, Versions<'_>> = BTreeMap::new();
     for write in pending {
@@ -356,7 +359,7 @@ mod tests {
         image.write(0, &[2; 8192]);
         let covered = image.sync_begins();
         image.sync_failed(covered);
-        // The later sync succeeds, and covers only what was written after the failure.
+        // The later sync succeeds, but covers only the write after the failure.
         image.write(4096, &[3; 1000]);
         let covered = image.sync_begins();
         image.sync_completed(covered);

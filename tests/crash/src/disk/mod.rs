@@ -1,12 +1,12 @@
-//! The server's disk: an in-memory file system of the test, mounted through FUSE. It knows what
-//! completed syncs have covered, loses the rest on command, and fails on command.
+//! The server's disk: an in-memory file system that the test mounts through FUSE. It knows which
+//! writes completed syncs have covered. On command it loses the other writes, or fails.
 //!
-//! It works with any system calls of the server, because it lies below the kernel's file interface.
-//! Writeback caching is off: when `write` returns, the data has arrived here. [`Disk`] is the
-//! test's side, [`mount`] the kernel's.
+//! It lies below the kernel's file interface, so the server may use any system calls. Writeback
+//! caching is off: when `write` returns, the data has arrived here. The test controls the disk
+//! through [`Disk`]; [`mount`] answers the kernel.
 //!
-//! Invariant: this process never touches the mount point itself, because the thread that serves the
-//! kernel must not wait for the kernel.
+//! Invariant: this process never accesses files through the mount point, because a thread that
+//! answers the kernel must not wait for the kernel.
 
 mod image;
 mod mount;
@@ -26,20 +26,20 @@ use larder_disk::Random;
 /// The reported size of the disk in bytes.
 const CAPACITY: u64 = 64 << 30;
 
-/// The longest time for which a sync is held. A server in a sync cannot even be killed, and a
+/// The longest time for which a sync is held. A server cannot even be killed during a sync, and a
 /// failed scenario must be able to end it.
 const HOLD: Duration = Duration::from_secs(10);
 
-/// The faults of the disk at the moment.
+/// The faults that the disk shows at the moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// Every write fails with this error number; some of its bytes may have been written.
+    /// Every write fails with this error number. It may still have written some of its bytes.
     pub(crate) write_error: Option<i32>,
     /// Every sync fails with this error number.
     pub(crate) sync_error: Option<i32>,
-    /// Duration of a sync.
+    /// The duration of every sync.
     pub(crate) sync_delay: Duration,
-    /// Syncs do not end until this is unset, or [`HOLD`] is over.
+    /// No sync ends until this is false again or [`HOLD`] has passed.
     pub(crate) hold_syncs: bool,
 }
 
@@ -50,8 +50,9 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
     pub(crate) syncs: u64,
     pub(crate) failed: u64,
-    /// Power failures at which there were bytes to lose, and the sum of those bytes.
+    /// Number of power failures that could lose bytes.
     pub(crate) cuts: u64,
+    /// Number of bytes that those power failures could lose.
     pub(crate) at_stake: u64,
 }
 
@@ -59,13 +60,13 @@ pub(crate) struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
-    /// Power is off: requests have no effect and get no answer.
+    /// Power is off: requests have no effect and wait for an answer.
     Off,
-    /// Power is off and the server was killed: requests are answered so that its process can end.
+    /// Power is off and the server was killed: requests fail, so that the server's process can end.
     Released,
 }
 
-/// A change of the directory that no sync of the directory has covered.
+/// A change to the directory that no sync of the directory has covered.
 #[derive(Clone, Debug)]
 enum NameChange {
     Link(String, u64),
@@ -81,7 +82,7 @@ struct State {
     next_file: u64,
     faults: Faults,
     power: Power,
-    /// Number of killed processes. A sync of a process that is gone has no effect.
+    /// Number of processes killed. A sync that a killed process began has no effect.
     killed: u64,
     counts: Counts,
     random: Random,
@@ -108,7 +109,7 @@ fn apply(names: &mut BTreeMap<String, u64>, change: &NameChange) {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when faults or power change.
+    /// Notified when the faults or the power change.
     changed: Condvar,
 }
 
@@ -118,8 +119,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the power is off and requests hang. Returns the state, or `None` if the process
-    /// may end.
+    /// Waits until the power is not off. Returns the state, or `None` if requests must fail so that
+    /// the server's process can end.
     fn powered(&self) -> Option<MutexGuard<'_, State>> {
         let off = |state: &mut State| state.power == Power::Off;
         let waited = self.changed.wait_while(self.state(), off);
@@ -127,7 +128,8 @@ impl Shared {
         (state.power == Power::On).then_some(state)
     }
 
-    /// Waits for the duration of a sync, and completes it. Returns an error number if it fails.
+    /// Waits for the duration of a sync, then applies it to the file. Returns an error number if it
+    /// fails.
     fn sync(&self, file: u64, covered: Covered) -> Result<(), i32> {
         let begun = Instant::now();
         let mut state = self.state();
@@ -169,7 +171,7 @@ impl Shared {
     }
 }
 
-/// The test's disk. Dropping it unmounts it.
+/// The test's disk. Dropping it unmounts the disk.
 #[derive(Debug)]
 pub(crate) struct Disk {
     shared: Arc<Shared>,
@@ -178,10 +180,10 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Mounts an empty disk at `directory`, which is created.
+    /// Creates `directory` and mounts an empty disk there.
     ///
     /// # Errors
-    /// Returns the operating system's error where FUSE cannot be used.
+    /// Returns the operating system's error if FUSE cannot be used.
     pub(crate) fn mount(directory: &Path, seed: u64) -> io::Result<Disk> {
         std::fs::create_dir_all(directory)?;
         let state = State {
@@ -211,7 +213,7 @@ impl Disk {
         self.shared.state().counts
     }
 
-    /// Returns the number of bytes that a power failure could lose now.
+    /// Returns the number of bytes that a power failure now could lose.
     pub(crate) fn unsynced(&self) -> u64 {
         self.shared.state().files.values().map(Image::unsynced).sum()
     }
@@ -221,28 +223,29 @@ impl Disk {
         self.shared.changed.notify_all();
     }
 
-    /// Cuts the power. So that the server can end, it must be killed and [`Disk::release`] called.
+    /// Cuts the power. After that, the server's process can end only if it is killed and
+    /// [`Disk::release`] is called.
     pub(crate) fn power_off(&self) {
         self.shared.state().power = Power::Off;
     }
 
-    /// Answers the requests that the server still waits for.
+    /// Makes all waiting requests of the killed server fail.
     pub(crate) fn release(&self) {
         self.shared.state().power = Power::Released;
         self.shared.changed.notify_all();
     }
 
-    /// Ends the syncs of a killed server without effect, as if the kill had come just before them.
+    /// Ends the syncs of a killed server without effect, as if it had been killed just before them.
     pub(crate) fn abandon_syncs(&self) {
         self.shared.state().killed += 1;
         self.set_faults(Faults::default());
     }
 
-    /// Applies a power failure and restores power. The server must be dead: unmounting drops the
-    /// kernel's cache too.
+    /// Applies a power failure and restores the power. The server's process must have ended.
+    /// Unmounts in between, which also drops the kernel's cache.
     ///
     /// # Errors
-    /// Returns the operating system's errors from unmounting and mounting.
+    /// Returns errors of unmounting and mounting.
     pub(crate) fn cut(&mut self, cut: Cut) -> io::Result<()> {
         self.set_faults(Faults::default());
         self.detach()?;
@@ -269,12 +272,12 @@ impl Disk {
         self.attach()
     }
 
-    /// Returns the names of its files.
+    /// Returns the names of the disk's files.
     pub(crate) fn names(&self) -> Vec<String> {
         self.shared.state().names.keys().cloned().collect()
     }
 
-    /// Deletes a file for good. No server may have it open.
+    /// Deletes a file durably. No server may have it open.
     pub(crate) fn remove(&self, name: &str) {
         let state = &mut *self.shared.state();
         let number = state.names.remove(name);
@@ -287,7 +290,7 @@ impl Disk {
         }
     }
 
-    /// Copies all files to a directory of another file system, which is created.
+    /// Creates the directory `to` on another file system, and copies all files there.
     pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
         std::fs::create_dir_all(to)?;
         let state = self.shared.state();

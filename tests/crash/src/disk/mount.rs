@@ -1,5 +1,5 @@
-//! The kernel's side of the disk: FUSE requests become reads, writes and syncs of [`Image`]s. It
-//! has one flat directory, and only the operations that a store in a directory needs.
+//! Answers the kernel: turns FUSE requests into reads, writes and syncs of [`Image`]s. There is one
+//! flat directory, and only the operations that a store in a directory needs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,10 +20,11 @@ use super::{CAPACITY, Faults, NameChange, Power, Shared, State};
 
 /// The inode number of the directory, fixed by the protocol.
 const ROOT: u64 = 1;
-/// How long the kernel may cache a size. Only the kernel changes sizes, so any time is correct.
+/// The time for which the kernel may cache a file's size. Sizes change only through the kernel, so
+/// any time is correct.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// A mount. [`Mounted::unmount`] or dropping it ends it.
+/// A mount. [`Mounted::unmount`] ends it, and so does dropping it.
 #[derive(Debug)]
 pub(super) struct Mounted {
     session: BackgroundSession,
@@ -91,7 +92,7 @@ impl State {
         self.files.get_mut(&number.0).ok_or(Errno::ENOENT)
     }
 
-    /// Applies a write. A write that fails may have written any part of its bytes.
+    /// Applies a write. A failing write may still have written any part of its bytes.
     fn write(&mut self, number: INodeNo, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.counts.writes += 1;
         self.counts.bytes += bytes.len() as u64;
@@ -267,7 +268,7 @@ impl Filesystem for Served {
         }
     }
 
-    /// Answers a close. As on other file systems, it promises nothing.
+    /// Answers a close. As on other file systems, a close makes nothing durable.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -288,7 +289,8 @@ impl Filesystem for Served {
             Err(error) => reply.error(Errno::from_i32(error)),
         };
         if slow {
-            // Reads and writes continue while a sync takes its time.
+            // Another thread answers, so that reads and writes continue while the sync takes its
+            // time.
             thread::spawn(answer);
         } else {
             answer();

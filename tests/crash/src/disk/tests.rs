@@ -1,8 +1,9 @@
-//! Tests the disk through the kernel: a separate program writes, the disk is cut, and the program
-//! reads.
+//! Tests of the disk through the kernel: a separate program writes, the disk loses power, and the
+//! program reads.
 //!
-//! The program is `dd`, so that no thread of this process waits for the file system that it serves.
-//! Where FUSE cannot be used the tests print that and end; the run itself reports SKIPPED.
+//! The program is `dd`. A thread of this process must not wait for a file system that this process
+//! serves. If FUSE cannot be used, the tests print that and end. A run of the crash test then
+//! reports SKIPPED.
 
 use std::process::{Command, Stdio};
 
@@ -26,7 +27,7 @@ fn gone(disk: Disk) {
     std::fs::remove_dir(directory).unwrap();
 }
 
-/// Writes `blocks` blocks of `source` at a block number. Returns true if `dd` succeeded.
+/// Writes `blocks` blocks of `source` from block number `at` on. Returns true if `dd` succeeded.
 fn write(disk: &Disk, source: &str, at: u32, blocks: u32, synced: bool) -> bool {
     let mut command = Command::new("dd");
     command.arg(format!("if={source}")).arg(format!("of={}/store", disk.directory().display()));
@@ -96,7 +97,7 @@ fn faults_reach_the_program_and_end_when_taken_back() {
     assert!(!write(&disk, "/dev/zero", 0, 8, false));
     disk.set_faults(Faults::default());
     assert!(write(&disk, "/dev/zero", 0, 8, true));
-    // dd tries fsync if fdatasync fails.
+    // If fdatasync fails, dd also tries fsync, so at least two syncs have failed.
     assert!(disk.counts().failed - before.failed >= 2);
     gone(disk);
 }

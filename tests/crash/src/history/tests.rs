@@ -1,4 +1,4 @@
-//! Histories with a planted fault: each must be rejected, and the same history without the fault
+//! Histories with a planted fault. Each test also checks that the same history without the fault is
 //! accepted.
 
 use super::*;
@@ -7,7 +7,7 @@ use crate::operation::{Store, chunk, store};
 use crate::value::Content;
 
 const NOW: When = When { from: 1000, to: 1000 };
-/// A cutoff at which everything that was acknowledged must be there.
+/// A cutoff that allows no loss: everything that was acknowledged must be there.
 const ALL: u64 = u64::MAX;
 
 fn key() -> Key {
@@ -26,7 +26,7 @@ fn value(seed: u64) -> Seen {
     seen(&chunk(seed, 20), seed)
 }
 
-/// Returns a history in which values 1, 2, 3 … were stored and acknowledged at 1, 2, 3 … seconds.
+/// Returns a history in which values 1, 2, 3 … were stored, and acknowledged at 1, 2, 3 … seconds.
 fn stored(values: u64) -> History {
     stored_in(History::new(key(), false), values)
 }
@@ -69,7 +69,7 @@ fn requests_in_flight_may_be_there_or_not_in_their_order() {
     }
     let mut history = history();
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
-    // A value that was taken back must not come later, and a value that was shown must stay.
+    // The value that was taken back must not return, and the value that was found must stay.
     assert_eq!(fault(history.clone().recovered(Some(&value(3)), NOW, ALL, 9)), Fault::Foreign);
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
@@ -161,7 +161,7 @@ fn answers_that_contradict_the_history_are_objected_to() {
     let wrong = history.answered(&Operation::Get, &get(value(9)), NOW, 3).unwrap_err();
     assert_eq!(wrong.fault, Fault::Contradiction);
     history.answered(&Operation::Get, &get(value(1)), NOW, 3).unwrap();
-    // The cas id is known now, so a store with the old id must be refused.
+    // The cas id is known now, so a store with another one must be refused.
     let stale = store(Store::Cas(77), chunk(5, 5));
     let wrong = history.answered(&stale, &Reply::Stored(None), NOW, 4).unwrap_err();
     assert_eq!(wrong.fault, Fault::Contradiction);
@@ -215,12 +215,13 @@ fn what_was_evicted_may_come_back_with_a_crash_but_nothing_older_does() {
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
     history.answered(&Operation::Get, &Reply::Miss, NOW, 10).unwrap();
-    // A reader saw the value before. Without a crash nobody may see it again.
+    // A reader saw the value before it was evicted. Without a crash it must not be seen again.
     history.read(Some(&value(2)), 8, 9, NOW).unwrap();
     let found = history.clone().answered(&Operation::Get, &Reply::Item(value(2)), NOW, 11);
     assert_eq!(found.unwrap_err().fault, Fault::Contradiction);
     history.clone().recovered(Some(&value(2)), NOW, ALL, 12).unwrap();
-    // Once a client was told of the deletion, or has stored another value, it must not come back.
+    // After a client was told of the deletion, or has stored another value, the value must not
+    // return.
     let mut deleted = history.clone();
     let delete = Operation::Delete { meta: false };
     deleted.answered(&delete, &Reply::NotFound, NOW, 11).unwrap();

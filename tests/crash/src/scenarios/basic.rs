@@ -1,4 +1,4 @@
-//! Scenarios that do not need the test's disk. Where it exists, the power fails as well.
+//! Scenarios that do not need the test's disk. If it can be mounted, they also cut the power.
 
 use std::path::PathBuf;
 use std::thread;
@@ -11,12 +11,13 @@ use crate::server::Durability;
 use crate::workload::Sizes;
 use crate::world::{ASYNC_SLACK, End, Failure, Load};
 
-/// Size in MiB of a store that a scenario can fill.
+/// Size in MiB of a store that is small enough for a scenario to fill it.
 const SMALL_STORE_MIB: u64 = 64;
-/// The longest time until freed space can be used again.
+/// The longest time until freed space is usable again.
 const CLEANING: Duration = Duration::from_secs(10);
 
-/// Writers, window, requests per writer, and sizes. The first is one large value alone.
+/// Number of writers, window, requests per writer, and sizes of each burst. The first burst is a
+/// single large value.
 const BURSTS: [(u16, usize, u64, Sizes); 6] = [
     (1, 1, 1, Sizes::Large),
     (1, 4, 12, Sizes::Large),
@@ -49,7 +50,7 @@ pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
             let mut clients = world.clients(&server, &Load { processes: 1, client })?;
             clients.wait(Duration::from_secs(20))?;
             if setup.plan.durability == Durability::Async {
-                // The limit of one sync interval also holds when no requests come.
+                // The promise for one sync interval must also hold if no further requests come.
                 thread::sleep(setup.plan.sync_interval + ASYNC_SLACK + Duration::from_millis(50));
             }
             world.end(server, end)?;
@@ -69,7 +70,7 @@ pub(super) fn flush_and_expiry(setup: &Setup) -> Result<(), Failure> {
     }
     talk.expect("flush_all", "OK")?;
     talk.expect("set again 0 0 3\r\nnew", "STORED")?;
-    // The newer values live shorter. Their expiry must not uncover the older ones.
+    // The newer values expire sooner. When they do, the older values must not reappear.
     for (key, old) in [("short", "old"), ("count", "500")] {
         talk.expect(&format!("set {key} 0 0 3\r\n{old}"), "STORED")?;
         talk.expect(&format!("set {key} 0 1 1\r\n7"), "STORED")?;
@@ -98,7 +99,7 @@ pub(super) fn flush_and_expiry(setup: &Setup) -> Result<(), Failure> {
         expect(&format!("{key}, after another crash"), talk.get(key)?, None)?;
     }
     expect("kept", talk.get("kept")?, Some("new"))?;
-    // A delayed flush survives the crash.
+    // A crash must not cancel a delayed flush.
     talk.expect("flush_all 2", "OK")?;
     world.end(server, setup.hard_end())?;
 

@@ -13,11 +13,11 @@ use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, World};
 use larder_disk::Random;
 
-/// Time without an answer after which a request counts as held back.
+/// A request counts as withheld if it has no answer within this time.
 const HELD: Duration = Duration::from_millis(250);
-/// The longest time for an answer to a client that the fault does not affect.
+/// The longest time to answer a client that the fault does not affect.
 const PROMPT: Duration = Duration::from_secs(2);
-/// The longest time for a server to report that its store fails, and that it works again.
+/// The longest time for a server to report that its store fails, or that it works again.
 const HEALING: Duration = Duration::from_secs(10);
 
 pub(super) fn failing_sync(setup: &Setup) -> Result<(), Failure> {
@@ -32,7 +32,8 @@ fn disk_of(world: &World) -> Result<&Disk, Failure> {
     world.disk.as_ref().ok_or_else(|| wrong("this scenario needs the test's disk"))
 }
 
-/// Makes the disk fail under load for a while, several times, and then cuts the power.
+/// Several times, makes the disk fail under load for a while, then kills the server or cuts the
+/// power.
 fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     let mut world = setup.world()?;
     let mut random = Random::part(setup.seed, &[1]);
@@ -78,8 +79,9 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that every write gets an error, every read the old value, and that health reports it.
-/// Returns the value of `probe`: a write before the server noticed the fault may have succeeded.
+/// Checks that every write fails, that every read returns the old value, and that the server's
+/// health reports the fault. Returns the value of `probe`: a write may have succeeded before the
+/// server noticed the fault.
 fn while_it_fails(server: &Server, talk: &mut Talk, old: &str) -> Result<String, Failure> {
     let mut last = old.to_owned();
     let mut attempt = 0;
@@ -133,7 +135,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     }
     let hold = Faults { hold_syncs: true, ..Faults::default() };
     disk_of(&world)?.set_faults(hold);
-    // Each of these waits on its own connection: changes, and requests that depend on them.
+    // These requests wait, each on its own connection: changes, and requests that depend on
+    // changes.
     let waiting = [
         ("set base 0 0 3\r\nnew", "STORED"),
         ("delete deleted", "DELETED"),
@@ -156,7 +159,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     if begun.elapsed() > PROMPT {
         return Err(wrong(format!("100 reads beside a slow sync took {:?}", begun.elapsed())));
     }
-    // A pipeline is answered in order: a read behind a held write may wait, one before it may not.
+    // A connection's requests are answered in order: a read after a withheld write may wait, but a
+    // read before it must not.
     let mut line = server.connect()?;
     line.raw(b"mg other v\r\nset more 0 0 1\r\n1\r\nmg other v\r\n")?;
     answered(&mut line, "a read before a write in a pipeline", "VA 3")?;
@@ -169,7 +173,7 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     answered(&mut line, "a write in a pipeline", "STORED")?;
     answered(&mut line, "a read behind it", "VA 3")?;
 
-    // A hundred writes on one connection share commits.
+    // A hundred writes on one connection must share commits.
     let before = disk_of(&world)?.counts();
     let mut many = Vec::new();
     for number in 0..100 {
@@ -185,8 +189,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
         return Err(wrong(format!("100 pipelined sets took {syncs} syncs")));
     }
 
-    // The server is killed while a sync hangs. Unacknowledged data may be there or not; the rest
-    // is.
+    // Kills the server while a sync hangs. Afterwards unacknowledged data may be there or not; all
+    // other data must be.
     disk_of(&world)?.set_faults(hold);
     let mut last = server.connect()?;
     last.raw(b"set base 0 0 4\r\nlast\r\n")?;

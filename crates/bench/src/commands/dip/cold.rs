@@ -1,5 +1,5 @@
-//! Items that nobody requests while the load runs. A large store consists mostly of such items, and
-//! the server's work for hot items must not grow with them.
+//! Items that no client requests while the load runs. A large store consists mostly of such items,
+//! and the server's work for hot items must not grow with their number.
 
 use std::thread;
 
@@ -63,7 +63,7 @@ impl Cold {
         fill(&load, &self.shape(Mix::only(Verb::Set)), true)
     }
 
-    /// Runs the load, and deletes cold items meanwhile if wanted.
+    /// Runs the load. Deletes cold items during the run if `--cold-deletes` is set.
     pub(super) fn run_beside(&self, load: &Load, shape: Shape) -> Result<Summary> {
         if self.cold_deletes == 0.0 {
             return load.run(shape);
@@ -104,14 +104,14 @@ impl Cold {
     }
 }
 
-/// What Larder read and wrote to free segments, in bytes.
+/// The bytes that Larder read and wrote in order to free segments.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct FreeingCost {
-    /// Records in freed segments.
+    /// Bytes of records in freed segments.
     pub(super) freed: u64,
-    /// Dead maps written for that.
+    /// Bytes of dead maps written.
     pub(super) maps: u64,
-    /// Whole segments read for that.
+    /// Bytes of segments that were read whole.
     pub(super) read: u64,
 }
 

@@ -1,9 +1,10 @@
 //! `larder bench dip`: does the server ever pause? A steady load writes the store several times
-//! over, so the cleaner and the committer work all the time. No second may then be much worse than
-//! the median second. In other stores, checkpoints, compaction and stop-the-world phases show here.
+//! over, so the cleaner and the committer work all the time. The worst second must not be much
+//! worse than the median second. In other stores, checkpoints, compaction and stop-the-world phases
+//! appear here.
 //!
-//! The do-nothing responder gets the same load for the same time. Its worst second shows what this
-//! machine does to any server.
+//! The do-nothing responder gets the same load for the same time. Its worst second shows how much
+//! of the variation comes from the machine.
 
 mod cold;
 mod page;
@@ -197,7 +198,8 @@ impl Arguments {
         })
     }
 
-    /// Starts a server. Larder gets a store here; a peer gets one through its own options.
+    /// Starts a server. Larder gets a store in `directory`; a peer gets one only through its own
+    /// options.
     fn start(&self, program: &Program, directory: &Scratch) -> Result<Running> {
         let mut program = program.clone();
         if program.dialect == crate::launch::Dialect::Larder {
@@ -209,7 +211,8 @@ impl Arguments {
         program.start(Allowance { memory, threads, cpu: self.server_cpu })
     }
 
-    /// Measures the rate that the server reaches in the closed loop.
+    /// Measures the highest rate that the server reaches in a closed loop. Returns `None` if a rate
+    /// was given.
     fn maximum(&self, load: &Load, shape: &Shape) -> Result<Option<f64>> {
         if self.rate.is_some() {
             return Ok(None);
@@ -256,7 +259,7 @@ impl Arguments {
     }
 }
 
-/// A directory for one store. Dropping it removes the directory.
+/// A temporary directory for one store. Dropping it removes the directory.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -268,7 +271,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// Returns the size of the files in it.
+    /// Returns the total size of the files in the directory.
     fn bytes(&self) -> Result<u64> {
         let doing = |e| Error::io(format!("cannot list {}", self.0.display()), e);
         let entries = fs::read_dir(&self.0).map_err(doing)?;
@@ -279,7 +282,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The server has stopped. What cannot be removed stays for the operator to see.
+        // The server has stopped. If the removal fails, the files stay for the operator to see.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

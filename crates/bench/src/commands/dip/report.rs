@@ -15,15 +15,15 @@ pub(super) struct Run {
     pub(super) server: String,
     pub(super) version: String,
     pub(super) round: usize,
-    /// Requests per second in the closed loop, unless the rate was given.
+    /// Requests per second in the closed loop; `None` if the rate was given.
     pub(super) maximum: Option<f64>,
     pub(super) rate: f64,
     pub(super) steadiness: Steadiness,
-    /// The responder's steadiness at the same rate: the machine's noise.
+    /// The responder's steadiness at the same rate, which shows the machine's noise.
     pub(super) noise_steadiness: Steadiness,
-    /// Size of the store in bytes; 0 without one.
+    /// Size of the store in bytes; 0 if the server has no store.
     pub(super) store_bytes: u64,
-    /// How many times the store's size was written during the measurement.
+    /// Bytes written during the measurement, divided by the store's size.
     pub(super) turnovers: f64,
     /// The cost of freeing segments, if the server reports it.
     pub(super) freeing: Option<FreeingCost>,
@@ -36,8 +36,8 @@ pub(super) struct Run {
 pub(super) struct Outcome {
     pub(super) server: String,
     pub(super) verdict: Verdict,
-    /// The responder's result in the same rounds. If that does not hold either, the machine was too
-    /// restless.
+    /// The responder's result in the same rounds. If it exceeds the limits too, the machine was too
+    /// noisy.
     pub(super) noise: Verdict,
 }
 
@@ -61,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the limits hold, in words, and the figures behind it.
+    /// Returns the verdict in words, and the figures that it rests on.
     pub(super) fn sentences(&self) -> (&'static str, String) {
         let (verdict, noise) = (&self.verdict, &self.noise);
         let holds = if verdict.holds { "holds" } else { "does not hold" };
@@ -79,7 +79,7 @@ impl Outcome {
 }
 
 impl Run {
-    /// Returns one line of facts.
+    /// Returns the facts of this run in one line.
     pub(super) fn line(&self) -> String {
         let maximum = self.maximum.map_or(String::new(), |maximum| {
             format!(" of {maximum:.0}/s that the closed loop reached")

@@ -5,30 +5,31 @@ use serde::Serialize;
 use super::super::output::Spread;
 use crate::generator::Second;
 
-/// The smallest share of the median second's requests that the worst second must deliver.
+/// The worst second must answer at least this fraction of the median second's requests.
 pub(super) const DELIVERED_MIN: f64 = 0.9;
-/// The largest p99.9 of the worst second, as a multiple of the median second's.
+/// The worst second's p99.9 may be at most this many times the median second's.
 pub(super) const LATENCY_MAX: f64 = 5.0;
 
-/// The median and the worst of a series of seconds. The second with the fewest answers and the one
-/// with the highest latency may differ: after a standstill the next second pays.
+/// The median and the worst second of a run. The second with the fewest answers and the one with
+/// the highest latency may differ: requests that wait during a standstill are answered, late, in
+/// the second after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Steadiness {
-    /// Answered requests of the median second.
+    /// Requests answered in the median second.
     pub(super) median_delivered: f64,
-    /// Answered requests of the worst second.
+    /// Requests answered in the second with the fewest answers.
     pub(super) worst_delivered: f64,
-    /// The number of that second, counted from 1.
+    /// The number of the second with the fewest answers, counted from 1.
     pub(super) worst_delivered_at: usize,
-    /// The worst second relative to the median second.
+    /// `worst_delivered` divided by `median_delivered`.
     pub(super) delivered_ratio: f64,
     /// The p99.9 of the median second, in microseconds.
     pub(super) median_p999_us: f64,
-    /// The p99.9 of the worst second, in microseconds.
+    /// The highest p99.9 of any second, in microseconds.
     pub(super) worst_p999_us: f64,
-    /// The number of that second, counted from 1.
+    /// The number of the second with the highest p99.9, counted from 1.
     pub(super) worst_p999_at: usize,
-    /// The worst second relative to the median second.
+    /// `worst_p999_us` divided by `median_p999_us`.
     pub(super) p999_ratio: f64,
 }
 
@@ -60,11 +61,11 @@ fn ratio(worst: f64, median: f64) -> f64 {
 /// The result of all rounds of one server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Verdict {
-    /// Delivered requests of the worst second relative to the median second.
+    /// Requests answered in the worst second, divided by those of the median second.
     pub(super) delivered_ratio: Spread,
-    /// p99.9 of the worst second relative to the median second.
+    /// p99.9 of the worst second, divided by that of the median second.
     pub(super) p999_ratio: Spread,
-    /// True if both medians are within the limits.
+    /// True if the medians of both ratios are within the limits.
     pub(super) holds: bool,
 }
 

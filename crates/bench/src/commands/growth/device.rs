@@ -1,6 +1,6 @@
 //! A device for stores larger than memory and disk. It counts reads and writes, and forgets most
-//! pages. Of a forgotten page it keeps what one start needs: metas, and the beginning and end of
-//! each segment.
+//! pages. Of a forgotten page it keeps only the bytes that a start of the engine reads: metas, and
+//! the beginning and end of each segment.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -10,11 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use larder_disk::Device;
 
 const PAGE: u64 = 4096;
-/// Bytes of a segment that a start reads: the header, and the summary of a segment of two items.
+/// Number of bytes at the beginning of a segment that a start reads: the header.
 const HEADER: usize = 64;
+/// Number of bytes at the end of a segment that a start reads: the summary of two items.
 const SUMMARY: usize = 128 + 2 * 24;
 
-/// The contents of a page of the store.
+/// The kinds of pages in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// The superblock and the other structures before the first meta.
@@ -30,8 +31,8 @@ pub(super) enum Part {
 impl Part {
     const ALL: usize = 5;
 
-    /// Returns the contents at an offset of a store. `segment` is the segment size in bytes; a copy
-    /// of a meta takes a page.
+    /// Returns the kind of page at an offset of a store. `segment` is the segment size in bytes.
+    /// Each copy of a meta occupies one page.
     fn at(offset: u64, segment: u64) -> Part {
         const GROUPS: u64 = 128 << 10;
         const GROUP: u64 = 16;
@@ -46,7 +47,7 @@ impl Part {
         }
     }
 
-    /// Returns the part of a page that a start needs.
+    /// Returns the bytes of a page that a start reads; `None` if it reads none.
     fn needed(self, page: Box<[u8]>) -> Option<Box<[u8]>> {
         let needed = match self {
             Part::Store | Part::Meta => return Some(page),
@@ -58,13 +59,13 @@ impl Part {
     }
 }
 
-/// The pages that the device remembers: the first ones, and those written last.
+/// The pages that the device remembers: those at its beginning, and the most recently written ones.
 #[derive(Debug, Default)]
 struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
-    /// The parts of forgotten pages that a start needs.
+    /// The bytes of forgotten pages that a start reads.
     needed: HashMap<u64, Box<[u8]>>,
-    /// The pages that may be forgotten, oldest first.
+    /// The remembered pages that may be forgotten, least recently written first.
     written: VecDeque<u64>,
     /// A bit for each page that was ever written.
     known: Vec<u64>,
@@ -90,15 +91,15 @@ impl Pages {
 pub(super) struct Calls {
     pub(super) reads: u64,
     pub(super) bytes_read: u64,
-    /// Number of reads and of bytes read, by the [`Part`] in which a read began.
+    /// Number of reads and of bytes read, by the [`Part`] at which a read began.
     by_part: [(u64, u64); Part::ALL],
     pub(super) bytes_written: u64,
-    /// Reads of forgotten pages, which fail.
+    /// Failed reads: their pages were forgotten.
     pub(super) forgotten: u64,
 }
 
 impl Calls {
-    /// Returns the reads that began in such a part since `before`, and their bytes.
+    /// Returns the reads that began in `part` since `before`, and the bytes that they read.
     pub(super) fn of(&self, part: Part, before: &Calls) -> (u64, u64) {
         let (now, before) = (self.by_part[part as usize], before.by_part[part as usize]);
         (now.0 - before.0, now.1 - before.1)
@@ -111,11 +112,11 @@ pub(super) struct ForgetfulDevice {
     size: AtomicU64,
     /// Segment size in bytes.
     segment: u64,
-    /// If true, what a start needs can be read, also of forgotten pages.
+    /// If true, the bytes that a start reads are readable in forgotten pages too.
     starts: AtomicBool,
-    /// Pages below this one are never forgotten.
+    /// The device never forgets pages with a lower number.
     kept: u64,
-    /// The largest number of other pages that are remembered.
+    /// The largest number of pages from `kept` on that the device remembers.
     remembered: usize,
     pages: Mutex<Pages>,
     by_part: [(AtomicU64, AtomicU64); Part::ALL],
@@ -124,8 +125,9 @@ pub(super) struct ForgetfulDevice {
 }
 
 impl ForgetfulDevice {
-    /// Returns a device of zeros, for a store with segments of `segment` bytes. It keeps its first
-    /// `kept` bytes and, of the others, the `remembered` bytes that were written last.
+    /// Returns a device filled with zeros, for a store with segments of `segment` bytes. The device
+    /// never forgets its first `kept` bytes. Of the rest, it remembers the `remembered` bytes
+    /// written last.
     pub(super) fn new(size: u64, segment: u64, kept: u64, remembered: u64) -> Self {
         ForgetfulDevice {
             size: AtomicU64::new(size),
@@ -153,7 +155,7 @@ impl ForgetfulDevice {
         }
     }
 
-    /// Allows a start: from now on it can read what it needs, of all pages ever written.
+    /// Makes the bytes that a start reads readable in all pages ever written.
     pub(super) fn let_start(&self) {
         self.starts.store(true, Ordering::Relaxed);
     }
@@ -163,8 +165,8 @@ impl ForgetfulDevice {
     }
 }
 
-/// Splits a range by pages. Each part is a page number, the offset in the page, and the range in
-/// the buffer.
+/// Splits a range of the device into pages. Returns for each page its number, the offset in it, and
+/// the matching range of the buffer.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

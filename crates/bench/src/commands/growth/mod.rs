@@ -1,8 +1,8 @@
-//! `larder bench growth`: the cost of background work, look-ups and statistics by the number of
-//! segments in a store. It counts the work and does not only time it: the segments that the engine
-//! looks at, and the bytes that it reads. The engine runs without threads, on a device that forgets
-//! cold segments; reading one fails. At the end the engine stops as if its process had been killed,
-//! and a start on the same device is measured.
+//! `larder bench growth`: how the cost of background work, look-ups and statistics depends on the
+//! number of segments in a store. Besides times, it counts the segments that the engine looks at
+//! and the bytes that it reads. The engine runs without threads. Its device forgets cold segments,
+//! and reading one fails. At the end the engine stops as if its process had been killed, and a
+//! start on the same device is measured.
 
 mod device;
 
@@ -25,31 +25,34 @@ use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Segment size in bytes: that of a store created with the least memory.
+/// Segment size in bytes: the smallest that a store can have. The store is created with the least
+/// memory to get it.
 const SEGMENT: u64 = 64 << 10;
-/// Device bytes per segment, including both copies of its meta.
+/// Bytes that a segment occupies on the device, including both copies of its meta.
 const PLACE: u64 = SEGMENT + (8 << 10);
-/// One of this many segments of a store stays free.
+/// 1/`FREE_SHARE` of a store's segments stay free.
 const FREE_SHARE: u64 = 16;
-/// Length of a cold value in bytes. Two fill a segment, with room for the summary.
+/// Length of a cold value in bytes. Two such items fill a segment, with room for the summary.
 const COLD_VALUE: usize = 30_000;
 const HOT_KEYS: u64 = 2_000;
 const HOT_VALUE: usize = 100;
 /// Time to live of a hot item, in seconds.
 const HOT_TTL: UnixSeconds = 3;
-/// Number of requests per second, and per turn.
+/// Number of requests per second of the engine's clock.
 const PER_SECOND: u64 = 2_000;
+/// Number of requests per turn of background work.
 const PER_TURN: u64 = 500;
-/// Number of bytes at the start of the device that it never forgets: cold items are read and
-/// deleted there.
+/// Number of bytes at the beginning of the device that it never forgets. Cold items are read and
+/// deleted only there.
 const KEPT: u64 = 256 << 20;
-/// The first 1/`READ_SHARE` of the cold items kept there is only read, never deleted.
+/// Of the cold items in the first `KEPT` bytes, the first 1/`READ_SHARE` are only read, never
+/// deleted.
 const READ_SHARE: u64 = 3;
-/// Number of bytes written last, behind those, that the device remembers.
+/// Of the bytes after the first `KEPT`, the device remembers this many, the most recently written.
 const REMEMBERED: u64 = 64 << 20;
 const SCRAPES: u64 = 1_000;
 const LOOK_UPS: u64 = 1_000;
-/// Work counts as flat if it grows by at most this factor.
+/// A cost counts as flat if it grows by at most this factor from the smallest to the largest.
 const FLAT: f64 = 2.0;
 
 /// The sizes of the store, and the load.
@@ -81,20 +84,21 @@ struct Row {
     segments: u32,
     items: u64,
     fill_seconds: f64,
-    /// Memory that the engine has charged, in bytes per segment: before anything is stored, and
-    /// after the fill.
+    /// Bytes of memory per segment that the engine has charged before anything is stored.
     tables_per_segment: f64,
+    /// Bytes of memory per segment that the engine has charged after the fill.
     memory_per_segment: f64,
     turns: u64,
     freed_segments: u64,
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
     most_looked_at_in_turn: u64,
-    /// Processor time, here and below, so other programs on the machine do not count.
+    /// Processor time, as in all times of a row, so that other programs on the machine do not
+    /// count.
     us_per_request: f64,
-    /// The longest turn in which the system made no huge page, and the longest in which it made
-    /// one.
+    /// The longest turn during which the kernel formed no huge page.
     longest_turn_us: f64,
+    /// The longest turn during which the kernel formed a huge page.
     longest_joining_turn_us: f64,
     read_per_freed_segment: f64,
     written_per_freed_segment: f64,
@@ -103,7 +107,8 @@ struct Row {
     us_per_scrape: f64,
     reads_per_look_up: f64,
     bytes_per_look_up: f64,
-    /// Reads of forgotten pages since the fill: keys with the same tag in the index as a cold item.
+    /// Reads of forgotten pages since the fill: a requested key had the same tag in the index as a
+    /// cold item.
     forgotten_reads: u64,
     start: StartRow,
 }
@@ -113,11 +118,10 @@ struct Row {
 struct StartRow {
     seconds: f64,
     items: u64,
-    /// The first pass over all places: reads of metas and of the beginnings of segments, per
-    /// segment.
+    /// Reads per segment in the first pass over all places: metas, and the beginnings of segments.
     survey_reads_per_segment: f64,
     survey_bytes_per_segment: f64,
-    /// Then reads of summaries, and of segments without one.
+    /// Reads per segment after that pass: summaries, and whole segments that have none.
     other_reads_per_segment: f64,
     other_bytes_per_segment: f64,
 }
@@ -191,12 +195,12 @@ impl Arguments {
     }
 }
 
-/// Returns the processor time that this thread has used since `began`.
+/// Returns the processor time that this thread has used since `began`, an earlier [`thread_cpu`].
 fn cpu_since(began: u64) -> Duration {
     Duration::from_nanos(thread_cpu().saturating_sub(began))
 }
 
-/// The counts so far.
+/// The counts since the start.
 #[derive(Clone, Debug)]
 struct Counts {
     turns: u64,
@@ -205,7 +209,7 @@ struct Counts {
     stats: Stats,
 }
 
-/// The longest turns so far.
+/// The longest turns since the last reset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     most_looked_at: u64,
@@ -231,7 +235,8 @@ fn kept_items(cold: u64) -> u64 {
     (2 * (KEPT / PLACE - 16)).min(cold)
 }
 
-/// Returns enough memory, in bytes, for the tables of segments and the index of two items in each.
+/// Returns the engine's memory in bytes: enough for the segment tables and an index of two items
+/// per segment.
 fn memory(segments: u32) -> u64 {
     (16 << 20) + u64::from(segments) * 1024
 }
@@ -258,7 +263,8 @@ fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
 
 impl World {
     fn new(segments: u32) -> Result<World> {
-        // A store created with the least memory gets small segments. It grows afterwards.
+        // A store created with the least memory gets the smallest segments. Its device grows
+        // afterwards.
         let small = 64 * PLACE;
         let device = Arc::new(ForgetfulDevice::new(small, SEGMENT, KEPT, REMEMBERED));
         let engine = open(&device, 8 << 20)?;
@@ -288,7 +294,8 @@ impl World {
         self.random.below(n)
     }
 
-    /// Does the work of a server's threads once: a commit, a turn of the cleaner, reads.
+    /// Does once what a server's threads do repeatedly: commits, runs a turn of the cleaner, serves
+    /// reads.
     fn turn(&mut self) {
         let (began, looked_at) = (thread_cpu(), self.engine.segments_looked_at());
         let joined = self.engine.joined_pages();
@@ -336,8 +343,8 @@ impl World {
         self.call(|session| session.get(&session.key(key.as_bytes())).map(|item| item.is_some()))
     }
 
-    /// Fills all but a share of the store with items that nobody requests later. Returns their
-    /// number.
+    /// Fills the store with cold items, except for 1/`FREE_SHARE` of its segments. Returns the
+    /// number of items.
     fn fill(&mut self, segments: u32) -> Result<u64> {
         let value = vec![b'c'; COLD_VALUE];
         let segments = u64::from(segments);
@@ -352,8 +359,8 @@ impl World {
         Ok(items)
     }
 
-    /// Sends requests. Half of them set hot items that expire, `cold_deletes` in a hundred delete a
-    /// cold item, and the others get and delete hot ones.
+    /// Sends requests. Of each hundred, on average `cold_deletes` delete a cold item and the rest
+    /// of the first 50 set hot items that expire. The others get or delete hot items.
     fn serve(&mut self, requests: u64, cold_deletes: u8, cold: u64) -> Result<()> {
         let value = [b'h'; HOT_VALUE];
         for request in 0..requests {
@@ -366,7 +373,8 @@ impl World {
             let key = format!("hot{}", self.below(HOT_KEYS));
             match self.below(100) {
                 draw if draw < cold_deletes.into() => {
-                    // Deletes the items in order. A delete reads the item that it deletes.
+                    // Deletes cold items in the order in which they were stored. The engine reads
+                    // an item to delete it.
                     let read = kept_items(cold) / READ_SHARE;
                     let item = read + self.deleted % (kept_items(cold) - read);
                     self.deleted += 1;
@@ -382,7 +390,7 @@ impl World {
         Ok(())
     }
 
-    /// Measures statistics: segments looked at and µs per call.
+    /// Measures statistics. Returns the segments looked at and the µs, each per call.
     fn scrape(&mut self) -> [f64; 2] {
         self.turn();
         let (before, began) = (self.engine.segments_looked_at(), thread_cpu());
@@ -394,7 +402,7 @@ impl World {
         [looked_at as f64 / SCRAPES as f64, took / SCRAPES as f64]
     }
 
-    /// Measures gets of cold items: reads of the device and bytes per get.
+    /// Measures gets of cold items. Returns the device reads and the bytes read, each per get.
     fn look_up(&mut self, cold: u64) -> Result<[f64; 2]> {
         let items = kept_items(cold) / READ_SHARE;
         let before = self.device.calls();
@@ -416,7 +424,8 @@ impl World {
 }
 
 impl World {
-    /// Drops the engine as a crash would, and measures a start from what is on the device.
+    /// Drops the engine without a clean stop, as in a crash. Then measures a start on the same
+    /// device.
     fn start_again(self, segments: u32) -> Result<StartRow> {
         let World { device, engine, session, cleaner, .. } = self;
         drop((session, cleaner, engine));
@@ -475,7 +484,8 @@ fn print(rows: &[Row]) {
             let most = figures.iter().copied().fold(0.0, f64::max);
             let mut line = vec![(*name).to_owned()];
             line.extend(figures.iter().map(|figure| format!("{figure:.3}")));
-            // Less than one look in all scrapes, 1/`SCRAPES`, counts as none.
+            // Fewer than 1/1000 per call count as none: one segment looked at in all `SCRAPES`
+            // calls.
             let flat = most <= FLAT * least.max(0.001);
             line.push(if flat { "yes" } else { "NO" }.to_owned());
             line

@@ -1,4 +1,4 @@
-//! How the loops move input to the service and replies to clients.
+//! Tests how the loops pass input to the service and replies to clients.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -36,7 +36,7 @@ fn an_exchange_costs_one_read_and_one_write() {
         }
         assert_eq!(server.sum(|c| &c.reads) - before.0, 50);
         assert_eq!(server.sum(|c| &c.processed) - before.1, 50);
-        // The last write may be counted after the client has read it.
+        // The worker may count its last write only after the client has read the bytes.
         until("the writes are counted", || server.sum(|c| &c.writes) == before.0 + 50);
         assert_eq!(server.sum(|c| &c.yields), 0);
         server.stop();
@@ -54,8 +54,8 @@ fn inputs_that_arrive_together_are_foreseen_and_answered() {
         stalling.write_all(b"stall\n").unwrap();
         until("the worker stalls", || server.valve.stalled.load(SeqCst) == 1);
         for (n, client) in clients.iter_mut().enumerate() {
-            // Some end their side at once, some send half a line, some send more than one receive
-            // takes.
+            // Some clients end their side at once, some send half a line, and some send more than
+            // one receive takes.
             let text = match n % 4 {
                 1 => format!("half {n}"),
                 2 => "x".repeat(40_000) + "\n",
@@ -100,7 +100,7 @@ fn a_line_in_pieces_is_assembled() {
             until("it has come", || server.sum(|c| &c.bytes_read) > before);
         }
         assert_eq!(read_exactly(&mut client, 19), b"one byte at a time\n");
-        // A line longer than a receive, but not longer than a connection may keep.
+        // The line is longer than a receive, and as long as the input that a connection may keep.
         let mut long = "x".repeat(MAX_INPUT_HELD - 2);
         long.push('\n');
         ping(&mut client, &long);
@@ -116,7 +116,7 @@ fn a_line_that_never_ends_closes_the_connection() {
         let server = Server::start(options);
         let mut client = server.connect();
         let endless = vec![b'x'; 4 * MAX_INPUT_HELD];
-        // The server may close before everything is written.
+        // The server may close the connection before everything is written.
         let _ = client.write_all(&endless);
         let _ = client.shutdown(Shutdown::Write);
         assert_eq!(read_to_end(&mut client), b"");
@@ -137,7 +137,7 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         until("the output stalls", || server.sum(|c| &c.output_stalls) > 0);
         // Other clients are served meanwhile.
         ping(&mut server.connect(), "other\n");
-        // The loop stops taking its input at some point.
+        // The loop stops receiving this client's input at some point.
         client.set_nonblocking(true).unwrap();
         let more = "flood\n".repeat(10_000);
         let mut sent = Vec::new();
@@ -160,7 +160,7 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         assert!(server.valve.longest_output.load(SeqCst) < limit + 2000);
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut client).iter().filter(|b| **b == b'\n').count(), {
-            // A flood line that the last write cut in two gets no reply.
+            // If the last write cut a flood line in two, that line gets no reply either.
             0
         });
         server.stop();
@@ -216,7 +216,7 @@ fn a_large_backlog_is_read_in_small_parts() {
         let (turns, read) = (server.sum(|c| &c.turns), server.sum(|c| &c.bytes_read));
         server.open_valve();
         until("all is read", || server.sum(|c| &c.bytes_read) - read >= sent as u64);
-        // At most two parts per turn, except the first turn, which may take all buffers.
+        // A turn takes at most two parts, except the first turn, which may take all buffers.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(sent >= 1 << 20, "the socket took only {sent} bytes");
         assert!(turns >= (sent - (512 << 10)) / (64 << 10), "{sent} bytes in {turns} turns");
@@ -262,8 +262,9 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // Each line but a client's first is a step, and takes longer than all steps of a turn
-        // without events may take. Without that limit, one turn would serve a line of every client.
+        // Except for each client's first, every line is a step without an event. Each takes longer
+        // than the time limit for all steps of a turn. Without that limit, one turn would serve a
+        // line of every client.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(turns >= CLIENTS * LINES / 2, "{turns} turns");
         server.stop();
@@ -280,13 +281,13 @@ fn parked_connections_wait_for_the_waker() {
             assert_eq!(read_exactly(client, 7), b"before\n");
         }
         until("all are parked", || server.valve.parked.load(SeqCst) >= 10);
-        // Input that arrives while parked is answered in its place.
+        // Input that arrives while the connection is parked is answered in its order.
         clients[0].write_all(b"later\n").unwrap();
-        // One client ends its side, one disconnects.
+        // One client ends its side, and one disconnects.
         clients[1].shutdown(Shutdown::Write).unwrap();
         drop(clients.pop());
         ping(&mut server.connect(), "others go on\n");
-        // A wake-up that comes too early parks them again.
+        // A wake-up before the valve is open parks the connections again.
         server.wakers[0].wake_by_ref();
         until("they are parked again", || server.valve.parked.load(SeqCst) >= 20);
         server.open_valve();
@@ -318,7 +319,7 @@ fn closing_sends_all_replies_without_a_reset() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
-        // Much unread input follows the line that closes.
+        // Many unread bytes follow the line that closes the connection.
         let mut lines = b"big 500000\nclose\n".to_vec();
         lines.extend_from_slice("never answered\n".repeat(20_000).as_bytes());
         let mut writer = client.try_clone().unwrap();

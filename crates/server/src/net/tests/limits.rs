@@ -1,4 +1,4 @@
-//! Limits of the loops, and the number of connections they carry.
+//! Tests of the loops' limits, and of the number of connections that they can carry.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn connections_are_spread_over_the_workers() {
 #[test]
 fn idle_connections_are_closed() {
     on_both(|mut options| {
-        // Long enough that a busy machine does not starve the active client.
+        // The timeout is long enough that the active client keeps its connection on a busy machine.
         options.idle_timeout = Some(Duration::from_secs(1));
         let server = Server::start(options);
         let mut busy = server.connect();
@@ -80,7 +80,8 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // The worker sleeps without a time limit, and the silence before the change counts.
+        // The worker sleeps without a time limit. The silence before the change of limits must
+        // count.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
@@ -159,7 +160,8 @@ fn the_connection_that_keeps_most_is_closed() {
         }
         until("all are kept", || budget.used.load(SeqCst) >= 20 * 64 + 5000);
         budget.limit.store(4000, SeqCst);
-        // One of them suffices to notice it, whichever worker serves it.
+        // One polite client suffices to make a worker notice the excess, whichever worker serves
+        // that client.
         polite[0]
             .write_all(b", and more of it, which needs more memory than there is for it")
             .unwrap();
@@ -213,7 +215,8 @@ fn clients_that_flood_slow_commands_are_closed() {
 fn two_workers_carry_ten_thousand_connections() {
     let limit = socket_limit();
     on_both(|mut options| {
-        // Both ends of a connection are in this process, and other tests run at the same time.
+        // This process has both ends of every connection, and other tests use descriptors at the
+        // same time.
         let n = 10_000.min((limit - 2_000) / 2);
         options.max_connections = n;
         let server = Server::with_workers(options, 2);
@@ -237,7 +240,7 @@ fn two_workers_carry_ten_thousand_connections() {
 
 fn socket_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is an rlimit to be filled, then one to be read.
+    // SAFETY: `limit` is a local rlimit. The first call fills it, and the second one reads it.
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
         limit.rlim_cur = limit.rlim_max;
@@ -248,7 +251,7 @@ fn socket_limit() -> usize {
 
 #[test]
 fn idle_connections_are_small() {
-    // The loop's state of a connection, without the service's.
+    // The sizes of a connection's state in each loop, without the service's state.
     let epoll = size_of::<super::super::connection::Connection<(), [u8; 4]>>();
     let uring = size_of::<super::super::connection::Connection<(), [u8; 24]>>();
     assert!(epoll <= 128 && uring <= 160, "{epoll} and {uring} bytes");

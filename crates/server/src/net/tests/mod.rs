@@ -1,5 +1,5 @@
-//! The loops with real sockets. Every test runs on both back-ends. Where the kernel does not allow
-//! io_uring, that half is skipped with a message.
+//! Tests of the loops with real sockets. Every test runs on both back-ends. If the kernel does not
+//! allow io_uring, a message says that this back-end was skipped.
 
 mod behaviour;
 mod limits;
@@ -20,7 +20,7 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A line-oriented service that replies to a line with the line itself, except for these:
-/// - `next` and `next slow` are echoed, `next slow` after longer than the steps of a turn may take.
+/// - `next` is echoed. `next slow` is echoed too, but takes longer than all steps of a turn may.
 ///   `next flood` gets no reply. All three postpone the rest of the input.
 /// - `park <words>` is echoed when the valve is open.
 /// - `big <n>` gets n bytes.
@@ -42,7 +42,7 @@ struct Valve {
     disconnected: AtomicUsize,
     parked: AtomicUsize,
     stalled: AtomicUsize,
-    /// Number of inputs that were foreseen together with others.
+    /// Number of inputs for which the service prefetched together with others.
     foreseen: AtomicUsize,
     /// Number of lines whose replies were withheld.
     withheld: AtomicUsize,
@@ -52,7 +52,7 @@ struct Valve {
 
 struct Line {
     id: u64,
-    /// Bytes of a `big` reply still to be written.
+    /// Number of bytes of a `big` reply still to be written.
     left: usize,
     holding: bool,
     withheld: Vec<u8>,
@@ -168,7 +168,7 @@ impl Lines {
                 output.extend(text);
             }
             if text.starts_with(b"next flood") {
-                // A slow command.
+                // Makes this line a slow command.
                 std::thread::sleep(Duration::from_micros(50));
             }
             if text.starts_with(b"next slow") {
@@ -238,7 +238,7 @@ impl Server {
         until("answers are withheld", || self.valve.withheld.load(SeqCst) >= n);
     }
 
-    /// Waits for all workers, which must have been told to stop.
+    /// Waits until all workers have ended. They must have been told to stop.
     fn join(mut self) {
         for thread in self.threads.drain(..) {
             thread.join().unwrap().unwrap();
@@ -269,7 +269,7 @@ fn on_both(test: impl Fn(Options)) {
     }
 }
 
-/// Waits for a state of another thread that no event announces.
+/// Waits for a condition that another thread brings about without an event.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

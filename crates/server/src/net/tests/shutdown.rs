@@ -1,4 +1,4 @@
-//! Shutdown, and the creation and end of listeners.
+//! Tests of shutdown, and of creating and closing listeners.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -46,12 +46,12 @@ fn shutdown_gives_up_only_clients_with_half_a_command() {
             server.valve.parked.load(SeqCst) > 0 && server.sum(|c| &c.output_stalls) > 0
         });
         server.control.shut_down(PATIENCE);
-        // Long before the end of the patience, which is also the timeout of the sockets.
+        // The connections close long before the sockets' timeout, which equals `PATIENCE`.
         let start = Instant::now();
         assert_eq!(read_to_end(&mut line), b"");
         assert_eq!(read_to_end(&mut body), b"");
         assert!(start.elapsed() < PATIENCE / 2);
-        // Clients that wait for a reply get it.
+        // Clients that wait for a reply still receive it.
         server.open_valve();
         assert_eq!(read_to_end(&mut parked), b"park me\n");
         assert_eq!(read_to_end(&mut reading).len(), 20_000_000);
@@ -128,7 +128,7 @@ fn ipv4_and_ipv6_can_share_a_port() {
     let four = Endpoint::Tcp(SocketAddr::from(([0, 0, 0, 0], port)));
     match Listener::bind(&four) {
         Ok(_) => {}
-        // Taken by another process by chance.
+        // Another process happens to use this port.
         Err(BindError::InUse(_)) => eprintln!("port {port} is in use: left out"),
         Err(error) => panic!("{error}"),
     }
@@ -141,7 +141,7 @@ fn only_stale_unix_sockets_are_replaced() {
     let path = directory.join("larder.sock");
     let endpoint = Endpoint::Unix { path: path.clone(), mode: 0o640 };
 
-    // Left behind by a process that has ended: no process listens.
+    // The file of a process that has ended: no process listens on it.
     drop(UnixListener::bind(&path).unwrap());
     let listener = Listener::bind(&endpoint).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());

@@ -1,4 +1,5 @@
-//! Services that withhold replies: the loops continue to read, and call again after a wake-up.
+//! Tests with services that withhold replies: the loops keep reading, and call the service again
+//! after a wake-up.
 
 use std::net::Shutdown;
 
@@ -15,7 +16,7 @@ fn input_is_read_while_answers_are_withheld() {
             server.until_withheld(n);
         }
         ping(&mut other, "not late\n");
-        // The last write may be counted after the client has read it.
+        // The worker may count its last write only after the client has read the bytes.
         until("the write is counted", || server.sum(|c| &c.writes) > 0);
         assert_eq!(server.sum(|c| &c.writes), 1);
         server.open_valve();
@@ -82,7 +83,7 @@ fn one_event_releases_the_answers_of_many_connections() {
                 client.write_all(b"late\n").unwrap();
             }
             server.until_withheld(300 * round);
-            // A wake-up without a reason changes nothing.
+            // A wake-up before the valve is open changes nothing.
             server.wakers.iter().for_each(std::task::Waker::wake_by_ref);
             server.open_valve();
             for client in &mut clients {

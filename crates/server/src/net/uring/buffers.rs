@@ -1,6 +1,6 @@
-//! Buffers that the kernel fills when bytes arrive. All connections of a worker share them, so a
+//! Buffers that the kernel fills with arriving bytes. All connections of a worker share them, so a
 //! connection that waits for input owns none. Invariant: a buffer belongs to the kernel from the
-//! publication of its entry by the tail until a completion names it.
+//! moment at which the tail publishes its entry until a completion names it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 
-/// A registered ring of equal buffers. Must outlive all receives in the ring it is registered with.
+/// A registered ring of buffers of equal size. It must outlive all receives in the ring with which
+/// it is registered.
 pub(super) struct BufferRing {
     memory: NonNull<u8>,
     mapped: usize,
@@ -19,10 +20,11 @@ pub(super) struct BufferRing {
 }
 
 impl BufferRing {
-    /// The number that receives use for this group of buffers.
+    /// The id with which receives name this group of buffers.
     pub(super) const GROUP: u16 = 0;
 
-    /// Allocates and registers `entries` (a power of two) buffers of `size` bytes.
+    /// Allocates and registers `entries` buffers of `size` bytes each. `entries` must be a power of
+    /// two.
     pub(super) fn new(ring: &IoUring, entries: u16, size: usize) -> io::Result<BufferRing> {
         assert!(entries.is_power_of_two());
         let table = usize::from(entries) * size_of::<BufRingEntry>();
@@ -67,8 +69,9 @@ impl BufferRing {
     #[inline]
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(buffer < self.entries && len <= self.size);
-        // SAFETY: within the mapping, as asserted; initialised by the kernel or as zero pages. The
-        // kernel does not write to it until `give_back`, which needs `&mut self`.
+        // SAFETY: the bytes lie within the mapping, as asserted, and are initialised by the kernel
+        // or as zero pages. The kernel does not write to them until `give_back`, which needs
+        // `&mut self`.
         unsafe { std::slice::from_raw_parts(self.address(buffer), len) }
     }
 
@@ -76,8 +79,8 @@ impl BufferRing {
         let index = usize::from(self.tail & (self.entries - 1));
         let address = self.address(buffer);
         // SAFETY: `index` is below `entries`. The entry at the tail does not belong to the kernel.
-        // Fields are set one by one, because the tail itself is in the unused bytes of the first
-        // entry.
+        // The fields are set one by one, because the tail itself lies in the unused bytes of the
+        // first entry.
         let entry = unsafe { &mut *self.memory.as_ptr().cast::<BufRingEntry>().add(index) };
         entry.set_addr(address as u64);
         entry.set_len(self.size as u32);
@@ -95,7 +98,7 @@ impl BufferRing {
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// Returns a buffer to the kernel.
+    /// Gives a buffer back to the kernel.
     #[inline]
     pub(super) fn give_back(&mut self, buffer: u16) {
         self.put(buffer);

@@ -1,5 +1,5 @@
 //! Events of the io_uring loop that do not come from a served connection: new clients, the alarm
-//! that other threads ring, orders, and time.
+//! that other threads ring, orders, and ticks.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -52,8 +52,8 @@ impl<S: Service> Uring<S> {
 
     fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
         if !served && !self.core.may_linger() {
-            // Closed at once. Its input is read first, so that the kernel does not reset the
-            // connection.
+            // Closes the client at once. Reads its input first: with unread input, the kernel would
+            // reset the connection.
             let _ = transport::receive(&socket, &mut self.input);
             return Ok(());
         }
@@ -81,8 +81,8 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Stops accepting on inherited listeners. The others have ended by themselves, see
-    /// [`Control`](crate::net::Control).
+    /// Stops accepting on inherited listeners. [`Control`](crate::net::Control) has already stopped
+    /// the other listeners.
     fn stop_accepting(&mut self) -> io::Result<()> {
         for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
             if listener.is_inherited() && self.accepting[index] {
@@ -92,7 +92,8 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes connections that are quiet or linger. The others close when they become quiet.
+    /// Closes all connections that are quiet or linger. Each of the others is closed once it
+    /// becomes quiet.
     fn stop(&mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             let Some(connection) = self.core.connections.get_mut(key) else { continue };
@@ -109,7 +110,8 @@ impl<S: Service> Uring<S> {
         let Some(wait) = self.core.wait_limit() else { return Ok(()) };
         if self.core.next_tick() < self.tick_at {
             self.tick_at = self.core.next_tick();
-            // The timer has a finer resolution than the clock it is compared with.
+            // The timer has a finer resolution than the clock of the ticks, so the time is rounded
+            // up.
             *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
             // SAFETY: boxed, and not changed before the next turn submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };

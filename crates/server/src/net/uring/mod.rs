@@ -1,17 +1,17 @@
-//! The loop over io_uring. Every connection has one multishot receive, which takes buffers shared
-//! by all connections. Replies are queued and submitted with the next wait, so a busy turn is one
-//! system call, whatever the number of connections it serves.
+//! The loop over io_uring. Every connection has one multishot receive, which uses buffers that all
+//! connections share. Replies are queued and submitted with the next wait. So a busy turn costs one
+//! system call, however many connections it serves.
 //!
-//! Sends do not wait: they complete while they are submitted. The connection keeps what the socket
-//! did not take and sends it when the socket is reported writable, as in the epoll loop. So the
-//! kernel never holds memory of a connection across a wait.
+//! Sends do not wait: they complete while they are submitted. The connection keeps the bytes that
+//! the socket did not take, and sends them once the socket is reported writable, as in the epoll
+//! loop. So the kernel never uses memory of a connection during a wait.
 //!
 //! A multishot receive takes as many buffers as it can fill, all in one turn. A connection that
-//! fills several buffers in a row would delay the others for that long. The loop then reads its
-//! socket by system call instead, one part per turn.
+//! fills several buffers in a row would delay the other connections. So the loop reads the socket
+//! of such a connection by system call instead, one part per turn.
 //!
-//! Invariant: a connection's number is reused, and its socket closed, only when the ring holds no
-//! operation of it any more (`operations` is 0).
+//! Invariant: a connection's key is reused, and its socket is closed, only when the ring holds no
+//! more operations of the connection (`operations` is 0).
 
 mod buffers;
 mod doors;
@@ -38,15 +38,17 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 /// Number of shared receive buffers per worker.
 const BUFFERS: u16 = 64;
 const BUFFER_SIZE: usize = 8 << 10;
-/// Number of full buffers in a row after which the loop reads the socket by system call.
+/// After this many full buffers in a row, the loop reads a connection's socket by system call.
 const BULK_AFTER: u8 = 4;
 /// The loop stops receiving for a connection that holds more than this many bytes of input.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
-/// The same for a parked connection, and for every connection while all together hold much.
+/// The limit that replaces `PAUSE_ABOVE` for a parked connection, and for every connection while
+/// all of them together hold much.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
-/// Output memory that grew beyond this many bytes for one reply is freed.
+/// Output memory that grew beyond this many bytes for a reply is freed after that reply.
 const REPLIES_KEPT: usize = 256 << 10;
-/// Time that the end waits for the kernel to complete the last operations.
+/// The longest time for which the loop waits, at its end, for the kernel to complete the last
+/// operations.
 const REAP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +56,7 @@ enum Receiving {
     #[default]
     No,
     Yes,
-    /// Cancelled, but the kernel has not confirmed it.
+    /// The receive was cancelled, but the kernel has not confirmed that yet.
     Cancelled,
 }
 
@@ -62,33 +64,34 @@ enum Receiving {
 #[derive(Debug, Default)]
 struct InFlight {
     receiving: Receiving,
-    /// Number of full buffers since the last one that was not full.
+    /// Number of full buffers that arrived since the last one that was not full.
     full: u8,
-    /// The last receive filled its buffer, so the socket most probably has more.
+    /// True if the last receive filled its buffer, so that the socket most probably has more bytes.
     readable: bool,
     sending: Option<Staged>,
-    /// Waits for the socket to become writable.
+    /// True if the connection waits for its socket to become writable.
     polling: bool,
-    /// Removed as soon as nothing is in flight.
+    /// True if the connection is removed as soon as none of its operations are in flight.
     gone: bool,
     operations: u8,
 }
 
 impl InFlight {
-    /// Notes that a buffer with `len` bytes has arrived.
+    /// Records that a buffer with `len` bytes has arrived.
     #[inline]
     fn note_buffer(&mut self, len: usize) {
         self.readable = len == BUFFER_SIZE;
         self.full = if self.readable { self.full.saturating_add(1) } else { 0 };
     }
 
-    /// Returns true if it sends more at a time than the others should wait for.
+    /// Returns true if the client sends so much in a row that its receives would delay other
+    /// connections.
     #[inline]
     fn is_bulk(&self) -> bool {
         self.full >= BULK_AFTER
     }
 
-    /// Returns true if the loop reads its socket now.
+    /// Returns true if the loop should read the connection's socket by system call now.
     #[inline]
     fn is_read_by_call(&self) -> bool {
         self.is_bulk() && self.readable && self.receiving == Receiving::No
@@ -96,17 +99,17 @@ impl InFlight {
 }
 
 struct Uring<S: Service> {
-    // Declared before the memory that it uses, so that it is dropped first.
+    // Declared before the memory that it uses, because fields are dropped in this order.
     ring: Ring,
     buffers: BufferRing,
     staging: Staging,
     core: Core<S, InFlight>,
-    /// Joins input that was held with input that arrived.
+    /// Memory in which held input is joined with arriving input.
     input: Box<[u8]>,
     replies: OutputMemory,
-    /// Listeners with an accept in the ring.
+    /// By listener: true if an accept is in the ring.
     accepting: Vec<bool>,
-    /// Due time of the earliest tick in the ring; `u64::MAX` without one.
+    /// The time of the earliest tick in the ring, in coarse milliseconds; `u64::MAX` without one.
     tick_at: u64,
     tick_time: Box<Timespec>,
 }
@@ -189,7 +192,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes connections that keep too much.
+    /// Closes connections if all connections together keep too many bytes.
     #[inline]
     fn relieve(&mut self) -> io::Result<()> {
         if self.core.look_at_budget {
@@ -200,7 +203,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Lets the service prefetch for the input that arrived.
+    /// Lets the service prefetch for the input in these completions.
     #[inline]
     fn foresee(&mut self, completions: &[Completion]) {
         if completions.len() > 1 {
@@ -258,7 +261,8 @@ impl<S: Service> Uring<S> {
                 }
             }
             error => {
-                // Out of buffers, or cancelled. The next step receives again if needed.
+                // The kernel was out of buffers, or the receive was cancelled. `step` receives
+                // again if needed.
                 let passing = [libc::ENOBUFS, libc::ECANCELED, libc::EAGAIN, libc::EINTR];
                 if !passing.contains(&-error) {
                     return self.drop_connection(key);
@@ -271,8 +275,8 @@ impl<S: Service> Uring<S> {
         self.step(key)
     }
 
-    /// Passes input to the service, or keeps it for later. Returns true if the service processed
-    /// it.
+    /// Passes arriving input to the service, or keeps it for later. Returns true if the service was
+    /// called.
     #[inline]
     fn take_input(&mut self, key: u32, buffer: u16, len: usize) -> io::Result<bool> {
         let bytes = self.buffers.bytes(buffer, len);
@@ -306,7 +310,7 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Sends the replies. Continues at once if there are none.
+    /// Sends the replies. If there are none, continues at once.
     #[inline]
     fn transmit(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
@@ -378,7 +382,7 @@ impl<S: Service> Uring<S> {
         let goes_on =
             connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
         if goes_on && !gone {
-            // Behind the connections that have waited for longer.
+            // Continues after the connections that have waited for longer.
             self.core.queue(key);
             return Ok(());
         }
@@ -399,7 +403,7 @@ impl<S: Service> Uring<S> {
         self.ring.wait_for_output(connection.socket.as_raw_fd(), key)
     }
 
-    /// Does for a connection what is possible now.
+    /// Does the next possible step of a connection.
     #[inline]
     fn step(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
@@ -430,7 +434,7 @@ impl<S: Service> Uring<S> {
         if executed { self.transmit(key) } else { Ok(()) }
     }
 
-    /// Receives once by system call and passes the input to the service.
+    /// Receives once by system call, and passes the input to the service.
     fn read(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         let kept = connection.input.len();
@@ -455,7 +459,7 @@ impl<S: Service> Uring<S> {
         }
     }
 
-    /// Continues after a call of the service whose replies were all sent.
+    /// Continues a connection after the service was called and all its replies were sent.
     fn proceed(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         match connection.flow {
@@ -485,13 +489,13 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Called when all input is processed and answered. Receives more unless the connection ends.
+    /// Called when all input is processed and answered. Receives more, unless the connection ends.
     #[inline]
     fn settle(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended {
-            // A client that has ended its side still gets the withheld replies.
+            // A client that has ended its side still receives the withheld replies.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
         if connection.io.is_read_by_call() && !given_up {
@@ -502,7 +506,7 @@ impl<S: Service> Uring<S> {
         if self.core.order == Order::Stop && self.core.is_quiet(key) {
             return match receiving {
                 Receiving::No => self.drop_connection(key),
-                // The kernel still delivers what it has already taken from the socket.
+                // The kernel still delivers the bytes that it has already taken from the socket.
                 Receiving::Yes => self.stop_receiving(key),
                 Receiving::Cancelled => Ok(()),
             };
@@ -515,8 +519,8 @@ impl<S: Service> Uring<S> {
         connection.io.receiving = Receiving::Yes;
         connection.io.operations += 1;
         let socket = connection.socket.as_raw_fd();
-        // For a bulk connection, one single receive tells that input has arrived; the loop reads
-        // the rest.
+        // For a bulk connection, a single receive only shows that input has arrived. The loop then
+        // reads the rest by system call.
         match connection.io.is_bulk() {
             true => self.ring.receive_once(socket, BUFFER_SIZE as u32, key),
             false => self.ring.receive(socket, key),
@@ -529,7 +533,7 @@ impl<S: Service> Uring<S> {
         self.ring.cancel(Op::Receive, key)
     }
 
-    /// Closes a connection at the request of the service, after all its replies were sent.
+    /// Closes a connection that the service wants to close, after all its replies were sent.
     fn finish(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended || self.core.order == Order::Stop {
@@ -540,7 +544,7 @@ impl<S: Service> Uring<S> {
         self.linger(key)
     }
 
-    /// Receives and discards the input of a lingering connection until its client ends.
+    /// Receives and discards the input of a lingering connection, until the client ends its side.
     fn linger(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.gone {
@@ -555,13 +559,13 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Ends a connection now. It is removed when nothing of it is in flight.
+    /// Ends a connection now. It is removed once none of its operations are in flight.
     fn drop_connection(&mut self, key: u32) -> io::Result<()> {
         self.core.detach(key);
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.operations > 0 {
             connection.io.gone = true;
-            // This completes all operations that wait for the socket.
+            // Completes all operations that wait for the socket.
             transport::abort(&connection.socket);
         } else {
             self.core.remove(key);
@@ -569,7 +573,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Drops all connections and waits until the kernel has completed their operations.
+    /// Drops all connections, and waits until the kernel has completed their operations.
     fn close(mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             self.drop_connection(key)?;
@@ -577,7 +581,7 @@ impl<S: Service> Uring<S> {
         let deadline = Instant::now() + REAP;
         let mut completions = Vec::new();
         while self.core.connections.len() > 0 && Instant::now() < deadline {
-            // The timer ends the wait if nothing else does.
+            // A tick ends the wait if no other operation completes.
             *self.tick_time = Timespec::from(REAP / 10);
             // SAFETY: boxed, and not changed before it is submitted by the next call.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };
@@ -590,7 +594,7 @@ impl<S: Service> Uring<S> {
             }
         }
         if self.core.connections.len() > 0 {
-            // The kernel may still write to the buffers, so they are leaked rather than reused.
+            // The kernel may still write to this memory, so it is leaked instead of freed.
             std::mem::forget(self.buffers);
             std::mem::forget(self.staging);
         }

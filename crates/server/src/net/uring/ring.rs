@@ -1,5 +1,5 @@
-//! The ring itself: creates one with the best setup that the kernel offers, checks that it
-//! suffices, queues operations and returns completions.
+//! The ring: creates one with the best setup that the kernel offers, checks that its operations
+//! suffice for the loop, queues operations, and returns completions.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -12,13 +12,14 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use super::buffers::BufferRing;
 
 const ENTRIES: u32 = 512;
-/// Completions may come in bursts: one receive reports many buffers at once.
+/// Number of entries of the completion queue. It is large, because one receive may report many
+/// buffers at once.
 const COMPLETIONS: u32 = 8 << 10;
-/// `IORING_ENTER_GETEVENTS`: the kernel does deferred work in this call.
+/// `IORING_ENTER_GETEVENTS`: makes the kernel do deferred work in this call.
 const GET_EVENTS: u32 = 1;
 
-/// The kind of an operation. It travels through the kernel in the low byte of the user data. The
-/// key of the connection is above it.
+/// The kind of an operation. It passes through the kernel in the low byte of the user data, with
+/// the connection's key above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -31,7 +32,7 @@ pub(super) enum Op {
     Tick,
 }
 
-/// A completion.
+/// The completion of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) op: Op,
@@ -46,7 +47,7 @@ impl Completion {
         cqueue::more(self.flags)
     }
 
-    /// Returns the provided buffer that the kernel has filled.
+    /// Returns the shared buffer that the kernel has filled, if any.
     pub(super) fn buffer(&self) -> Option<u16> {
         cqueue::buffer_select(self.flags)
     }
@@ -56,15 +57,15 @@ fn user_data(op: Op, key: u32) -> u64 {
     u64::from(key) << 8 | op as u64
 }
 
-/// One thread's ring.
+/// The ring of one thread.
 pub(super) struct Ring {
     ring: IoUring,
 }
 
-/// Returns the error of a call into the kernel, if the loop cannot continue after it.
+/// Turns the result of a call into the kernel into an error only if the loop cannot continue.
 fn entered(result: io::Result<usize>) -> io::Result<()> {
-    // The time is over, the call was interrupted, or completions must be taken first, which the
-    // caller does next.
+    // With these codes the loop can continue: the time is over, the call was interrupted, or the
+    // caller must first take completions, which it does next.
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     match result {
         Err(error) if !error.raw_os_error().is_some_and(|code| passing.contains(&code)) => {
@@ -101,12 +102,12 @@ impl Ring {
         &self.ring
     }
 
-    /// Submits queued operations and, with `wait`, waits until an operation completes.
+    /// Submits queued operations. With `wait`, also waits until an operation completes.
     ///
-    /// Sends complete while they are submitted. So the wait after a turn that has sent something
-    /// ends at once, and the thread sleeps only if the next call finds nothing either. Waiting for
-    /// more completions than the sends was measured: it saves that call, but the thread sleeps more
-    /// often, and sleeping and waking costs more than a call.
+    /// Sends complete while they are submitted. So after a turn that has sent something, the wait
+    /// ends at once, and the thread sleeps only if the next turn finds nothing to do. A variant was
+    /// measured that waits for one more completion than the sends produce. It saves one call, but
+    /// the thread sleeps more often, and sleeping and waking cost more than a call.
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let want = u32::from(wait);
@@ -117,7 +118,7 @@ impl Ring {
         entered(result)
     }
 
-    /// Does the same as [`Ring::enter`] with a wait of at most `time`; zero means no wait.
+    /// Like [`Ring::enter`], but waits for at most `time`. Does not wait if `time` is zero.
     pub(super) fn enter_for(&mut self, time: Duration) -> io::Result<()> {
         if time.is_zero() {
             return self.enter(false);
@@ -127,7 +128,7 @@ impl Ring {
         entered(self.ring.submitter().submit_with_args(1, &arguments))
     }
 
-    /// Moves all completions into `into`.
+    /// Moves all completions from the ring to `into`.
     pub(super) fn harvest(&mut self, into: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
             let data = entry.user_data();
@@ -145,11 +146,11 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// The memory that the operation points to must live until its last completion.
+    /// The memory to which the operation points must live until the operation's last completion.
     unsafe fn push(&mut self, entry: squeue::Entry, op: Op, key: u32) -> io::Result<()> {
         let entry = entry.user_data(user_data(op, key));
         loop {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps the memory alive until the last completion.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
@@ -159,12 +160,12 @@ impl Ring {
 
     pub(super) fn receive(&mut self, socket: RawFd, key: u32) -> io::Result<()> {
         let entry = opcode::RecvMulti::new(Fd(socket), BufferRing::GROUP).build();
-        // SAFETY: points to nothing; the buffers of the group are registered for as long as the
-        // ring lives.
+        // SAFETY: the operation points to no memory. The buffers of the group are registered for as
+        // long as the ring lives.
         unsafe { self.push(entry, Op::Receive, key) }
     }
 
-    /// Receives one buffer of at most `len` bytes.
+    /// Queues a receive that fills one buffer with at most `len` bytes.
     pub(super) fn receive_once(&mut self, socket: RawFd, len: u32, key: u32) -> io::Result<()> {
         let entry = opcode::Recv::new(Fd(socket), std::ptr::null_mut(), len)
             .buf_group(BufferRing::GROUP)
@@ -174,10 +175,10 @@ impl Ring {
         unsafe { self.push(entry, Op::Receive, key) }
     }
 
-    /// Sends without waiting: the operation completes while it is submitted.
+    /// Queues a send that does not wait: it completes while it is submitted.
     ///
     /// # Safety
-    /// `bytes` must stay in place until the completion.
+    /// `bytes` must stay in place until the send has completed.
     pub(super) unsafe fn send(
         &mut self,
         socket: RawFd,
@@ -187,43 +188,43 @@ impl Ring {
         let entry = opcode::Send::new(Fd(socket), bytes.0, bytes.1)
             .flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
             .build();
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps `bytes` in place until the completion.
         unsafe { self.push(entry, Op::Send, key) }
     }
 
     pub(super) fn wait_for_output(&mut self, socket: RawFd, key: u32) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(socket), libc::POLLOUT as u32).build();
-        // SAFETY: points to nothing.
+        // SAFETY: the operation points to no memory.
         unsafe { self.push(entry, Op::WaitForOutput, key) }
     }
 
-    /// Asks the kernel to cancel an operation, which still completes.
+    /// Queues the cancellation of an operation. The cancelled operation still completes.
     pub(super) fn cancel(&mut self, op: Op, key: u32) -> io::Result<()> {
         let entry = opcode::AsyncCancel::new(user_data(op, key)).build();
-        // SAFETY: points to nothing.
+        // SAFETY: the operation points to no memory.
         unsafe { self.push(entry, Op::Cancel, key) }
     }
 
     pub(super) fn accept(&mut self, listener: RawFd, index: u32) -> io::Result<()> {
         let entry = opcode::AcceptMulti::new(Fd(listener)).flags(libc::SOCK_CLOEXEC).build();
-        // SAFETY: points to nothing.
+        // SAFETY: the operation points to no memory.
         unsafe { self.push(entry, Op::Accept, index) }
     }
 
-    /// Completes whenever `event` becomes readable.
+    /// Queues an operation that completes each time `event` becomes readable.
     pub(super) fn watch(&mut self, event: RawFd) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(event), libc::POLLIN as u32).multi(true).build();
-        // SAFETY: points to nothing.
+        // SAFETY: the operation points to no memory.
         unsafe { self.push(entry, Op::Alarm, 0) }
     }
 
-    /// Completes after the time has passed.
+    /// Queues a timeout that completes after `time`.
     ///
     /// # Safety
-    /// `time` must stay in place until the operation was submitted.
+    /// `time` must stay in place until the operation has been submitted.
     pub(super) unsafe fn tick(&mut self, time: *const io_uring::types::Timespec) -> io::Result<()> {
         let entry = opcode::Timeout::new(time).build();
-        // SAFETY: passed on to the caller; the kernel copies the time at submission.
+        // SAFETY: the caller keeps `time` in place until the submission, when the kernel copies it.
         unsafe { self.push(entry, Op::Tick, 0) }
     }
 }
@@ -240,8 +241,8 @@ fn op_of(data: u64) -> Op {
     }
 }
 
-/// Tries the operations that the loop needs on a socket pair. The error says what the kernel
-/// refused.
+/// Tries the operations that the loop needs on a socket pair. The error names the operation that
+/// the kernel refused.
 pub(in crate::net) fn probe() -> Result<(), String> {
     let refused = |what: &str, error: io::Error| format!("{what}: {error}");
     let mut ring = Ring::new().map_err(|error| match error.raw_os_error() {
@@ -261,7 +262,8 @@ pub(in crate::net) fn probe() -> Result<(), String> {
         completions.clear();
         ring.enter(true).map_err(|e| refused("waiting for a receive", e))?;
         ring.harvest(&mut completions);
-        // The second byte shows that the receive continues by itself (Linux 6.0).
+        // Receiving a second byte shows that the receive continues by itself, which needs Linux
+        // 6.0.
         let Some((1, true, Some(buffer))) =
             completions.first().map(|c| (c.result, c.more(), c.buffer()))
         else {
@@ -272,7 +274,7 @@ pub(in crate::net) fn probe() -> Result<(), String> {
         }
         buffers.give_back(buffer);
     }
-    // The receive ends before its buffers are freed.
+    // Ends the receive before its buffers are freed.
     drop(theirs);
     ring.enter(true).map_err(|e| refused("waiting for the end", e))?;
     drop(ring);

@@ -1,13 +1,13 @@
-//! Memory for small replies on their way to the kernel. Sends are queued during a turn and
-//! submitted together with the next wait. Their bytes must stay in place until their completions.
-//! So they are copied one behind the other into chunks. A chunk is reused when its last send has
-//! completed.
+//! Memory for small replies on their way to the kernel. Sends are queued during a turn, and
+//! submitted together with the next wait. Their bytes must stay in place until the sends complete.
+//! So the bytes are copied one after the other into chunks. A chunk is reused once all its sends
+//! have completed.
 
-/// Replies longer than this, in bytes, are sent by a call of their own, because the copy would cost
-/// more than the call.
+/// Replies longer than this, in bytes, are each sent by a separate system call, because copying
+/// them would cost more than the call.
 pub(super) const STAGED_MAX: usize = 4 << 10;
 const CHUNK: usize = 64 << 10;
-/// Number of chunks kept although nothing is in flight.
+/// Number of chunks that are kept even if none of their sends are in flight.
 const KEPT: usize = 8;
 
 /// The location of staged bytes.
@@ -28,12 +28,12 @@ impl Staged {
 struct Chunk {
     memory: Box<[u8]>,
     filled: usize,
-    /// Number of sends that have not completed.
+    /// Number of sends from this chunk that have not completed.
     in_flight: usize,
 }
 
-/// Memory of sends that have not completed. Invariant: the bytes of a chunk neither move nor
-/// change while `in_flight` is not 0.
+/// The chunks. Invariant: the bytes of a chunk neither move nor change while its `in_flight` is not
+/// 0.
 #[derive(Debug)]
 pub(super) struct Staging {
     chunks: Vec<Chunk>,
@@ -64,7 +64,7 @@ impl Staging {
     #[cold]
     fn advance(&mut self) {
         self.current = match self.chunks.iter().position(|chunk| chunk.in_flight == 0) {
-            // The first free one, so that the last chunks can be freed.
+            // Uses the first free chunk, so that the last chunks can be freed.
             Some(free) => free,
             None => {
                 self.chunks.push(Chunk::new());
@@ -78,7 +78,7 @@ impl Staging {
         &self.chunks[staged.chunk as usize].memory[staged.start as usize..][..staged.len()]
     }
 
-    /// Releases the bytes of a completed send.
+    /// Releases the bytes of a send that has completed.
     #[inline]
     pub(super) fn release(&mut self, staged: Staged) {
         let chunk = &mut self.chunks[staged.chunk as usize];
@@ -89,7 +89,7 @@ impl Staging {
         }
     }
 
-    /// Frees the last chunks if nothing is in flight there.
+    /// Frees chunks from the end, if none of their sends are in flight.
     fn shrink(&mut self) {
         if self.chunks.len() <= KEPT {
             return;
@@ -148,7 +148,7 @@ mod tests {
         let burst: Vec<Staged> = (0..10_000).map(|_| staging.stage(&[7; STAGED_MAX])).collect();
         assert!(staging.chunks.len() > 500);
         burst.into_iter().for_each(|at| staging.release(at));
-        // Later replies use the first chunk with room.
+        // Later replies use the first chunk that has space.
         for _ in 0..100 {
             let at = staging.stage(&[8; STAGED_MAX]);
             staging.release(at);
