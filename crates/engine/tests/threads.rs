@@ -209,8 +209,10 @@ fn lanes_in_memory_are_one_cache() {
     assert_eq!(stats.iter().map(|lane| lane.memory_limit).sum::<u64>(), MEMORY);
 
     let (mut session, mut cursor, mut shown) = (session(&engine), ScanCursor::default(), 0);
+    let before = engine.stats().items;
     while finish(&mut session, |session| session.scan(&mut cursor, &mut |_| shown += 1)) {}
-    assert_eq!(shown, engine.stats().items);
+    // The cleaner may still evict.
+    assert!((engine.stats().items..=before).contains(&shown));
     assert!(matches!(session.flush_all(None), Outcome::Ready(_)));
     assert_eq!(engine.stats().items, 0);
 }
