@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 /// because there are two such queues.
 const PROBATION: u64 = 20;
 
-/// The largest number of retired frames of copies that wait for their epoch to pass.
+/// No more copies are forgotten while this many of their old frames wait for their epoch to pass.
 const RETIRED_COPY_FRAMES: usize = 4;
 
 /// The largest number of just-read values dropped per second. Beyond that, the operations that need

@@ -30,8 +30,8 @@ const FOUND_BYTES: u64 = 48;
 /// Memory of a list beside its entries, in bytes.
 const LIST_BYTES: usize = 96;
 
-/// The offset of an older slot's record (bits 44 and up, in units of 8 bytes) and the remembered
-/// hash of the key that was set over it.
+/// An older slot: the offset of its record (bits 44 and up, in units of 8 bytes), then 44 bits of the
+/// hash of the key whose set superseded it.
 pub(super) type OlderEntry = u64;
 
 pub(super) fn entry(address: Address, key: &Key<'_>) -> OlderEntry {
@@ -251,7 +251,8 @@ impl OlderSlots {
 
     /// Returns true if older slots lead into the segment.
     pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
-        // The lock is necessary: a set inserts its entry under it before it notes the death.
+        // Without the lock, an entry could be missed: a set inserts it under the lock, and notes the
+        // death only after that.
         lock(self.shard(number)).lists.contains_key(&number)
     }
 

@@ -147,8 +147,8 @@ impl Lane {
         Ok(Scan::of(&loaded))
     }
 
-    /// Gathers every record again, for another part of the keys. `read` segments were read before;
-    /// returns the number read including these.
+    /// Gathers every record again, for another part of the keys. `read` is the number of segments
+    /// read so far. Returns it plus the number read now.
     pub(super) fn read_again(
         &self,
         shared: &Shared<'_>,

@@ -241,8 +241,8 @@ impl Log {
         self.segment(number).state() == State::Sealed
     }
 
-    /// Notes that a record of the segment hides older versions without being hidden. As a tombstone
-    /// it takes `bytes`.
+    /// Notes that the segment holds one more end: a record that hides older versions without being
+    /// hidden itself. As a tombstone it would take `bytes`.
     pub fn note_end(&self, number: SegmentNumber, bytes: usize) {
         self.segment(number).note_end();
         self.count_end(number, bytes);

@@ -537,7 +537,8 @@ impl Log {
                 }
             }
         }
-        // If a piece still named its jumbo, a later start might report that jumbo as lost.
+        // If a place still named an incomplete jumbo as its own, a later start might report that jumbo
+        // as lost.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
         for number in damaged.chain(survey.orphans.iter().copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;

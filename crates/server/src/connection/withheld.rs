@@ -108,8 +108,8 @@ impl Worker {
         }
     }
 
-    /// Replaces the first withheld reply, whose commit has failed. Returns the next flow if the
-    /// connection does nothing else now.
+    /// Replaces the first withheld reply, whose commit has failed. Returns what the loop does next
+    /// with the connection, or `None` if the next withheld reply can be handled.
     fn repair(
         &mut self,
         connection: &mut Connection,

@@ -59,8 +59,8 @@ impl LaneSession {
         worth
     }
 
-    /// As [`LaneSession::matching`], but for a large value that is not in memory the record's head
-    /// is enough. The caller must not look at its value.
+    /// Like [`LaneSession::matching`], but may return only the head of a record whose large value is
+    /// not in memory. The caller must not look at the value.
     ///
     /// # Safety
     /// The slot was read since the last tick.
