@@ -4,7 +4,7 @@ use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
 use larder_log::record::Kind;
-use larder_log::{Address, Pin, Record, RecordId};
+use larder_log::{Pin, Record, RecordId};
 use std::sync::Arc;
 
 /// An item in RAM, readable until its session ticks.
@@ -71,14 +71,7 @@ impl<'a> Listed<'a> {
 pub(crate) struct ItemHandle {
     /// The position of its lane.
     pub(crate) lane: u8,
-    pub(crate) address: Address,
-    pub(crate) generation: u32,
-}
-
-impl ItemHandle {
-    pub(crate) fn id(self) -> RecordId {
-        RecordId { address: self.address, generation: self.generation }
-    }
+    pub(crate) id: RecordId,
 }
 
 /// A value, or the rest of one, that can be read to its end even if its item is overwritten,

@@ -308,25 +308,25 @@ impl LaneSession {
 
     /// Finds the version that `handle` names; `None` when it is gone for good.
     pub(crate) fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
-        let segment = self.lane.log.segment(handle.address.segment());
+        let segment = self.lane.log.segment(handle.id.address.segment());
         let reusable = |state| matches!(state, State::Free | State::Quarantine);
-        if reusable(segment.state()) || segment.generation() != handle.generation {
+        if reusable(segment.state()) || segment.generation() != handle.id.generation {
             return Outcome::Ready(None);
         }
         // SAFETY: the segment was not in quarantine after this session's last tick, so its frame is
         // reused only after the next one; the segment's generation is still that of the handle.
-        let record = match unsafe { self.lane.log.record(handle.address) } {
+        let record = match unsafe { self.lane.log.record(handle.id.address) } {
             Some(record) => Some(record),
-            None => self.absent(handle.address, handle.generation),
+            None => self.absent(handle.id),
         };
         if let Some(record) = record {
-            return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.address), record)));
+            return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.id.address), record)));
         }
-        let unreadable = self.fetched.is_unreadable(handle.address, handle.generation);
+        let unreadable = self.fetched.is_unreadable(handle.id);
         if unreadable || self.lane.durable.is_none() {
             return Outcome::Ready(None);
         }
-        self.fetch(handle.address, handle.generation)
+        self.fetch(handle.id)
     }
 
     /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if it is

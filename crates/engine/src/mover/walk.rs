@@ -92,7 +92,7 @@ impl Walk {
             return Stepped::Waiting;
         }
         if self.handles.is_empty() {
-            let new = |handle: &ItemHandle| !self.seen.contains(&handle.id());
+            let new = |handle: &ItemHandle| !self.seen.contains(&handle.id);
             self.handles = lane.handles(stripes);
             self.handles.retain(new);
             if self.handles.is_empty() {
@@ -119,7 +119,7 @@ impl Walk {
             match each(handle) {
                 Outcome::Ready(size) | Outcome::AfterCommit(size, _) => {
                     bytes += size;
-                    self.seen.insert(handle.id());
+                    self.seen.insert(handle.id);
                     continue;
                 }
                 Outcome::NeedsRead | Outcome::NeedsSpace => stepped = Stepped::Waiting,

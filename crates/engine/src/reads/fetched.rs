@@ -7,7 +7,7 @@ use crate::lock::lock;
 use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
 use crate::record_map::RecordMap;
 use larder_disk::{Looks, ReadBuffer, ReadQueue};
-use larder_log::{Address, Budget, Log, Record, RecordId, prefetch};
+use larder_log::{Budget, Log, Record, RecordId, prefetch};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -272,13 +272,7 @@ impl Fetched {
 
     /// Requests that a large value be read into memory, unless a read is already under way.
     /// `charge` reserves the memory. Returns false if there is none.
-    pub(crate) fn want_large(
-        &self,
-        address: Address,
-        generation: u32,
-        charge: impl FnOnce() -> Option<Charge>,
-    ) -> bool {
-        let id = RecordId { address, generation };
+    pub(crate) fn want_large(&self, id: RecordId, charge: impl FnOnce() -> Option<Charge>) -> bool {
         if !self.expected.borrow().contains_key(&id) {
             let Some(charge) = charge() else { return false };
             self.expected.borrow_mut().insert(id, Expected::default());
@@ -305,23 +299,16 @@ impl Fetched {
     /// Requests a read of a record, unless it has arrived. When it arrives, the waker is woken or
     /// the queue's event becomes readable. A read through the queue starts at the end of the turn.
     /// Returns true if the record has to be read and was not yet requested.
-    pub(crate) fn want(&self, log: &Log, address: Address, generation: u32) -> bool {
-        self.want_bytes(log, address, generation, None)
+    pub(crate) fn want(&self, log: &Log, id: RecordId) -> bool {
+        self.want_bytes(log, id, None)
     }
 
     /// As [`Fetched::want`], together with the records behind it: see [`Fetched::run`].
-    pub(crate) fn want_run(&self, log: &Log, address: Address, generation: u32) -> bool {
-        self.want_bytes(log, address, generation, Some(RUN))
+    pub(crate) fn want_run(&self, log: &Log, id: RecordId) -> bool {
+        self.want_bytes(log, id, Some(RUN))
     }
 
-    fn want_bytes(
-        &self,
-        log: &Log,
-        address: Address,
-        generation: u32,
-        size: Option<usize>,
-    ) -> bool {
-        let id = RecordId { address, generation };
+    fn want_bytes(&self, log: &Log, id: RecordId, size: Option<usize>) -> bool {
         self.wanted.borrow_mut().push(id);
         if let Some(record) = self.arrived.get(&id) {
             record.users.set(record.users.get() + 1);
@@ -383,41 +370,35 @@ impl Fetched {
     }
 
     /// Returns true if the record was requested but has not arrived.
-    pub(crate) fn expects(&self, address: Address, generation: u32) -> bool {
-        self.expected.borrow().contains_key(&RecordId { address, generation })
+    pub(crate) fn expects(&self, id: RecordId) -> bool {
+        self.expected.borrow().contains_key(&id)
     }
 
-    /// Returns the record at `address` in this generation of its segment, if it was fetched.
-    pub(crate) fn get(&self, address: Address, generation: u32) -> Option<Record<'_>> {
-        let bytes = self.arrived.get(&RecordId { address, generation })?.bytes.as_ref()?;
+    /// Returns the record, if it was fetched.
+    pub(crate) fn get(&self, id: RecordId) -> Option<Record<'_>> {
+        let bytes = self.arrived.get(&id)?.bytes.as_ref()?;
         // SAFETY: the bytes were checked to begin with one whole record, and they stay until the
         // session, which is borrowed, takes its next turn.
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
     }
 
-    /// Returns the bytes read for the record at `address`: the record, and perhaps unchecked bytes
-    /// behind it.
-    pub(crate) fn run(&self, address: Address, generation: u32) -> Option<&[u8]> {
-        self.arrived.get(&RecordId { address, generation })?.bytes.as_deref()
+    /// Returns the bytes read for a record: the record, and perhaps unchecked bytes behind it.
+    pub(crate) fn run(&self, id: RecordId) -> Option<&[u8]> {
+        self.arrived.get(&id)?.bytes.as_deref()
     }
 
     /// Returns the head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`].
     /// The caller must not look at the value.
-    pub(crate) fn get_head(
-        &self,
-        head: Address,
-        generation: u32,
-        len: usize,
-    ) -> Option<Record<'_>> {
-        let bytes = self.arrived.get(&RecordId { address: head, generation })?.bytes.as_ref()?;
-        let record = bytes.get(head.offset()..)?;
+    pub(crate) fn get_head(&self, head: RecordId, len: usize) -> Option<Record<'_>> {
+        let bytes = self.arrived.get(&head)?.bytes.as_ref()?;
+        let record = bytes.get(head.address.offset()..)?;
         // SAFETY: as in `get`, but for the value.
         Some(unsafe { Record::at(record.as_ptr(), || len) })
     }
 
     /// Returns true if the record was requested and turned out to be unreadable.
-    pub(crate) fn is_unreadable(&self, address: Address, generation: u32) -> bool {
-        let found = self.arrived.get(&RecordId { address, generation });
+    pub(crate) fn is_unreadable(&self, id: RecordId) -> bool {
+        let found = self.arrived.get(&id);
         found.is_some_and(|record| record.bytes.is_none())
     }
 }

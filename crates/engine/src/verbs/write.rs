@@ -168,9 +168,8 @@ impl LaneSession {
             return if same { Judgement::Older } else { Judgement::Unknown };
         }
         let segment = lane.log.segment(address.segment());
-        let generation = segment.generation();
         let takes_more = !segment.is_jumbo() && lane.older.is_open(address.segment());
-        if !takes_more || self.is_unreadable_at(address, generation) {
+        if !takes_more || self.fetched.is_unreadable(lane.log.record_id(address)) {
             return Judgement::Unknown;
         }
         // SAFETY: under the lock, as in `existing`.

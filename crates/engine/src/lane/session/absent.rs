@@ -45,7 +45,7 @@ impl LaneSession {
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
         let id = log.record_id(address);
-        let fetched = self.fetched.get(address, id.generation).is_some();
+        let fetched = self.fetched.get(id).is_some();
         // SAFETY: a session is awake while its calls are made.
         let counted = !fetched && unsafe { log.copies().count_read(id) };
         if counted {
@@ -78,12 +78,12 @@ impl LaneSession {
     /// as missing if it was not fetched.
     #[cold]
     fn absent_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        let segment = self.lane.log.segment(slot.address().segment());
-        let head = Log::jumbo_head(slot.address().segment());
-        let (generation, len) = (segment.generation(), segment.jumbo_value());
-        let record = self.fetched.get_head(head, generation, len);
+        let number = slot.address().segment();
+        let head = self.lane.log.record_id(Log::jumbo_head(number));
+        let len = self.lane.log.segment(number).jumbo_value();
+        let record = self.fetched.get_head(head, len);
         if record.is_none() {
-            self.missing.set(head.bits());
+            self.missing.set(head.address.bits());
         }
         record.filter(|record| same_bytes(record.key(), key.bytes()))
     }
@@ -91,14 +91,14 @@ impl LaneSession {
     /// Returns a record of a normal segment that has no frame: the fetched record or its copy.
     /// Returns `None` while a read of it is under way, without looking for a copy. The table of
     /// copies is large, and one look-up there costs as much as many in the session's own tables.
-    pub(crate) fn absent(&self, address: Address, generation: u32) -> Option<Record<'_>> {
-        let fetched = self.fetched.get(address, generation);
-        if fetched.is_some() || self.fetched.expects(address, generation) {
+    pub(crate) fn absent(&self, id: RecordId) -> Option<Record<'_>> {
+        let fetched = self.fetched.get(id);
+        if fetched.is_some() || self.fetched.expects(id) {
             return fetched;
         }
         // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of the
         // record.
-        unsafe { self.lane.log.copies().get(RecordId { address, generation }) }
+        unsafe { self.lane.log.copies().get(id) }
     }
 
     /// As [`LaneSession::absent`], for a slot of any segment without a frame. Notes the record as
@@ -114,16 +114,11 @@ impl LaneSession {
             self.missing.set(address.bits());
             return None;
         }
-        let record = self.absent(address, segment.generation());
+        let record = self.absent(self.lane.log.record_id(address));
         if record.is_none() {
             self.missing.set(address.bits());
         }
         record
-    }
-
-    /// Returns true if a read of the record has failed.
-    pub(crate) fn is_unreadable_at(&self, address: Address, generation: u32) -> bool {
-        self.fetched.is_unreadable(address, generation)
     }
 
     /// Returns true if the look-up that just found nothing skipped a record that is not in memory.
@@ -135,29 +130,27 @@ impl LaneSession {
     /// Starts to read a record that will be needed.
     #[cold]
     pub(super) fn fetch_ahead(&self, address: Address) {
-        let segment = self.lane.log.segment(address.segment());
-        if segment.is_jumbo() {
+        if self.lane.log.segment(address.segment()).is_jumbo() {
             return;
         }
-        let generation = segment.generation();
-        let fetched = self.fetched.get(address, generation).is_some();
-        if fetched || self.absent(address, generation).is_none() {
-            self.want(address, generation);
+        let id = self.lane.log.record_id(address);
+        if self.fetched.get(id).is_some() || self.absent(id).is_none() {
+            self.want(id);
         }
     }
 
     /// Requests a read of a record of a normal segment, or of the head of a large value.
-    fn want(&self, address: Address, generation: u32) {
-        if self.fetched.want(&self.lane.log, address, generation) {
+    fn want(&self, id: RecordId) {
+        if self.fetched.want(&self.lane.log, id) {
             bump(&self.counters.flash_reads, 1);
         }
     }
 
     /// Requests a read of a record, after which the call is to be repeated.
-    pub(super) fn fetch<T>(&self, address: Address, generation: u32) -> Outcome<T> {
-        let segment = self.lane.log.segment(address.segment());
-        if !segment.is_jumbo() || address.offset() > 0 {
-            self.want(address, generation);
+    pub(super) fn fetch<T>(&self, id: RecordId) -> Outcome<T> {
+        let segment = self.lane.log.segment(id.address.segment());
+        if !segment.is_jumbo() || id.address.offset() > 0 {
+            self.want(id);
             return Outcome::NeedsRead;
         }
         let bytes = pages(jumbo_footprint(segment.filled() as usize)) as u64;
@@ -165,7 +158,7 @@ impl LaneSession {
             bump(&self.counters.flash_reads, 1);
             Charge::wanted(&self.lane.budget, bytes)
         };
-        if self.fetched.want_large(address, generation, charge) {
+        if self.fetched.want_large(id, charge) {
             return Outcome::NeedsRead;
         }
         self.depends.set(0);
@@ -189,9 +182,9 @@ impl LaneSession {
     fn read_missing(&self, key: &Key<'_>) -> Outcome<Infallible> {
         let address = Address::from_bits(self.missing.take());
         self.depends.set(0);
-        let generation = self.lane.log.segment(address.segment()).generation();
-        if !self.fetched.is_unreadable(address, generation) {
-            return self.fetch(address, generation);
+        let id = self.lane.log.record_id(address);
+        if !self.fetched.is_unreadable(id) {
+            return self.fetch(id);
         }
         if self.lane.may_lose_nothing() {
             return Outcome::Refused(Refusal::StoreFailed);

@@ -24,13 +24,12 @@ impl LaneSession {
 
     /// Returns the handle of the record at an address.
     pub(crate) fn handle(&self, address: Address) -> ItemHandle {
-        let generation = self.lane.log.segment(address.segment()).generation();
-        ItemHandle { lane: self.lane.options.position, address, generation }
+        ItemHandle { lane: self.lane.options.position, id: self.lane.log.record_id(address) }
     }
 
     /// Returns true if a read of the record that `handle` names has failed.
     pub(crate) fn is_unreadable(&self, handle: ItemHandle) -> bool {
-        self.fetched.is_unreadable(handle.address, handle.generation)
+        self.fetched.is_unreadable(handle.id)
     }
 
     /// Returns the mover's outcome for an unreadable record: it stays behind like an evicted item,
@@ -89,7 +88,7 @@ impl LaneSession {
     /// Returns true if the index leads to the item. Settles an older slot to find out.
     pub(crate) fn is_item_current(&self, handle: ItemHandle, item: &Item<'_>) -> bool {
         let key = self.key(item.key());
-        self.lane.settle_older_at(handle.address, &key, item.record_size())
+        self.lane.settle_older_at(handle.id.address, &key, item.record_size())
     }
 
     /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. Returns its
@@ -130,7 +129,7 @@ impl LaneSession {
 
     /// Removes an unreadable record from the index. No reader could have read it.
     fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
-        let address = handle.address;
+        let address = handle.id.address;
         // As for readers: the record may be readable after a restart.
         self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
         let log = &self.lane.log;

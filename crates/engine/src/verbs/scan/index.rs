@@ -6,7 +6,7 @@ use crate::Outcome;
 use crate::index::slot::{Slot, TAG_BITS};
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use larder_log::{Address, Log, Record, RecordId};
+use larder_log::{Log, Record, RecordId};
 
 /// The largest number of tags per step: a sixteenth of all. A key's tag never changes, so growth
 /// and displacement between two steps neither hide an item nor show it twice.
@@ -83,7 +83,7 @@ impl LaneSession {
     fn is_much(&self, slots: &[Slot]) -> bool {
         let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
         let (reads, bytes) = absent.fold((0, 0), |(reads, bytes), slot| {
-            let (_, len) = self.lane.log.record_range(self.read_at(slot.address()), None);
+            let (_, len) = self.lane.log.record_range(self.read_from(*slot).address, None);
             (reads + 1, bytes + len)
         });
         slots.len() > ITEMS || reads > READS || bytes > READ_BYTES
@@ -98,8 +98,7 @@ impl LaneSession {
         slots.sort_unstable_by_key(|slot| slot.address().bits());
         let found: Vec<_> = slots.iter().map(|&slot| self.listed(slot)).collect();
         let is_missing = |(&slot, record): (&Slot, &Option<Record<'_>>)| {
-            let RecordId { address, generation } = self.read_from(slot);
-            record.is_none() && !self.fetched.is_unreadable(address, generation)
+            record.is_none() && !self.fetched.is_unreadable(self.read_from(slot))
         };
         if !slots.iter().zip(&found).any(is_missing) {
             return Some(found);
@@ -108,22 +107,16 @@ impl LaneSession {
         for &slot in absent {
             // Records that have arrived are requested again; otherwise they might be dropped before
             // the others arrive.
-            let RecordId { address, generation } = self.read_from(slot);
-            self.fetched.want(&self.lane.log, address, generation);
+            self.fetched.want(&self.lane.log, self.read_from(slot));
         }
         None
     }
 
-    /// Returns the address by which a record is read; for a jumbo, that of its head.
-    fn read_at(&self, address: Address) -> Address {
-        let number = address.segment();
-        let jumbo = self.lane.log.segment(number).is_jumbo();
-        if jumbo { Log::jumbo_head(number) } else { address }
-    }
-
+    /// Returns the identifier by which a record is read; for a jumbo, that of its head.
     fn read_from(&self, slot: Slot) -> RecordId {
-        let generation = self.lane.log.segment(slot.address().segment()).generation();
-        RecordId { address: self.read_at(slot.address()), generation }
+        let number = slot.address().segment();
+        let jumbo = self.lane.log.segment(number).is_jumbo();
+        self.lane.log.record_id(if jumbo { Log::jumbo_head(number) } else { slot.address() })
     }
 
     /// Returns the record that a slot leads to, if it is in memory or was read. The value of a
@@ -134,10 +127,10 @@ impl LaneSession {
         if let Some(record) = unsafe { self.lane.log.record(slot.address()) } {
             return Some(record);
         }
-        let RecordId { address, generation } = self.read_from(slot);
+        let id = self.read_from(slot);
         if segment.is_jumbo() {
-            return self.fetched.get_head(address, generation, segment.jumbo_value());
+            return self.fetched.get_head(id, segment.jumbo_value());
         }
-        self.absent(address, generation)
+        self.absent(id)
     }
 }

@@ -7,7 +7,7 @@ use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::reads::Charge;
 use larder_log::record::Kind;
-use larder_log::{Address, PartialRecords, SegmentNumber, State};
+use larder_log::{Address, PartialRecords, RecordId, SegmentNumber, State};
 
 /// The largest number of batches of records per step.
 const BATCHES: usize = 8;
@@ -85,22 +85,22 @@ impl LaneSession {
         if segment.generation() != generation || reading.next >= segment.filled() as usize {
             return Some(true);
         }
-        let place = |offset| Address::new(reading.number, offset);
-        let read = |offset| self.fetched.run(place(offset), generation);
+        let id = |offset| RecordId { address: Address::new(reading.number, offset), generation };
+        let read = |offset| self.fetched.run(id(offset));
         if read(reading.start).is_none() {
             // The bytes read before were dropped meanwhile.
             reading.start = reading.next;
         }
         let Some(bytes) = read(reading.start) else {
-            let unreadable = self.fetched.is_unreadable(place(reading.start), generation);
+            let unreadable = self.fetched.is_unreadable(id(reading.start));
             if !unreadable {
-                self.fetched.want_run(log, place(reading.start), generation);
+                self.fetched.want_run(log, id(reading.start));
             }
             return unreadable.then_some(true);
         };
         let begun = reading.next;
-        let id = (reading.number, generation);
-        let mut run = log.partial_records(id, bytes, reading.start, begun)?;
+        let of = (reading.number, generation);
+        let mut run = log.partial_records(of, bytes, reading.start, begun)?;
         let mut batch = Vec::with_capacity(BATCH);
         let mut more = true;
         for _ in 0..BATCHES {
