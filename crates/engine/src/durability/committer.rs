@@ -51,11 +51,11 @@ fn run(weak: &Weak<Lane>) {
         let Some(durable) = &lane.durable else { return };
         let failing = durable.is_failing();
         let asked = durable.take_wanted();
-        let due = asked || durable.mode == Durability::Async;
+        let due = asked || durable.mode() == Durability::Async;
         let healthy = if due || failing { lane.commit() } else { true };
-        let wait = match durable.mode {
+        let wait = match durable.mode() {
             _ if !healthy => Some(RETRY),
-            Durability::Async => Some(durable.interval / 4),
+            Durability::Async => Some(durable.interval() / 4),
             Durability::Sync | Durability::None => None,
         };
         let again = healthy && durable.wanted.load(Ordering::Acquire);
@@ -223,7 +223,7 @@ impl Lane {
             store.change_superblock(|_| {});
         }
         let failed = closed.number;
-        if durable.mode != Durability::Sync {
+        if durable.mode() != Durability::Sync {
             self.postpone_fence(failed);
             self.log.retry_commit(&mut committer.log, closed);
             durable.wake();

@@ -18,7 +18,7 @@ impl Durable {
     /// Notes that the calling thread has appended records that should be written early.
     #[inline]
     pub(crate) fn has_appended(&self) {
-        if self.mode == Durability::Async {
+        if self.mode() == Durability::Async {
             // Either this thread sees that the other one rests, or the other one sees the records.
             fence(Ordering::SeqCst);
             if self.early.resting.load(Ordering::Relaxed) {
@@ -39,7 +39,7 @@ impl Durable {
 
 /// Starts the thread. It holds no strong reference to the lane while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
-    let Some(durable) = lane.durable.as_ref().filter(|it| it.mode == Durability::Async) else {
+    let Some(durable) = lane.durable.as_ref().filter(|it| it.mode() == Durability::Async) else {
         return Ok(());
     };
     let weak = Arc::downgrade(lane);
@@ -58,7 +58,7 @@ fn run(weak: &Weak<Lane>) {
             durable.early.resting.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if !lane.write_early().unwrap_or(false) {
-                pause = durable.interval / 4;
+                pause = durable.interval() / 4;
             }
         }
         drop(lane);
@@ -72,7 +72,7 @@ impl Lane {
     /// write to the next commit. The lane's thread does this by itself; only simulations call it
     /// directly.
     pub(crate) fn write_early(&self) -> Option<bool> {
-        let durable = self.durable.as_ref().filter(|it| it.mode == Durability::Async)?;
+        let durable = self.durable.as_ref().filter(|it| it.mode() == Durability::Async)?;
         let mut committer = lock(&self.committer);
         if committer.ended || durable.is_failing() {
             return None;

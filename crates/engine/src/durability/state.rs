@@ -1,6 +1,6 @@
 //! The state of durability that a lane's sessions, committer and early writer share.
 
-use crate::durability::options::{Durability, MonotonicClock};
+use crate::durability::options::Durability;
 use crate::index::slot::Slot;
 use crate::lane::options::LaneStore;
 use crate::lock::lock;
@@ -66,9 +66,6 @@ pub(super) struct Rest {
 pub(crate) struct Durable {
     /// The device, and its options.
     pub(crate) store: LaneStore,
-    pub(crate) mode: Durability,
-    pub(super) interval: Duration,
-    pub(super) clock: MonotonicClock,
     /// True if writes are refused.
     pub(super) failing: AtomicBool,
     pub(super) reason: Mutex<String>,
@@ -88,17 +85,14 @@ pub(crate) struct Durable {
 
 impl fmt::Debug for Durable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Durable").field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("Durable").field("mode", &self.mode()).finish_non_exhaustive()
     }
 }
 
 impl Durable {
     pub(crate) fn new(store: LaneStore) -> Self {
-        let options = &store.common;
         let durable = Durable {
-            mode: options.durability,
-            interval: options.sync_interval,
-            clock: options.clock.clone(),
+            store,
             failing: AtomicBool::new(false),
             reason: Mutex::default(),
             changes: Mutex::default(),
@@ -110,14 +104,24 @@ impl Durable {
             commits: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
             times: Mutex::default(),
-            store,
         };
         durable.synced_until.store(durable.now_us(), Ordering::Relaxed);
         durable
     }
 
+    /// Returns when a write is acknowledged.
+    #[inline]
+    pub(crate) fn mode(&self) -> Durability {
+        self.store.common.durability
+    }
+
+    /// Returns the sync interval of async mode.
+    pub(super) fn interval(&self) -> Duration {
+        self.store.common.sync_interval
+    }
+
     pub(crate) fn now_us(&self) -> u64 {
-        (self.clock.0)().as_micros() as u64
+        (self.store.common.clock.0)().as_micros() as u64
     }
 
     /// Returns how long a busy thread delays the commit that its answers wait for, in microseconds.
@@ -135,7 +139,7 @@ impl Durable {
     /// Returns true if answers must not depend on changes that are not durable.
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
-        self.mode == Durability::Sync
+        self.mode() == Durability::Sync
     }
 
     /// Returns true if writes are refused because commits fail.
@@ -147,9 +151,9 @@ impl Durable {
     /// Returns true if, in async mode, the oldest un-durable byte is as old as the interval. Then
     /// nothing more may be acknowledged before it is durable.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.mode == Durability::Async
+        self.mode() == Durability::Async
             && self.now_us().saturating_sub(self.synced_until.load(Ordering::Relaxed))
-                >= self.interval.as_micros() as u64
+                >= self.interval().as_micros() as u64
     }
 
     /// Returns the age of the oldest byte that may not be durable.

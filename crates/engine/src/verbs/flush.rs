@@ -91,7 +91,7 @@ impl Lane {
     /// Returns the commit that makes the present superblock durable, if clients are promised
     /// durability.
     fn promised(&self, store: &Store) -> Option<u64> {
-        let promises = self.durable.as_ref().is_some_and(|d| d.mode != Durability::None);
+        let promises = self.durable.as_ref().is_some_and(|d| d.mode() != Durability::None);
         promises.then(|| store.commits.open())
     }
 
