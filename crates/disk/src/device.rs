@@ -20,7 +20,7 @@ use std::os::fd::BorrowedFd;
 ///   called is durable.
 /// - Until then a power loss may keep any part of a write, in any order, in pieces of a sector or
 ///   less. The end of the process (`kill -9`) keeps the write but does not make it durable. A
-///   restarted process may read it and still lose it, until one of its own syncs covers it.
+///   restarted process may read it and still lose it, until a sync by that process covers it.
 /// - After a failed write, any part of its range may hold its bytes.
 /// - After a failed sync, every write that it would have covered may be lost, now or later, **even
 ///   if a later sync succeeds**: the operating system drops pages that it could not write. The only

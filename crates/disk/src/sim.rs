@@ -106,7 +106,8 @@ impl SimDevice {
     /// Returns the device as a new machine finds it after a power loss now. Everything that
     /// completed syncs covered is there. Each sector of every other write is kept, lost or torn as
     /// `seed` decides, in any order. The new device has no faults, its counts begin at 0, and all
-    /// its content is durable. This device is unchanged, so many seeds can be tried on one state.
+    /// its content is durable. This device is unchanged: a test can try many
+    /// seeds on one state.
     pub fn crash(&self, seed: u64) -> SimDevice {
         let mut random = Random::new(seed);
         let state = self.state();

@@ -142,7 +142,7 @@ fn large_values_on_their_way_out_are_counted_with_all_their_memory() {
         })
         .count();
     assert!(stored >= 12, "{stored}");
-    // What the session made dead is known from the second turn on. Then it stays awake, so no
+    // The cleaner knows the bytes that the session made dead from its second turn on. Then it stays awake, so no
     // memory comes back.
     cache.engine.clean(&mut cache.cleaner);
     cache.session.tick(NOW);

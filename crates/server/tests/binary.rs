@@ -253,7 +253,7 @@ fn read_with_cas(stream: &mut TcpStream) -> (Reply, [u8; 4], u64) {
     (reply, tail[..4].try_into().unwrap(), cas)
 }
 
-/// Sends the last noop and reads the replies in front of its own.
+/// Sends the last noop and reads the replies that precede the reply to it.
 #[track_caller]
 fn answers(stream: &mut TcpStream) -> Vec<Reply> {
     stream.write_all(&noop()).unwrap();

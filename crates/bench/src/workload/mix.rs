@@ -102,7 +102,7 @@ impl Verb {
         matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::MetaGet)
     }
 
-    /// Returns true for verbs on counters. Counters have keys of their own, see `Keys::counters`.
+    /// Returns true for verbs on counters. Counters have separate keys, see `Keys::counters`.
     #[inline]
     pub(crate) fn counts(self) -> bool {
         matches!(self, Verb::Incr | Verb::Decr | Verb::MetaArithmetic | Verb::SetCounter)

@@ -21,7 +21,7 @@ pub(crate) struct Pins {
     budget: Arc<Budget>,
     /// Pins of values whose segment still has its memory, by the address of that memory.
     in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
-    /// Pins that keep memory of their own.
+    /// Pins that own memory.
     keeping: Mutex<Vec<Arc<Pinned>>>,
     /// Bytes kept by these pins. Each lane has its own share, so no value is given up for a reader
     /// of another lane.

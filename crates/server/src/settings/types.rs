@@ -121,7 +121,7 @@ pub struct Settings {
     pub memory: u64,
     /// The largest item, in bytes.
     pub max_item_size: u64,
-    /// What happens to a write when there is no room.
+    /// The handling of a write when there is no room.
     pub when_full: WhenFull,
     /// The devices that keep items beyond memory and beyond the process.
     pub store: Vec<StorePath>,

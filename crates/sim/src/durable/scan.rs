@@ -68,8 +68,8 @@ impl DurableWorld {
     /// Returns true if a partition is moving between lanes. A scan may be
     /// refused because of such a partition, since it cannot know whether the partition has items.
     fn is_anything_moving(&self) -> bool {
-        // The probability that none of so many keys is in a given one of the 4096 partitions is one
-        // in six million.
+        // The probability that a given one of the 4096 partitions has none of these keys is one in six
+        // million.
         (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 

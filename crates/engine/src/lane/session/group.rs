@@ -26,7 +26,7 @@ const QUIET_US: u64 = 60;
 /// as long as it takes to wake the client and hear from it.
 const POLL_CLIENT_US: u64 = 100;
 
-/// What an idle thread has already tried in this turn to get work.
+/// The steps that an idle thread has taken in this turn to get work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lingered {
     No,

@@ -262,7 +262,7 @@ fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     check(&mut client, b"mg n T100\r\n", refused);
     check(&mut client, b"mg none N100 v\r\n", refused);
     check(&mut client, b"mg none v\r\n", b"EN\r\n");
-    // An error ends the reply and the line, whatever was answered before it.
+    // An error ends the reply and the line, even after earlier answers.
     let long = [b"gat 100 missing", &b" n none"[..].repeat(1000)[..], b"\r\n"].concat();
     check(
         &mut client,
