@@ -52,7 +52,10 @@ pub use address::{Address, MAX_SEGMENT_SIZE, RecordId, SegmentNumber};
 pub use append::{Appended, Appender, Claim, Reservation, Sealed, Stream};
 pub use commit::{BegunMap, Closed, Committer, DeadMap, MapState, Written};
 pub use log::{Config, Log};
-pub use memory::{Appending, Budget, Buffers, Epochs, Mapping, Participant, Pin, Region, prefetch};
+pub use memory::{
+    Appending, Budget, Buffers, CLEANER_RESERVE, Epochs, Mapping, Participant, Pin, Region,
+    prefetch,
+};
 pub use reclaim::{Among, Candidate, Held, UsageTable};
 pub use record::{Fields, Head, Kind, Layout, Record};
 pub use residency::{Copies, Image, Kept, Loaded, PartialRecords, Queue};

@@ -2,13 +2,14 @@
 //! Invariant: an index at its limit leaves room for the frames that a lane needs, so a server can
 //! always start again with the same memory.
 
+use crate::cleaner::READY_FRAMES;
 use crate::error::StoreError;
 use crate::index::Index;
 use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::lane::options::LaneStore;
 use crate::large::LargeValue;
-use larder_log::{Budget, MAX_SEGMENT_SIZE};
+use larder_log::{Budget, CLEANER_RESERVE, MAX_SEGMENT_SIZE};
 
 /// The smallest memory that a lane works with, in bytes.
 pub const MIN_MEMORY: u64 = 8 << 20;
@@ -125,6 +126,12 @@ pub(crate) fn min_memory(with_store: bool, segment_size: usize) -> u64 {
 /// Returns the segment size of a new store for a lane with this memory, in bytes.
 pub(crate) fn segment_size_with_store(memory: u64) -> usize {
     segment_size(memory, FRAMES_WITH_STORE)
+}
+
+/// Returns the bytes that only frames may take in a lane with this memory that has no store and
+/// evicts nothing.
+pub(super) fn bytes_for_frames(memory: u64) -> u64 {
+    ((CLEANER_RESERVE + READY_FRAMES) * segment_size(memory, FRAMES)) as u64
 }
 
 pub(super) fn segment_size(memory: u64, frames: u64) -> usize {

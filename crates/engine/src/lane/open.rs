@@ -4,7 +4,7 @@ use crate::cleaner::ghost::Ghost;
 use crate::durability::Durable;
 use crate::index::Index;
 use crate::lane::Lane;
-use crate::lane::memory::{FRAMES, GROWTH, segment_size};
+use crate::lane::memory::{FRAMES, GROWTH, bytes_for_frames, segment_size};
 use crate::lane::options::{LaneOptions, LaneStore};
 use crate::lane::session::LaneSession;
 use crate::older::OlderSlots;
@@ -45,7 +45,8 @@ impl Lane {
             let budget = Budget::sharing(options.memory, buffers);
             budget.refuse(refuse);
             let keeps_all = options.engine.when_full == WhenFull::Refuse && store.is_none();
-            Arc::new(if keeps_all { budget.keeping_all() } else { budget })
+            let for_frames = bytes_for_frames(options.memory);
+            Arc::new(if keeps_all { budget.keeping_all(for_frames) } else { budget })
         };
         let (mut lane, recovery) = Self::construct(options.clone(), store.clone(), budget())?;
         let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };

@@ -18,8 +18,9 @@ pub struct Budget {
     used: AtomicU64,
     /// The part of `used` that cannot be freed.
     lasting: AtomicU64,
-    /// True if nothing charged can be freed: nothing is evicted, and there is no store.
-    keeps_all: bool,
+    /// Set if nothing charged can be freed, because nothing is evicted and there is no store: the
+    /// bytes that only frames may take.
+    keeps_all: Option<u64>,
     wanted: AtomicU64,
     buffers: Arc<Buffers>,
     /// For simulations: which request is to be refused, and the number of requests so far.
@@ -63,7 +64,7 @@ impl Budget {
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
             lasting: AtomicU64::new(0),
-            keeps_all: false,
+            keeps_all: None,
             wanted: AtomicU64::new(0),
             buffers: Arc::clone(buffers),
             refused: AtomicU64::new(0),
@@ -71,16 +72,18 @@ impl Budget {
         }
     }
 
-    /// Turns this into a budget of which nothing charged can be evicted.
-    pub fn keeping_all(mut self) -> Self {
-        self.keeps_all = true;
+    /// Turns this into a budget of which nothing charged can be evicted. Only frames may take the
+    /// last `for_frames` bytes, so that overwrites, which free as much as they take, always find
+    /// room.
+    pub fn keeping_all(mut self, for_frames: u64) -> Self {
+        self.keeps_all = Some(for_frames);
         self.replace_lasting(self.limit());
         self
     }
 
     /// Sets how many of the charged bytes cannot be freed.
     pub fn set_lasting(&self, bytes: u64) {
-        if !self.keeps_all {
+        if self.keeps_all.is_none() {
             self.replace_lasting(bytes);
         }
     }
@@ -124,7 +127,7 @@ impl Budget {
     pub fn set_limit(&self, bytes: u64) {
         let before = self.limit.swap(bytes, Relaxed);
         self.buffers.limits.fetch_add(bytes.wrapping_sub(before), Relaxed);
-        if self.keeps_all {
+        if self.keeps_all.is_some() {
             self.replace_lasting(bytes);
         }
     }
@@ -162,26 +165,47 @@ impl Budget {
     /// connections may use.
     fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
-            true => self.limit() - Self::most_lasting(self.limit()),
-            false => self.buffers_here(),
+            Some(_) => self.limit() - Self::most_lasting(self.limit()),
+            None => self.buffers_here(),
         }
     }
 
     /// Returns the bytes that can be charged without taking those that a waiter wants.
     pub fn room(&self) -> u64 {
-        let taken = self.used.load(Relaxed) + self.beside_items() + self.wanted();
+        self.room_beside(self.wanted())
+    }
+
+    /// Returns the bytes that a writer's frame may be charged to.
+    pub fn room_for_frames(&self) -> u64 {
+        self.room_beside(self.kept_from_frames())
+    }
+
+    fn room_beside(&self, kept: u64) -> u64 {
+        let taken = self.used.load(Relaxed) + self.beside_items() + kept;
         self.limit().saturating_sub(taken)
     }
 
-    /// Charges `bytes` if they fit without taking those that a waiter wants.
+    /// Returns the bytes that only frames may take.
+    pub fn kept_for_frames(&self) -> u64 {
+        self.keeps_all.unwrap_or(0)
+    }
+
+    /// Returns the bytes that frames must leave to a waiter. Where nothing can be freed the waiter
+    /// leaves some to frames instead.
+    fn kept_from_frames(&self) -> u64 {
+        if self.keeps_all.is_some() { 0 } else { self.wanted() }
+    }
+
+    /// Charges `bytes` of frames if they fit.
     pub fn try_charge(&self, bytes: u64) -> bool {
-        let room = self.limit().saturating_sub(self.wanted.load(Relaxed));
+        let room = self.limit().saturating_sub(self.kept_from_frames());
         self.grants() && self.charge_within(bytes, room)
     }
 
     /// Charges `bytes` for the waiter that wanted them.
     pub fn try_charge_wanted(&self, bytes: u64) -> bool {
-        let charged = self.grants() && self.charge_within(bytes, self.limit());
+        let room = self.limit().saturating_sub(self.kept_for_frames());
+        let charged = self.grants() && self.charge_within(bytes, room);
         if charged {
             self.wanted.store(0, Relaxed);
         }
@@ -291,9 +315,12 @@ impl Budget {
         self.buffers.pinned.load(Relaxed)
     }
 
-    /// Returns the bytes by which the budget exceeds its limit, counting what a waiter wants.
+    /// Returns the bytes by which the budget exceeds its limit, counting what a waiter wants and
+    /// what it must leave to frames.
     pub fn excess(&self) -> u64 {
-        let taken = self.used.load(Relaxed) + self.kept_from_items() + self.wanted();
+        let wanted = self.wanted();
+        let beside = if wanted > 0 { self.kept_for_frames() } else { 0 };
+        let taken = self.used.load(Relaxed) + self.kept_from_items() + wanted + beside;
         taken.saturating_sub(self.limit())
     }
 }
@@ -344,7 +371,7 @@ mod tests {
 
     #[test]
     fn connections_take_nothing_from_items_that_stay() {
-        let budget = Budget::new(8000).keeping_all();
+        let budget = Budget::new(8000).keeping_all(500);
         budget.charge_buffers(700);
         assert_eq!(
             (budget.room(), budget.buffers_limit(), budget.arriving_limit()),
@@ -358,6 +385,17 @@ mod tests {
         assert_eq!((budget.room(), budget.buffers_limit()), (7000, 1000));
         budget.charge_pinned(8000);
         assert!(!budget.try_charge(1), "a large value is pinned");
+    }
+
+    #[test]
+    fn waiters_leave_room_for_frames_where_nothing_is_freed() {
+        let budget = Budget::new(8000).keeping_all(500);
+        assert!(!budget.try_charge_wanted(6501) && budget.try_charge_wanted(6500));
+        budget.want(100);
+        assert_eq!((budget.excess(), budget.room(), budget.room_for_frames()), (100, 400, 500));
+        assert!(budget.try_charge(500) && !budget.try_charge(1));
+        budget.unwant();
+        assert_eq!(budget.excess(), 0);
     }
 
     #[test]

@@ -27,7 +27,7 @@ struct Pool {
 }
 
 /// Frames that only the cleaner may take, so that it always has room to move survivors to.
-pub(crate) const CLEANER_RESERVE: usize = 2;
+pub const CLEANER_RESERVE: usize = 2;
 
 impl Frames {
     pub(crate) fn reserve(bytes: u64, size: usize) -> io::Result<Self> {
@@ -54,7 +54,7 @@ impl Frames {
             return None;
         }
         let mut pool = self.lock();
-        if !for_cleaner && self.in_reach(&pool, budget) <= CLEANER_RESERVE {
+        if !for_cleaner && self.in_reach(&pool, budget.room_for_frames()) <= CLEANER_RESERVE {
             return None;
         }
         let frame = match pool.ready.pop() {
@@ -107,10 +107,10 @@ impl Frames {
     }
 
     /// Returns the number of frames that could be taken without reclaiming: ready ones, and those
-    /// that the budget has room for.
-    fn in_reach(&self, pool: &Pool, budget: &Budget) -> usize {
+    /// that fit into `room` bytes.
+    fn in_reach(&self, pool: &Pool, room: u64) -> usize {
         let untaken = (self.count() - pool.fresh) as usize + pool.absent.len();
-        pool.ready.len() + untaken.min((budget.room() / self.size as u64) as usize)
+        pool.ready.len() + untaken.min((room / self.size as u64) as usize)
     }
 
     /// Puts an unused frame back: it becomes ready for reuse, or is returned to the operating
@@ -132,10 +132,12 @@ impl Frames {
         }
     }
 
-    /// Returns ready frames to the operating system while the budget is exceeded.
+    /// Returns ready frames to the operating system while the budget is exceeded. The cleaner's
+    /// reserve stays ready where the budget does not keep room for it.
     pub(crate) fn shrink(&self, budget: &Budget) {
         let mut pool = self.lock();
-        while budget.excess() > 0 && pool.ready.len() > CLEANER_RESERVE {
+        let least = if budget.kept_for_frames() > 0 { 0 } else { CLEANER_RESERVE };
+        while budget.excess() > 0 && pool.ready.len() > least {
             let Some(frame) = pool.ready.pop() else { break };
             // SAFETY: ready frames are unused, and the lock is held.
             unsafe { self.region.discard(frame as usize * self.size, self.size) };
@@ -146,7 +148,7 @@ impl Frames {
 
     /// Returns the number of frames that writers could take without reclaiming.
     pub(crate) fn available(&self, budget: &Budget) -> usize {
-        self.in_reach(&self.lock(), budget).saturating_sub(CLEANER_RESERVE)
+        self.in_reach(&self.lock(), budget.room()).saturating_sub(CLEANER_RESERVE)
     }
 
     /// Returns the bytes of frames that are in use or ready.

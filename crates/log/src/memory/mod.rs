@@ -11,5 +11,6 @@ pub(crate) mod table;
 
 pub use budget::{Budget, Buffers};
 pub use epoch::{Appending, Epochs, Participant};
+pub use frames::CLEANER_RESERVE;
 pub use mapping::{Mapping, Region};
 pub use pins::Pin;

@@ -69,6 +69,12 @@ struct Watcher {
 impl Watcher {
     fn look_at(&mut self, running: &Running, now: Instant) {
         let (totals, net) = (running.engine.totals(), running.net_totals_ever());
+        if std::mem::replace(&mut self.refused, totals.store_no_memory) != totals.store_no_memory {
+            self.refused_at = Some(now);
+        }
+        let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
+        // Comes before the log lines: a reader of the log finds the health that it names.
+        running.note_refusing(refuses);
         if self.trouble.is_empty() {
             self.trouble = KINDS.iter().map(Trouble::new).collect();
         }
@@ -78,12 +84,7 @@ impl Watcher {
                 warn!(event, count, advice);
             }
         }
-        if std::mem::replace(&mut self.refused, totals.store_no_memory) != totals.store_no_memory {
-            self.refused_at = Some(now);
-        }
         self.look_at_memory(running, now);
-        let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
-        running.note_refusing(refuses);
         if running.settings().has_store() {
             self.look_at_store(running);
         }
