@@ -245,8 +245,6 @@ counters! {
     malformed,
     /// Connections closed because an item vanished while it was being sent.
     values_cut,
-    /// Values refused because connection buffers could not grow.
-    buffers_refused,
 }
 
 /// A counter with one writer.

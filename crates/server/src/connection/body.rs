@@ -241,7 +241,6 @@ impl Worker {
                     body.header = header;
                     return Step::Stop(Flow::Park);
                 }
-                self.counters.buffers_refused.bump();
                 connection.state = State::Swallow(body.missing());
                 connection.withhold_output(&mut x, start, repair, false);
                 return Step::Next;

@@ -70,8 +70,6 @@ pub struct Counters {
     pub yields: Counter,
     /// Turns of the loop.
     pub turns: Counter,
-    /// Times that another thread woke the loop.
-    pub wakeups: Counter,
     /// Bytes in connections' buffers now: unconsumed input and unsent output.
     pub buffer_bytes: Counter,
 }

@@ -492,7 +492,6 @@ impl<S: Service> Epoll<S> {
     }
 
     fn alarmed(&mut self) {
-        self.core.counters.wakeups.add(1);
         self.core.shared.desks[self.core.index].alarm.clear();
         self.core.note_relief_wanted();
         for socket in self.core.shared.take_over(self.core.index) {

@@ -62,7 +62,6 @@ impl<S: Service> Uring<S> {
     }
 
     pub(super) fn alarmed(&mut self) -> io::Result<()> {
-        self.core.counters.wakeups.add(1);
         self.core.shared.desks[self.core.index].alarm.clear();
         self.core.note_relief_wanted();
         for socket in self.core.shared.take_over(self.core.index) {
