@@ -70,7 +70,6 @@ impl Dialect for Binary {
     }
 
     fn refuse(x: &mut Execution<'_, '_>, refusal: &Option<Refusal>) {
-        x.counters.malformed.bump();
         if let Some(refusal) = refusal {
             x.output.extend(&refusal.header());
             x.output.extend(refusal.text().as_bytes());

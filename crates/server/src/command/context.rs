@@ -241,8 +241,6 @@ macro_rules! counters {
 counters! {
     /// Meta commands (`cmd_meta`).
     meta_commands,
-    /// Requests refused as malformed.
-    malformed,
     /// Connections closed because an item vanished while it was being sent.
     values_cut,
 }

@@ -25,10 +25,7 @@ pub(super) fn execute(
     }
     let flags = match Flags::parse(command) {
         Ok(flags) => flags,
-        Err(refusal) => {
-            x.counters.malformed.bump();
-            return Ok(x.say(refusal));
-        }
+        Err(refusal) => return Ok(x.say(refusal)),
     };
     let mut decoded = DECODED;
     let Some(key) = key_of(x, command, keys, &mut decoded) else {
@@ -347,7 +344,6 @@ pub(super) fn refuse_value(
     value_len: usize,
 ) -> Result<Option<&'static str>, Unready> {
     if let Err(refusal) = Flags::parse(command) {
-        x.counters.malformed.bump();
         return Ok(Some(refusal));
     }
     let mut decoded = DECODED;

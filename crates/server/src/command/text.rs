@@ -61,7 +61,6 @@ impl Dialect for Text {
     }
 
     fn refuse(x: &mut Execution<'_, '_>, refusal: &&'static str) {
-        x.counters.malformed.bump();
         x.output.extend(refusal.as_bytes());
     }
 
@@ -101,7 +100,6 @@ impl Dialect for Text {
     }
 
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Request<'_>) {
-        x.counters.malformed.bump();
         if !Self::properties(request).noreply {
             x.output.extend(reply::BAD_CHUNK.as_bytes());
         }
