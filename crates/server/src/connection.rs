@@ -148,7 +148,7 @@ impl Worker {
                 Sent::All => connection.value = None,
                 Sent::Part | Sent::Wait => return Step::Stop(Flow::Drain),
                 Sent::Gone => {
-                    self.counters.values_cut.bump();
+                    self.counters.values_cut.add(1);
                     return Step::Stop(Flow::Close);
                 }
             }

@@ -343,7 +343,7 @@ impl Server {
             return;
         }
         self.running.draining.store(true, Relaxed);
-        let connections = self.running.net_totals_ever().current;
+        let connections = self.running.net_totals_ever().loops.current_connections;
         debug!(event = "draining", connections, grace_ms = grace.as_millis() as u64);
         let now = self.running.stopper.state().now;
         self.running.net.shut_down(if now { Duration::ZERO } else { grace });

@@ -112,7 +112,7 @@ fn answer(
         workers: running.workers.load(Relaxed),
         threads: running.settings().threads,
         draining: running.draining.load(Relaxed),
-        connections: running.net_totals().current,
+        connections: running.net_totals().loops.current_connections,
         memory_used: engine.memory_used,
         memory_limit: engine.memory_limit,
         bad_places: engine.bad_places,

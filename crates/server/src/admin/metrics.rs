@@ -103,7 +103,7 @@ fn command_metrics(running: &Running, totals: &larder_engine::Totals, page: &mut
         let labels = format!("{{command=\"{command}\",status=\"{status}\"}}");
         page.sample("commands_total", &labels, count);
     }
-    let meta = running.net_totals_ever().meta();
+    let meta = running.net_totals_ever().commands.meta_commands;
     page.one("meta_commands_total", "counter", "Meta commands, whatever they did.", meta);
     page.one("get_expired_total", "counter", "Reads that met an expired item.", totals.get_expired);
 }
@@ -222,7 +222,7 @@ fn escaped(text: &str) -> String {
 
 fn connection_metrics(running: &Running, page: &mut Page) {
     let net = running.net_totals_ever();
-    page.one("current_connections", "gauge", "Connections now.", net.current);
+    page.one("current_connections", "gauge", "Connections now.", net.loops.current_connections);
     page.one(
         "max_connections",
         "gauge",
@@ -230,27 +230,31 @@ fn connection_metrics(running: &Running, page: &mut Page) {
         running.settings().max_connections,
     );
     let counters = [
-        ("connections_total", "Connections ever taken.", net.total),
-        ("connections_rejected_total", "Connections turned away: too many.", net.rejected),
-        ("connections_idle_closed_total", "Connections closed as idle.", net.idle_closed),
+        ("connections_total", "Connections ever taken.", net.loops.total_connections),
+        (
+            "connections_rejected_total",
+            "Connections turned away: too many.",
+            net.loops.rejected_connections,
+        ),
+        ("connections_idle_closed_total", "Connections closed as idle.", net.loops.idle_closed),
         (
             "connections_no_memory_total",
             "Connections closed for want of buffers.",
-            net.refused_buffers,
+            net.loops.refused_buffers,
         ),
         (
             "connections_value_cut_total",
             "Connections closed because a value went while it was being sent.",
-            net.values_cut(),
+            net.commands.values_cut,
         ),
-        ("connections_yielded_total", "Turns given to other connections.", net.yields),
-        ("accept_errors_total", "Failed accepts.", net.accept_errors),
+        ("connections_yielded_total", "Turns given to other connections.", net.loops.yields),
+        ("accept_errors_total", "Failed accepts.", net.loops.accept_errors),
         ("http_connections_total", "Connections of the data port that spoke HTTP.", net.http),
-        ("read_bytes_total", "Bytes received.", net.bytes_read),
-        ("written_bytes_total", "Bytes sent.", net.bytes_written),
-        ("reads_total", "Completed reads of sockets.", net.reads),
-        ("writes_total", "Completed writes to sockets.", net.writes),
-        ("output_stalls_total", "Waits for a client to read.", net.stalls),
+        ("read_bytes_total", "Bytes received.", net.loops.bytes_read),
+        ("written_bytes_total", "Bytes sent.", net.loops.bytes_written),
+        ("reads_total", "Completed reads of sockets.", net.loops.reads),
+        ("writes_total", "Completed writes to sockets.", net.loops.writes),
+        ("output_stalls_total", "Waits for a client to read.", net.loops.output_stalls),
     ];
     for (name, help, value) in counters {
         page.one(name, "counter", help, value);

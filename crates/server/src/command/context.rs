@@ -2,6 +2,7 @@
 
 use super::PrefixStats;
 use crate::connection::arrivals::Arrivals;
+use crate::net::{Counter, counters};
 use larder_engine::{Engine, OpenError, ScanCursor, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -207,11 +208,9 @@ impl ServerContext {
     }
 
     /// Returns the sum of all workers' counters.
-    pub fn counters(&self) -> CounterTotals {
-        let mut totals = CounterTotals::default();
-        for counters in self.lock().iter() {
-            counters.add_to(&mut totals);
-        }
+    pub(crate) fn counters(&self) -> CommandTotals {
+        let mut totals = CommandTotals::default();
+        self.lock().iter().for_each(|counters| totals.add(counters));
         totals
     }
 
@@ -220,41 +219,12 @@ impl ServerContext {
     }
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The counters of one worker. Only its thread writes them.
-        #[derive(Debug, Default)]
-        pub(crate) struct CommandCounters { $(pub(crate) $name: CommandCounter,)* }
-
-        /// The sum of all workers' counters since the start.
-        #[derive(Clone, Copy, Debug, Default)]
-        pub struct CounterTotals { $($(#[$doc])* pub $name: u64,)* }
-
-        impl CommandCounters {
-            fn add_to(&self, totals: &mut CounterTotals) {
-                $(totals.$name += self.$name.0.load(Relaxed);)*
-            }
-        }
-    };
-}
-
-counters! {
+counters! { pub(crate) CommandCounters, CommandTotals {
     /// Meta commands (`cmd_meta`).
     meta_commands,
     /// Connections closed because an item vanished while it was being sent.
     values_cut,
-}
-
-/// A counter with one writer.
-#[derive(Debug, Default)]
-pub(crate) struct CommandCounter(AtomicU64);
-
-impl CommandCounter {
-    #[inline]
-    pub(crate) fn bump(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
-    }
-}
+} }
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ pub(super) fn execute(
     keys: &[Key<'_>],
     value: Option<Value<'_>>,
 ) -> Result<Executed, Unready> {
-    x.counters.meta_commands.bump();
+    x.counters.meta_commands.add(1);
     if command.verb == Verb::Debug {
         return debug(x, command);
     }

@@ -17,8 +17,8 @@ mod refusal;
 mod stats;
 pub(crate) mod text;
 
-pub(crate) use context::CommandCounters;
-pub use context::{CounterTotals, Hooks, ServerContext, Switches};
+pub(crate) use context::{CommandCounters, CommandTotals};
+pub use context::{Hooks, ServerContext, Switches};
 pub(crate) use dialect::{Dialect, NotKept};
 pub(crate) use dump::Dump;
 pub(crate) use execution::{

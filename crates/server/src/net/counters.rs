@@ -17,7 +17,7 @@ impl Counter {
     /// Adds `n`. Only the writing thread may call this, because the load and the store are separate
     /// steps.
     #[inline]
-    pub(super) fn add(&self, n: u64) {
+    pub(crate) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
@@ -37,39 +37,63 @@ impl Counter {
     }
 }
 
-/// Counts of one worker since it started.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections that are open now.
-    pub current_connections: Counter,
-    /// Connections accepted since the start.
-    pub total_connections: Counter,
-    /// Connections rejected because there were too many connections.
-    pub rejected_connections: Counter,
-    /// Connections closed after the idle timeout.
-    pub idle_closed: Counter,
-    /// Connections closed because all connections together kept too much memory.
-    pub refused_buffers: Counter,
-    /// Connections closed because they left more input unconsumed than a connection may keep.
-    pub input_overflows: Counter,
-    /// `accept` calls that failed for lack of descriptors or memory.
-    pub accept_errors: Counter,
-    /// Bytes received from clients.
-    pub bytes_read: Counter,
-    /// Bytes sent to clients.
-    pub bytes_written: Counter,
-    /// Completed reads (system calls with epoll, completions with io_uring).
-    pub reads: Counter,
-    /// Completed writes, counted like `reads`.
-    pub writes: Counter,
-    /// Calls of the service's `process`.
-    pub processed: Counter,
-    /// Times that a connection had to wait because its client did not read replies.
-    pub output_stalls: Counter,
-    /// Times that a connection had to continue in a later turn, so that others could run.
-    pub yields: Counter,
-    /// Turns of the loop.
-    pub turns: Counter,
-    /// Bytes in connections' buffers now: unconsumed input and unsent output.
-    pub buffer_bytes: Counter,
+/// Declares the counters of one worker, and their sums over all workers.
+macro_rules! counters {
+    ($scope:vis $counters:ident, $totals:ident { $($(#[$doc:meta])* $name:ident,)* }) => {
+        /// Counts of one worker since it started. Only its thread writes them.
+        #[derive(Debug, Default)]
+        $scope struct $counters { $($(#[$doc])* $scope $name: Counter,)* }
+
+        /// The sums of all workers' counts.
+        #[derive(Clone, Copy, Debug, Default)]
+        $scope struct $totals { $($(#[$doc])* $scope $name: u64,)* }
+
+        impl $totals {
+            /// Adds the counts of one worker.
+            pub(crate) fn add(&mut self, counters: &$counters) {
+                $(self.$name += counters.$name.get();)*
+            }
+
+            /// Returns the counts since `earlier`.
+            pub(crate) fn since(&self, earlier: &$totals) -> $totals {
+                $totals { $($name: self.$name.wrapping_sub(earlier.$name),)* }
+            }
+        }
+    };
 }
+pub(crate) use counters;
+
+counters! { pub Counters, LoopTotals {
+    /// Connections that are open now.
+    current_connections,
+    /// Connections accepted since the start.
+    total_connections,
+    /// Connections rejected because there were too many connections.
+    rejected_connections,
+    /// Connections closed after the idle timeout.
+    idle_closed,
+    /// Connections closed because all connections together kept too much memory.
+    refused_buffers,
+    /// Connections closed because they left more input unconsumed than a connection may keep.
+    input_overflows,
+    /// `accept` calls that failed for lack of descriptors or memory.
+    accept_errors,
+    /// Bytes received from clients.
+    bytes_read,
+    /// Bytes sent to clients.
+    bytes_written,
+    /// Completed reads (system calls with epoll, completions with io_uring).
+    reads,
+    /// Completed writes, counted like `reads`.
+    writes,
+    /// Calls of the service's `process`.
+    processed,
+    /// Times that a connection had to wait because its client did not read replies.
+    output_stalls,
+    /// Times that a connection had to continue in a later turn, so that others could run.
+    yields,
+    /// Turns of the loop.
+    turns,
+    /// Bytes in connections' buffers now: unconsumed input and unsent output.
+    buffer_bytes,
+} }

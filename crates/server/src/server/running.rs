@@ -145,7 +145,7 @@ impl Running {
     pub(crate) fn net_totals_ever(&self) -> NetTotals {
         let mut totals = NetTotals::default();
         for counters in self.net.counters() {
-            totals.add(counters);
+            totals.loops.add(counters);
         }
         totals.http = self.registry.http();
         totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();

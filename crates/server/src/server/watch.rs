@@ -161,19 +161,19 @@ const KINDS: &[TroubleKind] = &[
     TroubleKind {
         event: "connections_rejected",
         advice: "raise --max-connections, or have clients share connections",
-        count: |_, net| net.rejected,
+        count: |_, net| net.loops.rejected_connections,
     },
     TroubleKind {
         event: "accepts_failed",
         advice: "the process has no descriptor or memory left for a connection: raise the limit of open \
                  files (ulimit -n, LimitNOFILE=) or lower --max-connections",
-        count: |_, net| net.accept_errors,
+        count: |_, net| net.loops.accept_errors,
     },
     TroubleKind {
         event: "buffers_refused",
         advice: "connections were closed for want of memory for their buffers: raise --memory, or have \
                  clients read their replies",
-        count: |_, net| net.refused_buffers,
+        count: |_, net| net.loops.refused_buffers,
     },
     TroubleKind {
         event: "http_on_data_port",

@@ -38,17 +38,17 @@ fn process_rows(running: &Running, row: &mut Row<'_>) {
 
 fn connection_rows(running: &Running, net: &NetTotals, row: &mut Row<'_>) {
     put(row, "max_connections", running.settings().max_connections);
-    put(row, "curr_connections", net.current);
-    put(row, "total_connections", net.total);
-    put(row, "rejected_connections", net.rejected);
-    put(row, "connection_structures", net.current);
+    put(row, "curr_connections", net.loops.current_connections);
+    put(row, "total_connections", net.loops.total_connections);
+    put(row, "rejected_connections", net.loops.rejected_connections);
+    put(row, "connection_structures", net.loops.current_connections);
     put(row, "response_obj_oom", 0);
     put(row, "response_obj_count", 0);
     put(row, "response_obj_bytes", 0);
     put(row, "read_buf_count", 0);
-    put(row, "read_buf_bytes", net.buffer_bytes);
+    put(row, "read_buf_bytes", net.loops.buffer_bytes);
     put(row, "read_buf_bytes_free", 0);
-    put(row, "read_buf_oom", net.refused_buffers);
+    put(row, "read_buf_oom", net.loops.refused_buffers);
     put(row, "reserved_fds", 0);
 }
 
@@ -57,7 +57,7 @@ fn command_rows(totals: &larder_engine::Totals, net: &NetTotals, row: &mut Row<'
     put(row, "cmd_set", totals.cmd_set);
     put(row, "cmd_flush", totals.cmd_flush);
     put(row, "cmd_touch", totals.cmd_touch);
-    put(row, "cmd_meta", net.meta());
+    put(row, "cmd_meta", net.commands.meta_commands);
     put(row, "get_hits", totals.get_hits);
     put(row, "get_misses", totals.get_misses);
     put(row, "get_expired", totals.get_expired);
@@ -86,16 +86,16 @@ fn transport_rows(
     row: &mut Row<'_>,
 ) {
     if running.settings().idle_timeout.is_some() {
-        put(row, "idle_kicks", net.idle_closed);
+        put(row, "idle_kicks", net.loops.idle_closed);
     }
-    put(row, "bytes_read", net.bytes_read);
-    put(row, "bytes_written", net.bytes_written);
+    put(row, "bytes_read", net.loops.bytes_read);
+    put(row, "bytes_written", net.loops.bytes_written);
     put(row, "limit_maxbytes", engine.memory_limit);
     put(row, "accepting_conns", u8::from(!running.draining.load(Relaxed)));
     put(row, "listen_disabled_num", 0);
     put(row, "time_in_listen_disabled_us", 0);
     put(row, "threads", running.settings().threads);
-    put(row, "conn_yields", net.yields);
+    put(row, "conn_yields", net.loops.yields);
     put(row, "hash_power_level", engine.index_slots.max(1).ilog2());
     put(row, "hash_bytes", engine.index_bytes);
     put(row, "hash_is_expanding", 0);
@@ -240,11 +240,11 @@ fn larder_rows(
     put(row, "larder_segment_size", engine.segment_size);
     put(row, "larder_jumbo_segments", engine.jumbos);
     put(row, "larder_moved_items", engine.totals.moved_items);
-    put(row, "larder_reads", net.reads);
-    put(row, "larder_writes", net.writes);
-    put(row, "larder_loop_turns", net.turns);
-    put(row, "larder_output_stalls", net.stalls);
-    put(row, "larder_values_cut", net.values_cut());
-    put(row, "larder_accept_errors", net.accept_errors);
-    put(row, "larder_idle_closed", net.idle_closed);
+    put(row, "larder_reads", net.loops.reads);
+    put(row, "larder_writes", net.loops.writes);
+    put(row, "larder_loop_turns", net.loops.turns);
+    put(row, "larder_output_stalls", net.loops.output_stalls);
+    put(row, "larder_values_cut", net.commands.values_cut);
+    put(row, "larder_accept_errors", net.loops.accept_errors);
+    put(row, "larder_idle_closed", net.loops.idle_closed);
 }

@@ -65,7 +65,7 @@ fn store_one(server: &Server) {
     client.read_exact(&mut reply).unwrap();
     assert_eq!(reply, expected);
     // A worker counts bytes only after it has sent them.
-    while server.running.net_totals_ever().bytes_written < expected.len() as u64 {
+    while server.running.net_totals_ever().loops.bytes_written < expected.len() as u64 {
         std::thread::yield_now();
     }
 }
