@@ -7,27 +7,52 @@ use super::super::setting::Kind::{List, Switch, Value};
 use super::super::setting::{Setting, setting};
 use super::super::values::{self, set_udp};
 
-/// `set` and `show` of a tuning flag, which is accepted with a note.
-macro_rules! tuning {
-    ($why:literal) => {
-        (
-            |s, text| {
-                if text != "false" {
-                    s.notes.push($why.to_owned());
-                }
-                Ok(())
-            },
-            |_| String::new(),
+/// A flag that tunes nothing here. It is accepted, with a note that says why.
+macro_rules! ignored {
+    ($key:literal, $short:literal, $kind:expr, $why:literal) => {
+        setting(
+            $key,
+            Some($short),
+            $kind,
+            Tuning,
+            concat!("Ignored: ", $why),
+            (
+                |s, text| {
+                    if text != "false" {
+                        let note =
+                            concat!("-", $short, " has no meaning here, ", $why, ": ignored");
+                        s.notes.push(note.to_owned());
+                    }
+                    Ok(())
+                },
+                |_| String::new(),
+            ),
         )
     };
 }
 
-/// `set` and `show` of a flag that is refused.
+/// A flag that is refused.
 macro_rules! refused {
-    ($why:literal) => {
-        (|_, text| if text == "false" { Ok(()) } else { Err($why.to_owned()) }, |_| String::new())
+    ($key:literal, $short:literal, $kind:expr, $why:expr) => {
+        setting(
+            $key,
+            Some($short),
+            $kind,
+            Refused,
+            "",
+            (
+                |_, text| if text == "false" { Ok(()) } else { Err($why.to_owned()) },
+                |_| String::new(),
+            ),
+        )
     };
 }
+
+const NO_LOGIN: &str = "there is no authentication: listen on a trusted network or a Unix socket";
+const NO_TLS: &str =
+    "there is no TLS on the data port: put a TLS proxy in front, or leave this out";
+const NO_MEMORY_FILE: &str =
+    "memory is not kept in a file: give --store PATH, which keeps items through restarts";
 
 pub(super) static SETTINGS: &[Setting] = &[
     setting(
@@ -46,14 +71,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "0: there is no UDP",
         (set_udp, |_| "0".to_owned()),
     ),
-    setting(
-        "max-reqs-per-event",
-        Some('R'),
-        Value("N"),
-        Tuning,
-        "Ignored: connections take turns by bytes",
-        tuning!("-R has no meaning here, connections take turns by bytes: ignored"),
-    ),
+    ignored!("max-reqs-per-event", 'R', Value("N"), "connections take turns by bytes"),
     setting(
         "listen-backlog",
         Some('b'),
@@ -68,30 +86,9 @@ pub(super) static SETTINGS: &[Setting] = &[
             |s| s.listen_backlog.to_string(),
         ),
     ),
-    setting(
-        "slab-growth-factor",
-        Some('f'),
-        Value("FACTOR"),
-        Tuning,
-        "Ignored: there are no slabs",
-        tuning!("-f has no meaning here, there are no slabs: ignored"),
-    ),
-    setting(
-        "slab-min-size",
-        Some('n'),
-        Value("BYTES"),
-        Tuning,
-        "Ignored: there are no slabs",
-        tuning!("-n has no meaning here, there are no slabs: ignored"),
-    ),
-    setting(
-        "enable-largepages",
-        Some('L'),
-        Switch,
-        Tuning,
-        "Ignored: large pages follow the kernel's settings",
-        tuning!("-L has no meaning here, large pages follow the kernel's settings: ignored"),
-    ),
+    ignored!("slab-growth-factor", 'f', Value("FACTOR"), "there are no slabs"),
+    ignored!("slab-min-size", 'n', Value("BYTES"), "there are no slabs"),
+    ignored!("enable-largepages", 'L', Switch, "large pages follow the kernel's settings"),
     setting(
         "disable-cas",
         Some('C'),
@@ -110,47 +107,10 @@ pub(super) static SETTINGS: &[Setting] = &[
             |s| if s.disable_cas { "true".to_owned() } else { String::new() },
         ),
     ),
-    setting(
-        "napi-ids",
-        Some('N'),
-        Value("N"),
-        Tuning,
-        "Ignored: connections go to the least loaded worker",
-        tuning!("-N has no meaning here, connections go to the least loaded worker: ignored"),
-    )
-    .or("napi_ids"),
-    setting(
-        "enable-sasl",
-        Some('S'),
-        Switch,
-        Refused,
-        "",
-        refused!("there is no authentication: listen on a trusted network or a Unix socket"),
-    ),
-    setting(
-        "auth-file",
-        Some('Y'),
-        Value("FILE"),
-        Refused,
-        "",
-        refused!("there is no authentication: listen on a trusted network or a Unix socket"),
-    ),
-    setting(
-        "enable-ssl",
-        Some('Z'),
-        Switch,
-        Refused,
-        "",
-        refused!("there is no TLS on the data port: put a TLS proxy in front, or leave this out"),
-    ),
-    setting(
-        "memory-file",
-        Some('e'),
-        Value("FILE"),
-        Refused,
-        "",
-        refused!(
-            "memory is not kept in a file: give --store PATH, which keeps items through restarts"
-        ),
-    ),
+    ignored!("napi-ids", 'N', Value("N"), "connections go to the least loaded worker")
+        .or("napi_ids"),
+    refused!("enable-sasl", 'S', Switch, NO_LOGIN),
+    refused!("auth-file", 'Y', Value("FILE"), NO_LOGIN),
+    refused!("enable-ssl", 'Z', Switch, NO_TLS),
+    refused!("memory-file", 'e', Value("FILE"), NO_MEMORY_FILE),
 ];
