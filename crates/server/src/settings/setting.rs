@@ -102,18 +102,25 @@ impl Setting {
     }
 }
 
-/// `set` and `show` of a boolean field.
+/// The setting of a boolean field.
 macro_rules! switch {
-    ($field:ident) => {
-        switch!($field, true)
+    ($key:literal, $short:expr, $group:expr, $help:literal, $field:ident) => {
+        switch!($key, $short, $group, $help, $field, true)
     };
-    ($field:ident, $on:literal) => {
-        (
-            |s, text| {
-                s.$field = parse_switch(text)? == $on;
-                Ok(())
-            },
-            |s| show_switch(s.$field == $on),
+    ($key:literal, $short:expr, $group:expr, $help:literal, $field:ident, $on:literal) => {
+        setting(
+            $key,
+            $short,
+            Switch,
+            $group,
+            $help,
+            (
+                |s, text| {
+                    s.$field = parse_switch(text)? == $on;
+                    Ok(())
+                },
+                |s| show_switch(s.$field == $on),
+            ),
         )
     };
 }

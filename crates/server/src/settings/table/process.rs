@@ -10,39 +10,25 @@ use super::super::values::{
 };
 
 pub(super) static SETTINGS: &[Setting] = &[
-    setting(
-        "disable-flush-all",
-        Some('F'),
-        Switch,
-        Commands,
-        "Refuse flush_all",
-        switch!(flush_all, false),
-    ),
-    setting(
+    switch!("disable-flush-all", Some('F'), Commands, "Refuse flush_all", flush_all, false),
+    switch!(
         "disable-dumping",
         Some('X'),
-        Switch,
         Commands,
         "Refuse commands that list keys",
-        switch!(dumping, false),
+        dumping,
+        false
     ),
-    setting(
+    switch!(
         "disable-control",
         None,
-        Switch,
         Commands,
         "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain",
-        switch!(control, false),
+        control,
+        false
     ),
-    setting("disable-watch", Some('W'), Switch, Commands, "Refuse watch", switch!(watch, false)),
-    setting(
-        "enable-shutdown",
-        Some('A'),
-        Switch,
-        Commands,
-        "Allow the shutdown command",
-        switch!(shutdown_command),
-    ),
+    switch!("disable-watch", Some('W'), Commands, "Refuse watch", watch, false),
+    switch!("enable-shutdown", Some('A'), Commands, "Allow the shutdown command", shutdown_command),
     setting(
         "prefix-delimiter",
         Some('D'),
@@ -69,7 +55,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         ),
     )
     .brief("Worker threads"),
-    setting("daemon", Some('d'), Switch, Process, "Run in the background", switch!(daemon))
+    switch!("daemon", Some('d'), Process, "Run in the background", daemon)
         .brief("Run in the background"),
     setting(
         "user",
@@ -95,14 +81,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         field!(pidfile, path, |s| show_path(s.pidfile.as_ref())),
     )
     .brief("File for the process number"),
-    setting(
-        "enable-coredumps",
-        Some('r'),
-        Switch,
-        Process,
-        "Raise the limit of core files",
-        switch!(core_dumps),
-    ),
+    switch!("enable-coredumps", Some('r'), Process, "Raise the limit of core files", core_dumps),
     setting(
         "drain-timeout",
         None,

@@ -58,14 +58,7 @@ pub(super) static SETTINGS: &[Setting] = &[
             |s| show_switch(s.when_full == WhenFull::Refuse),
         ),
     ),
-    setting(
-        "lock-memory",
-        Some('k'),
-        Switch,
-        Memory,
-        "Keep all memory out of swap",
-        switch!(lock_memory),
-    ),
+    switch!("lock-memory", Some('k'), Memory, "Keep all memory out of swap", lock_memory),
     setting(
         "store",
         None,
@@ -106,13 +99,12 @@ pub(super) static SETTINGS: &[Setting] = &[
         "With --durability async: how long an acknowledged write may not be durable yet",
         (set_sync_interval, |s| show_duration(s.sync_interval)),
     ),
-    setting(
+    switch!(
         "accept-damage",
         None,
-        Switch,
         Store,
-        "Start although the store is damaged, without what is lost; with --when-full refuse a \
-         damaged store is an error otherwise",
-        switch!(accept_damage),
+        "Start although the store is damaged, without what is lost; with --when-full refuse a damaged \
+         store is an error otherwise",
+        accept_damage
     ),
 ];
