@@ -12,6 +12,7 @@ use crate::command::{Dialect, Executed};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
+use std::sync::Arc;
 
 /// A request of at most this many bytes, with its value, waits in the input.
 const HELD_MAX: usize = 16 << 10;
@@ -33,7 +34,7 @@ pub(super) struct Announced {
 /// A value that is being received.
 #[derive(Debug)]
 pub(super) struct Body {
-    header: Box<[u8]>,
+    header: Arc<[u8]>,
     /// Its place in the queue of arriving values; `None` before its first byte.
     arrival: Option<Arrival>,
     announced: Announced,
@@ -214,8 +215,8 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Step {
         let State::Body(body) = &mut connection.state else { return Step::Next };
-        // Taken out, because the keys borrow from it while the rest of the body changes.
-        let header = std::mem::take(&mut body.header);
+        // The keys borrow from it while the rest of the body changes.
+        let header = Arc::clone(&body.header);
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let parsed = D::parse(&header, &mut keys);
         let keys = keys.into_inner();
@@ -231,14 +232,10 @@ impl Worker {
             Received::All => {}
             Received::Part | Received::Wait => {
                 let wait = matches!(received, Received::Wait);
-                drop(keys);
-                body.header = header;
                 return Step::Stop(if wait { Flow::Park } else { Flow::Read });
             }
             Received::NoMemory => {
                 if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
-                    drop(keys);
-                    body.header = header;
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Swallow(body.missing());
@@ -258,25 +255,11 @@ impl Worker {
             Some(arrival) => arrival.with(&mut execute),
             None => Ok(execute(&mut Memory::None)),
         };
-        match executed {
-            Ok(Executed::Again) => {
-                drop(keys);
-                body.header = header;
-                Step::Stop(Flow::Park)
-            }
-            Ok(Executed::Close) => Step::Stop(Flow::Close),
-            Err(_) => {
-                // It lost its place just as its last bytes arrived.
-                if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
-                    drop(keys);
-                    body.header = header;
-                    return Step::Stop(Flow::Park);
-                }
-                connection.state = State::Ready;
-                connection.withhold_output(&mut x, start, repair, false);
-                Step::Next
-            }
-            Ok(_) => {
+        // It may have lost its place just as its last bytes arrived.
+        match executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys)) {
+            Executed::Again => Step::Stop(Flow::Park),
+            Executed::Close => Step::Stop(Flow::Close),
+            _ => {
                 connection.state = State::Ready;
                 connection.withhold_output(&mut x, start, repair, false);
                 Step::Next
