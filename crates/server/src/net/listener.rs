@@ -159,21 +159,18 @@ impl Listener {
     /// # Errors
     /// Returns a [`BindError`] that names the reason.
     pub fn reserve(endpoint: &Endpoint) -> Result<Listener, BindError> {
-        match endpoint {
+        let bound = match endpoint {
             Endpoint::Tcp(address) => Self::bind_tcp(*address),
             Endpoint::Unix { path, mode } => {
                 remove_stale(path, endpoint)?;
                 Self::bind_unix(path, *mode)
             }
-        }
-        .map(|inner| Listener { inner: Arc::new(inner) })
-        .map_err(|error| match error {
-            BindFailure::Bind(error) => error,
-            BindFailure::Io(error) => BindError::new(endpoint, error),
-        })
+        };
+        let inner = bound.map_err(|error| BindError::new(endpoint, error))?;
+        Ok(Listener { inner: Arc::new(inner) })
     }
 
-    fn bind_tcp(address: SocketAddr) -> Result<Inner, BindFailure> {
+    fn bind_tcp(address: SocketAddr) -> io::Result<Inner> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             // The settings may also list the IPv4 address with this port.
@@ -195,7 +192,7 @@ impl Listener {
         })
     }
 
-    fn bind_unix(path: &Path, mode: u32) -> Result<Inner, BindFailure> {
+    fn bind_unix(path: &Path, mode: u32) -> io::Result<Inner> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SockAddr::unix(path)?)?;
@@ -297,23 +294,6 @@ impl Drop for Inner {
             // replaces it.
             let _ = std::fs::remove_file(path);
         }
-    }
-}
-
-enum BindFailure {
-    Bind(BindError),
-    Io(io::Error),
-}
-
-impl From<io::Error> for BindFailure {
-    fn from(error: io::Error) -> Self {
-        BindFailure::Io(error)
-    }
-}
-
-impl From<BindError> for BindFailure {
-    fn from(error: BindError) -> Self {
-        BindFailure::Bind(error)
     }
 }
 
