@@ -208,7 +208,7 @@ pub enum Deleted {
 }
 
 /// An increment or decrement of a decimal number.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Arith {
     /// Subtract and stop at 0 instead of adding modulo 2^64.
     pub decrement: bool,
@@ -227,7 +227,7 @@ pub struct Arith {
 impl Arith {
     /// Returns an increment by `delta` without conditions.
     pub fn add(delta: u64) -> Arith {
-        Arith { decrement: false, delta, compare: None, cas: None, expiry: None, create: None }
+        Arith { delta, ..Arith::default() }
     }
 }
 

@@ -344,9 +344,8 @@ fn arithmetic(
         decrement: request.decrement,
         delta: request.delta,
         compare: request.compare,
-        cas: None,
-        expiry: None,
         create,
+        ..Arith::default()
     };
     let status = match x.settle(x.session.arith(key, &arith))? {
         Counted::Value { .. } if request.quiet => return Ok(Executed::Done),

@@ -303,14 +303,7 @@ fn arithmetic(
     request: &Arithmetic,
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
-    let arith = Arith {
-        decrement: request.decrement,
-        delta: request.delta,
-        compare: None,
-        cas: None,
-        expiry: None,
-        create: None,
-    };
+    let arith = Arith { decrement: request.decrement, ..Arith::add(request.delta) };
     let line = match x.settle(x.session.arith(key, &arith))? {
         Counted::Value { value, .. } if !request.noreply => {
             let room = x.output.room(reply::NUMBER_LEN_MAX + 2);
