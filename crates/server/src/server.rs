@@ -160,7 +160,7 @@ impl Server {
             lanes: lanes_in_memory(&settings),
             store,
         };
-        let subject = admin.as_ref().map(Admin::subject);
+        let subject = admin.as_ref().map(|admin| &*admin.subject);
         let mut teller =
             options.store.is_some().then(|| store::Teller::new(subject, host.starting));
         let mut progress = |progress| teller.iter_mut().for_each(|teller| teller.hear(progress));
@@ -225,7 +225,7 @@ impl Server {
         let watch = watch::Watch::start(Arc::clone(&server.running));
         server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
-            admin.subject().serves(Arc::clone(&server.running));
+            admin.subject.serves(Arc::clone(&server.running));
         }
         Ok(server)
     }
@@ -297,7 +297,7 @@ impl Server {
 
     /// Returns the address of the admin page, if there is one.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(Admin::address)
+        self.admin.as_ref().map(|admin| admin.address)
     }
 
     /// Returns the engine.

@@ -29,8 +29,10 @@ pub(crate) use subject::Subject;
 /// A running admin page, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Admin {
-    address: SocketAddr,
-    subject: Arc<Subject>,
+    /// The address, with the port that the kernel chose for port 0.
+    pub(crate) address: SocketAddr,
+    /// The server that this page reports on.
+    pub(crate) subject: Arc<Subject>,
     /// Dropping the sender ends the thread.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -68,16 +70,6 @@ impl Admin {
             .name("admin".to_owned())
             .spawn(move || runtime.block_on(serve))?;
         Ok(Admin { address, subject, running: Some((end, thread)) })
-    }
-
-    /// Returns the server that this page reports on.
-    pub(crate) fn subject(&self) -> &Subject {
-        &self.subject
-    }
-
-    /// Returns the address, with the port that the kernel chose for port 0.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
     }
 }
 
