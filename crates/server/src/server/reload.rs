@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::prepare::{reachable_connections, too_few_files};
 use super::running::Running;
-use crate::settings::Settings;
+use crate::settings::{Settings, log_level_name};
 
 /// The keys of settings that a running server can change.
 const RELOADED: [&str; 11] = [
@@ -97,7 +97,11 @@ impl Reloader {
         running.set_verbosity(new.verbosity);
         let now = running.log_level();
         if before != now {
-            reloaded.changed.push(change("log level", before.name(), now.name()));
+            reloaded.changed.push(change(
+                "log level",
+                &log_level_name(before),
+                &log_level_name(now),
+            ));
         }
         reloaded
     }

@@ -22,7 +22,7 @@ pub use load::{Environment, SHORT_HELP, check_refused, command, from_matches, me
 pub use paths::{LanePaths, StorePath, parse_store_size};
 pub(crate) use store::durability_name;
 pub use types::{Flavor, LogFormat, LogLevel, Port, Protocol, Settings};
-pub(crate) use values::when_full_name;
+pub(crate) use values::{log_level_name, when_full_name};
 
 use larder_engine::{Durability, MIN_MEMORY};
 

@@ -63,17 +63,6 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// Returns its name in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            LogLevel::Error => "error",
-            LogLevel::Warn => "warn",
-            LogLevel::Info => "info",
-            LogLevel::Debug => "debug",
-            LogLevel::Trace => "trace",
-        }
-    }
-
     /// Returns this level raised by `verbosity` times `-v`.
     pub fn raised(self, verbosity: u32) -> LogLevel {
         match verbosity {

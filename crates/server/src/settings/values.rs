@@ -38,6 +38,11 @@ pub(super) fn name_of<T: Copy + PartialEq>(value: T, known: &[(&str, T)]) -> Str
     known.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name).to_owned()
 }
 
+/// Returns the name of a log level in the settings.
+pub(crate) fn log_level_name(level: LogLevel) -> String {
+    name_of(level, LOG_LEVELS)
+}
+
 /// Returns its name in the settings.
 pub(crate) fn when_full_name(when_full: WhenFull) -> String {
     name_of(when_full, WHEN_FULL)
