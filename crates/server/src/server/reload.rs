@@ -129,6 +129,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::command::Switches;
     use crate::server::{Host, Server};
     use crate::settings::{ListenAddress, LogLevel};
 
@@ -170,7 +171,8 @@ mod tests {
         assert_eq!(reloaded.changed, ["max-connections 1 -> 20"]);
         assert_eq!(served(&server), Some("OK\r\n".to_owned()));
 
-        let new = Settings { flush_all: false, ..asked(20) };
+        let switches = Switches { flush: false, ..Switches::default() };
+        let new = Settings { switches, ..asked(20) };
         assert_eq!(reloader.reload(&new).changed, ["disable-flush-all false -> true"]);
         assert_eq!(served(&server), Some("CLIENT_ERROR flush_all not allowed\r\n".to_owned()));
 

@@ -105,7 +105,7 @@ impl Running {
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.net.set_limits(settings.max_connections, settings.idle_timeout);
         if let Some(context) = self.context() {
-            context.set_switches(settings.switches());
+            context.set_switches(settings.switches);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }

@@ -3,6 +3,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::*;
+use crate::command::Switches;
 use crate::settings::{ListenAddress, Port, Protocol, StorePath};
 
 /// Returns settings with any port of the loopback address and no admin page.
@@ -60,7 +61,8 @@ fn two_servers_in_one_process_share_nothing() {
 
 #[test]
 fn wait_returns_the_first_reason_to_stop() {
-    let server = Server::start(Settings { shutdown_command: true, ..settings() }).unwrap();
+    let switches = Switches { shutdown: true, ..Switches::default() };
+    let server = Server::start(Settings { switches, ..settings() }).unwrap();
     let mut client = connect(&server);
     client.write_all(b"shutdown graceful\r\n").unwrap();
     assert_eq!(server.wait(), "the shutdown command");

@@ -104,10 +104,10 @@ impl Setting {
 
 /// The setting of a boolean field.
 macro_rules! switch {
-    ($key:literal, $short:expr, $group:expr, $help:literal, $field:ident) => {
-        switch!($key, $short, $group, $help, $field, true)
+    ($key:literal, $short:expr, $group:expr, $help:literal, $($field:ident).+) => {
+        switch!($key, $short, $group, $help, $($field).+, true)
     };
-    ($key:literal, $short:expr, $group:expr, $help:literal, $field:ident, $on:literal) => {
+    ($key:literal, $short:expr, $group:expr, $help:literal, $($field:ident).+, $on:literal) => {
         setting(
             $key,
             $short,
@@ -116,10 +116,10 @@ macro_rules! switch {
             $help,
             (
                 |s, text| {
-                    s.$field = parse_switch(text)? == $on;
+                    s.$($field).+ = parse_switch(text)? == $on;
                     Ok(())
                 },
-                |s| show_switch(s.$field == $on),
+                |s| show_switch(s.$($field).+ == $on),
             ),
         )
     };

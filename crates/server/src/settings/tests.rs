@@ -321,7 +321,7 @@ fn memcached_long_flags_are_understood() {
     assert_eq!(settings.max_connections, 100);
     assert_eq!(settings.socket, Some("/s".into()));
     assert_eq!(settings.socket_mode, 0o770);
-    assert!(settings.shutdown_command && !settings.flush_all && !settings.dumping);
+    assert!(settings.switches.shutdown && !settings.switches.flush && !settings.switches.dump);
     assert_eq!(settings.when_full, WhenFull::Refuse);
 }
 

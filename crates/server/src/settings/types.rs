@@ -133,17 +133,10 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// The kernel interface of the event loops.
     pub io: BackendChoice,
-    /// `flush_all` is allowed.
-    pub flush_all: bool,
-    /// Commands that list keys are allowed: `stats cachedump`, `lru_crawler metadump`.
-    pub dumping: bool,
-    /// Commands that change memory and devices are allowed: `cache_memlimit`, `store grow`,
-    /// `store drain`.
-    pub control: bool,
     /// `watch` is allowed.
     pub watch: bool,
-    /// The `shutdown` command is allowed.
-    pub shutdown_command: bool,
+    /// The commands that are allowed.
+    pub switches: Switches,
     /// `stats detail` counts from the start.
     pub detail: bool,
     /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
@@ -210,11 +203,8 @@ impl Default for Settings {
             max_connections: 1024,
             idle_timeout: None,
             io: BackendChoice::Auto,
-            flush_all: true,
-            dumping: true,
-            control: true,
+            switches: Switches::default(),
             watch: true,
-            shutdown_command: false,
             detail: false,
             prefix_delimiter: ':',
             verbosity: 0,
@@ -285,16 +275,6 @@ impl Settings {
     pub fn show_store(&self) -> String {
         let stores: Vec<_> = self.store.iter().map(ToString::to_string).collect();
         stores.join(",")
-    }
-
-    /// Returns which commands are allowed.
-    pub(crate) fn switches(&self) -> Switches {
-        Switches {
-            flush: self.flush_all,
-            dump: self.dumping,
-            shutdown: self.shutdown_command,
-            control: self.control,
-        }
     }
 
     /// Returns the addresses of the data port, including the default. Empty if TCP is off.

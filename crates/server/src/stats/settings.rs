@@ -47,7 +47,7 @@ fn network_rows(running: &Running, row: &mut Row<'_>) {
         None => put(row, "domain_socket", "NULL"),
     }
     row("umask", format_args!("{:o}", settings.socket_mode));
-    put(row, "shutdown_command", yes(settings.shutdown_command));
+    put(row, "shutdown_command", yes(settings.switches.shutdown));
     put(row, "growth_factor", "1.25");
     put(row, "chunk_size", 48);
     put(row, "num_threads", settings.threads);
@@ -81,8 +81,8 @@ fn mechanism_rows(running: &Running, row: &mut Row<'_>) {
     put(row, "lru_crawler_sleep", 0);
     put(row, "lru_crawler_tocrawl", 0);
     put(row, "tail_repair_time", 0);
-    put(row, "flush_enabled", yes(settings.flush_all));
-    put(row, "dump_enabled", yes(settings.dumping));
+    put(row, "flush_enabled", yes(settings.switches.flush));
+    put(row, "dump_enabled", yes(settings.switches.dump));
     put(row, "hash_algorithm", "xxh3");
     put(row, "lru_maintainer_thread", "no");
     put(row, "lru_segmented", "no");

@@ -10,13 +10,13 @@ use super::super::values::{
 };
 
 pub(super) static SETTINGS: &[Setting] = &[
-    switch!("disable-flush-all", Some('F'), Commands, "Refuse flush_all", flush_all, false),
+    switch!("disable-flush-all", Some('F'), Commands, "Refuse flush_all", switches.flush, false),
     switch!(
         "disable-dumping",
         Some('X'),
         Commands,
         "Refuse commands that list keys",
-        dumping,
+        switches.dump,
         false
     ),
     switch!(
@@ -24,11 +24,17 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Commands,
         "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain",
-        control,
+        switches.control,
         false
     ),
     switch!("disable-watch", Some('W'), Commands, "Refuse watch", watch, false),
-    switch!("enable-shutdown", Some('A'), Commands, "Allow the shutdown command", shutdown_command),
+    switch!(
+        "enable-shutdown",
+        Some('A'),
+        Commands,
+        "Allow the shutdown command",
+        switches.shutdown
+    ),
     setting(
         "prefix-delimiter",
         Some('D'),
