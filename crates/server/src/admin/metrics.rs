@@ -20,6 +20,16 @@ impl Page {
         self.sample(name, "", value);
     }
 
+    /// Writes gauges with one sample each.
+    fn gauges(&mut self, gauges: &[(&str, &str, u64)]) {
+        gauges.iter().for_each(|(name, help, value)| self.one(name, "gauge", help, value));
+    }
+
+    /// Writes counters with one sample each.
+    fn counters(&mut self, counters: &[(&str, &str, u64)]) {
+        counters.iter().for_each(|(name, help, value)| self.one(name, "counter", help, value));
+    }
+
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail, here and below.
         let _ = write!(self.0, "# HELP larder_{name} {help}\n# TYPE larder_{name} {kind}\n");
@@ -110,7 +120,7 @@ fn command_metrics(running: &Running, totals: &larder_engine::Totals, page: &mut
 
 fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
     let totals = &engine.totals;
-    let gauges = [
+    page.gauges(&[
         ("current_items", "Items now.", engine.items),
         ("current_bytes", "Bytes of live records.", engine.item_bytes),
         ("flash_bytes", "Of these, what is on the device only.", engine.flash_item_bytes),
@@ -127,11 +137,8 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
         ("buffer_bytes", "Bytes of connection buffers.", engine.buffer_bytes),
         ("segments", "Segments that hold items.", engine.segments),
         ("jumbo_segments", "Segments of one large item.", engine.jumbos),
-    ];
-    for (name, help, value) in gauges {
-        page.one(name, "gauge", help, value);
-    }
-    let counters = [
+    ]);
+    page.counters(&[
         ("items_total", "Items ever stored.", totals.total_items),
         ("items_evicted_total", "Live items that made room.", totals.evictions),
         ("items_evicted_unfetched_total", "Of these, never read.", totals.evicted_unfetched),
@@ -140,10 +147,7 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
         ("items_moved_total", "Items moved by the cleaner.", totals.moved_items),
         ("items_too_large_total", "Writes refused for their size.", totals.store_too_large),
         ("items_no_memory_total", "Writes refused for want of memory.", totals.store_no_memory),
-    ];
-    for (name, help, value) in counters {
-        page.one(name, "counter", help, value);
-    }
+    ]);
 }
 
 fn store_metrics(running: &Running, engine: &Stats, lanes: &[Stats], page: &mut Page) {
@@ -153,14 +157,11 @@ fn store_metrics(running: &Running, engine: &Stats, lanes: &[Stats], page: &mut 
     page.sample("store_info", &labels, u8::from(settings.has_store()));
     let healthy = running.store_failure().is_none();
     page.one("store_healthy", "gauge", "Whether the store takes writes.", u8::from(healthy));
-    let gauges = [
+    page.gauges(&[
         ("unsynced_bytes", "Acknowledged bytes that are not durable yet.", engine.unsynced_bytes),
         ("bad_places", "Places for segments that cannot be read as a whole.", engine.bad_places),
         ("recovered_items", "Items found at the start.", engine.recovered_items),
-    ];
-    for (name, help, value) in gauges {
-        page.one(name, "gauge", help, value);
-    }
+    ]);
     let seconds = |ms: u64| ms as f64 / 1e3;
     page.one(
         "unsynced_age_seconds",
@@ -170,7 +171,7 @@ fn store_metrics(running: &Running, engine: &Stats, lanes: &[Stats], page: &mut 
     );
     page.one("recovery_seconds", "gauge", "How long recovery took.", seconds(engine.recovery_ms));
     page.one("commits_total", "counter", "Commits to the store.", engine.commits);
-    let counters = [
+    page.counters(&[
         ("record_bytes_total", "Bytes of records that clients wrote.", engine.totals.written_bytes),
         ("device_written_bytes_total", "Bytes written to devices.", engine.device_written_bytes),
         ("map_written_bytes_total", "Bytes of dead maps written.", engine.map_written_bytes),
@@ -180,10 +181,7 @@ fn store_metrics(running: &Running, engine: &Stats, lanes: &[Stats], page: &mut 
             "Bytes read to look at whole segments.",
             engine.segment_read_bytes,
         ),
-    ];
-    for (name, help, value) in counters {
-        page.one(name, "counter", help, value);
-    }
+    ]);
     lane_metrics(running, lanes, page);
     page.head("commit_seconds", "summary", "How long the latest commits took.");
     for (quantile, us) in [("0.5", engine.commit_us_p50), ("0.99", engine.commit_us_p99)] {
@@ -229,7 +227,7 @@ fn connection_metrics(running: &Running, page: &mut Page) {
         "Connections that are allowed.",
         running.settings().max_connections,
     );
-    let counters = [
+    page.counters(&[
         ("connections_total", "Connections ever taken.", net.loops.total_connections),
         (
             "connections_rejected_total",
@@ -255,8 +253,5 @@ fn connection_metrics(running: &Running, page: &mut Page) {
         ("reads_total", "Completed reads of sockets.", net.loops.reads),
         ("writes_total", "Completed writes to sockets.", net.loops.writes),
         ("output_stalls_total", "Waits for a client to read.", net.loops.output_stalls),
-    ];
-    for (name, help, value) in counters {
-        page.one(name, "counter", help, value);
-    }
+    ]);
 }
