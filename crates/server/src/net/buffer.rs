@@ -55,6 +55,9 @@ impl<'a> InputBuffer<'a> {
     }
 }
 
+/// Output memory that grew beyond this many bytes for a reply is freed after that reply.
+const REPLIES_KEPT: usize = 256 << 10;
+
 /// Memory for replies. It is reused by later calls, and grows when a reply needs more.
 #[derive(Debug, Default)]
 pub struct OutputMemory {
@@ -68,6 +71,20 @@ impl OutputMemory {
     /// Allocates `capacity` bytes. The memory grows only when replies exceed them.
     pub fn with_capacity(capacity: usize) -> Self {
         OutputMemory { memory: vec![0; capacity], filled: 0 }
+    }
+
+    /// Returns the memory of an event loop for replies of up to `limit` bytes.
+    pub(super) fn of_loop(limit: usize) -> Self {
+        OutputMemory::with_capacity(limit + (16 << 10))
+    }
+
+    /// Empties the memory of an event loop. Frees what grew for a large reply.
+    #[inline]
+    pub(super) fn recycle(&mut self, limit: usize) {
+        self.clear();
+        if self.memory.len() > REPLIES_KEPT.max(2 * limit) {
+            *self = OutputMemory::of_loop(limit);
+        }
     }
 
     /// Returns a writer with a soft limit of `limit` bytes.
@@ -85,11 +102,6 @@ impl OutputMemory {
     #[inline]
     pub fn clear(&mut self) {
         self.filled = 0;
-    }
-
-    /// Returns the number of allocated bytes.
-    pub fn capacity(&self) -> usize {
-        self.memory.len()
     }
 
     #[cold]
@@ -233,6 +245,6 @@ mod tests {
         assert!(output.is_full());
         memory.clear();
         assert!(memory.bytes().is_empty());
-        assert!(memory.capacity() >= 26);
+        assert!(memory.memory.len() >= 26);
     }
 }

@@ -23,8 +23,6 @@ const EVENTS: usize = 256;
 const AHEAD: usize = READ_SIZE + 192;
 /// The largest number of connections accepted per listener and turn.
 const ACCEPTS: usize = 64;
-/// Output memory that grew beyond this many bytes for a reply is freed after that reply.
-const REPLIES_KEPT: usize = 256 << 10;
 
 const ALARM: u64 = u64::MAX;
 /// The tokens of listeners begin here. Tokens of connections are smaller.
@@ -77,7 +75,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
     }
     // SAFETY: as above, `poll` is open and has no other owner.
     let poll = unsafe { OwnedFd::from_raw_fd(poll) };
-    let replies = OutputMemory::with_capacity(shared.options.output_limit + (16 << 10));
+    let replies = OutputMemory::of_loop(shared.options.output_limit);
     let mut epoll = Epoll {
         core: Core::new(shared, index, service),
         poll,
@@ -323,24 +321,16 @@ impl<S: Service> Epoll<S> {
             self.core.sent(sent);
             if sent < bytes.len() {
                 self.core.hold_output(key, &bytes[sent..]);
-                self.clear_replies();
+                self.replies.recycle(self.core.shared.options.output_limit);
                 return self.wait_for_output(key, true);
             }
-            self.clear_replies();
+            self.replies.recycle(self.core.shared.options.output_limit);
         }
         match connection_flow(&mut self.core, key) {
             Some((Flow::Close, _)) => self.finish(key),
             Some((Flow::Drain, _) | (Flow::Read | Flow::Hold, true)) => self.core.queue(key),
             Some((Flow::Read | Flow::Hold, false)) => self.settle(key),
             Some((Flow::Park, _)) | None => {}
-        }
-    }
-
-    fn clear_replies(&mut self) {
-        self.replies.clear();
-        if self.replies.capacity() > REPLIES_KEPT.max(2 * self.core.shared.options.output_limit) {
-            let capacity = self.core.shared.options.output_limit + (16 << 10);
-            self.replies = OutputMemory::with_capacity(capacity);
         }
     }
 

@@ -45,8 +45,6 @@ const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
 /// The limit that replaces `PAUSE_ABOVE` for a parked connection, and for every connection while
 /// all of them together hold much.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
-/// Output memory that grew beyond this many bytes for a reply is freed after that reply.
-const REPLIES_KEPT: usize = 256 << 10;
 /// The longest time for which the loop waits, at its end, for the kernel to complete the last
 /// operations.
 const REAP: Duration = Duration::from_secs(1);
@@ -118,7 +116,7 @@ struct Uring<S: Service> {
 pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> io::Result<()> {
     let ring = Ring::new()?;
     let buffers = BufferRing::new(ring.raw(), BUFFERS, BUFFER_SIZE)?;
-    let replies = OutputMemory::with_capacity(shared.options.output_limit + (16 << 10));
+    let replies = OutputMemory::of_loop(shared.options.output_limit);
     let mut uring = Uring {
         ring,
         buffers,
@@ -341,19 +339,11 @@ impl<S: Service> Uring<S> {
         self.core.sent(sent);
         if sent < bytes.len() {
             self.core.hold_output(key, &bytes[sent..]);
-            self.clear_replies();
+            self.replies.recycle(self.core.shared.options.output_limit);
             return self.wait_for_output(key);
         }
-        self.clear_replies();
+        self.replies.recycle(self.core.shared.options.output_limit);
         self.proceed(key)
-    }
-
-    fn clear_replies(&mut self) {
-        self.replies.clear();
-        if self.replies.capacity() > REPLIES_KEPT.max(2 * self.core.shared.options.output_limit) {
-            let capacity = self.core.shared.options.output_limit + (16 << 10);
-            self.replies = OutputMemory::with_capacity(capacity);
-        }
     }
 
     #[inline]
