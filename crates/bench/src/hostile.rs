@@ -67,34 +67,38 @@ impl Kind {
 
     /// Returns the name in tables and options.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::Announce => "announce",
-            Kind::HalfSets => "half-sets",
-            Kind::HalfLines => "half-lines",
-            Kind::Deaf => "deaf",
-            Kind::Trickle => "trickle",
-            Kind::LargeValues => "large-values",
-            Kind::Fill => "fill",
-            Kind::Flush => "flush",
-            Kind::Stats => "stats",
-            Kind::Dumps => "dumps",
-        }
+        self.conduct().0
     }
 
-    /// Returns the number of connections in this kind of crowd.
-    pub fn connections(self) -> usize {
+    /// Returns the name, the number of connections, and what each of them does.
+    fn conduct(self) -> (&'static str, usize, Act) {
         match self {
-            Kind::HalfSets => 200,
-            Kind::HalfLines => 1000,
-            Kind::Announce | Kind::Deaf => 100,
-            Kind::Trickle => 50,
-            Kind::LargeValues => 16,
-            Kind::Dumps => 12,
-            Kind::Fill | Kind::Stats => 4,
-            Kind::Flush => 2,
+            Kind::Announce => ("announce", 100, Act::Begin(|n| set_header("announce", n, LARGE))),
+            Kind::HalfSets => ("half-sets", 200, Act::Provoke(half_set)),
+            Kind::HalfLines => ("half-lines", 1000, Act::Begin(half_line)),
+            Kind::Deaf => ("deaf", 100, Act::Begin(|_| gets(40))),
+            Kind::Trickle => ("trickle", 50, Act::Provoke(trickle)),
+            Kind::LargeValues => ("large-values", 16, Act::Behave(large_values)),
+            Kind::Fill => ("fill", 4, Act::Behave(fill)),
+            Kind::Flush => ("flush", 2, Act::Behave(flush)),
+            Kind::Stats => ("stats", 4, Act::Behave(stats)),
+            Kind::Dumps => ("dumps", 12, Act::Begin(|_| "lru_crawler metadump all\r\n".into())),
         }
     }
 }
+
+/// What a connection of a crowd does.
+enum Act {
+    /// Sends this first, and afterwards only holds the connection open. The server may close it at
+    /// any time.
+    Begin(fn(usize) -> String),
+    /// Runs until the crowd ends. The server may close the connection.
+    Provoke(Run),
+    /// Runs until the crowd ends. The server has no reason to close the connection.
+    Behave(Run),
+}
+
+type Run = fn(&TcpStream, usize, &AtomicBool, &Seen) -> io::Result<()>;
 
 /// Counts that the clients of a crowd share.
 #[derive(Debug, Default)]
@@ -150,29 +154,31 @@ impl Crowd {
             threads: Vec::new(),
             idle: Vec::new(),
         };
-        for number in 0..kind.connections() {
+        let (_, connections, act) = kind.conduct();
+        for number in 0..connections {
             let stream = connect(address).map_err(failed)?;
             let (stop, seen) = (Arc::clone(&crowd.stop), Arc::clone(&crowd.seen));
-            match active(kind) {
-                None => {
-                    begin(kind, &stream, number);
+            let (run, behaves) = match act {
+                Act::Begin(bytes) => {
+                    let _ = (&stream).write_all(bytes(number).as_bytes());
                     crowd.idle.push(stream);
+                    continue;
                 }
-                Some(act) => {
-                    let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
-                        let ended = act(&stream, number, &stop, &seen);
-                        // The server must serve clients that behave until the crowd ends.
-                        if let Err(why) = ended
-                            && !stop.load(Relaxed)
-                            && behaves(kind)
-                        {
-                            seen.cut.fetch_add(1, Relaxed);
-                            let _ = seen.why.set(why);
-                        }
-                    });
-                    crowd.threads.push(thread.map_err(failed)?);
+                Act::Provoke(run) => (run, false),
+                Act::Behave(run) => (run, true),
+            };
+            let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+                let ended = run(&stream, number, &stop, &seen);
+                // The server must serve clients that behave until the crowd ends.
+                if let Err(why) = ended
+                    && !stop.load(Relaxed)
+                    && behaves
+                {
+                    seen.cut.fetch_add(1, Relaxed);
+                    let _ = seen.why.set(why);
                 }
-            }
+            });
+            crowd.threads.push(thread.map_err(failed)?);
         }
         Ok(crowd)
     }
@@ -226,45 +232,17 @@ fn store_large(address: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends the first bytes for a client that afterwards only holds its connection open. The server
-/// may close it at any time.
-fn begin(kind: Kind, mut stream: &TcpStream, number: usize) {
-    let part = |bytes: usize| vec![b'p'; bytes];
-    let header = |bytes: usize| format!("set {}:{number} 0 0 {bytes}\r\n", kind.name());
-    let sent = match kind {
-        Kind::Announce => stream.write_all(header(LARGE).as_bytes()),
-        Kind::HalfLines => {
-            let bytes = [header(16_000).into_bytes(), part(15_999)].concat();
-            stream.write_all(&bytes)
-        }
-        Kind::Deaf => stream.write_all(gets(40).as_bytes()),
-        Kind::Dumps => stream.write_all(b"lru_crawler metadump all\r\n"),
-        _ => Ok(()),
-    };
-    let _ = sent;
+fn set_header(name: &str, number: usize, bytes: usize) -> String {
+    format!("set {name}:{number} 0 0 {bytes}\r\n")
+}
+
+/// Returns a set without its last byte.
+fn half_line(number: usize) -> String {
+    set_header("half-lines", number, 16_000) + &"p".repeat(15_999)
 }
 
 fn gets(count: usize) -> String {
     (0..count).map(|n| format!("get large:{}\r\n", n % LARGE_KEYS)).collect()
-}
-
-type Act = fn(&TcpStream, usize, &AtomicBool, &Seen) -> io::Result<()>;
-
-fn active(kind: Kind) -> Option<Act> {
-    match kind {
-        Kind::HalfSets => Some(half_set),
-        Kind::Trickle => Some(trickle),
-        Kind::LargeValues => Some(large_values),
-        Kind::Fill => Some(fill),
-        Kind::Flush => Some(flush),
-        Kind::Stats => Some(stats),
-        _ => None,
-    }
-}
-
-/// Returns true if the server has no reason to close connections of this kind of crowd.
-fn behaves(kind: Kind) -> bool {
-    !matches!(kind, Kind::Trickle | Kind::HalfSets)
 }
 
 /// Sends the first half of a set, as far as the server takes it, and then nothing.
