@@ -2,7 +2,6 @@
 //! processor; the load comes from another processor. Each round starts every contender anew, in the
 //! order A B C A B C, so other programs on the machine and warm caches affect all contenders alike.
 
-use crate::{complain, say};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::machine::Machine;
 use crate::process::Probe;
 use crate::responder::Responder;
 use crate::workload::{Lengths, Mix, Shape, Verb};
-use crate::{Error, Result};
+use crate::{Error, Result, complain, say};
 
 /// The contenders, the rounds and the processors.
 #[derive(Clone, Debug, Args)]

@@ -2,7 +2,6 @@
 //! servers, contention for one item makes every added connection slower. A lost update would show
 //! as a number that the server returned twice.
 
-use crate::say;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::output::{print_table, write_json};
 use crate::generator::{Load, ServerUse};
 use crate::process::Probe;
 use crate::workload::{Mix, Shape, Verb};
-use crate::{Error, Result};
+use crate::{Error, Result, say};
 
 /// The connections, and the time for each number of them.
 #[derive(Clone, Debug, Args)]

@@ -3,7 +3,6 @@
 //! memory that the kernel counts. So a peer's limit is adjusted until its resident memory equals
 //! Larder's.
 
-use crate::{complain, say};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -14,7 +13,7 @@ use super::replay::Options;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
 use crate::replay::Outcome;
-use crate::{Error, Result};
+use crate::{Error, Result, complain, say};
 
 /// The servers, the traces and the memory.
 #[derive(Clone, Debug, Args)]

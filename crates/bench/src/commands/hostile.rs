@@ -17,15 +17,13 @@ use serde::Serialize;
 
 use super::load::store_all;
 use super::output::{print_table, write_json};
-use crate::complain;
 use crate::generator::{Load, Pacing};
 use crate::hostile::{Crowd, Kind, Outcome};
 use crate::launch::{Allowance, Program};
 use crate::machine::{pin_thread, take_lowest_priority};
 use crate::process::Probe;
-use crate::say;
 use crate::workload::{Lengths, Mix, Shape, Verb};
-use crate::{Error, Result};
+use crate::{Error, Result, complain, say};
 
 /// The servers to measure, and for how long.
 #[derive(Clone, Debug, Args)]

@@ -1,7 +1,5 @@
 //! `larder bench load`: loads any memcached-compatible server.
 
-use crate::complain;
-use crate::interrupt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use super::output::{print_summary, write_json};
 use crate::generator::{Load, Pacing, Summary};
 use crate::process::Probe;
 use crate::workload::{Distribution, Lengths, Mix, Shape, Verb};
-use crate::{Error, Result};
+use crate::{Error, Result, complain, interrupt};
 
 /// The load and the server.
 #[derive(Clone, Debug, Args)]

@@ -1,6 +1,5 @@
 //! `larder bench memory`: resident bytes per item.
 
-use crate::{complain, say};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,11 +8,11 @@ use serde::Serialize;
 
 use super::load::fill;
 use super::output::{megabytes, print_table, write_json};
-use crate::Result;
 use crate::generator::Load;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
 use crate::workload::{Lengths, Shape};
+use crate::{Result, complain, say};
 
 /// The servers, the number of items and the memory limits.
 #[derive(Clone, Debug, Args)]

@@ -1,6 +1,5 @@
 //! `larder bench replay`: replays a trace against a server.
 
-use crate::say;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use crate::process::Probe;
 use crate::replay::{Outcome, Replay};
 use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
-use crate::{Error, Result};
+use crate::{Error, Result, say};
 
 /// The trace and the server.
 #[derive(Clone, Debug, Args)]

@@ -10,7 +10,6 @@ mod stamps;
 mod summary;
 mod worker;
 
-use crate::complain;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
@@ -27,7 +26,7 @@ pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};
 
 use crate::process::{Probe, Sample};
 use crate::workload::{Shape, Workload};
-use crate::{Error, Result};
+use crate::{Error, Result, complain};
 use connection::Connection;
 use record::Tally;
 use worker::{Report, Worker};

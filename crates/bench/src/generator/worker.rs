@@ -16,9 +16,8 @@ use super::poll::{Interest, Poll, Ready, exact_timers, thread_cpu};
 use super::record::{Faults, Tally};
 use super::{Load, Shared, stamps};
 use crate::interrupt::is_interrupted;
-use crate::machine;
 use crate::workload::{Source, Workload};
-use crate::{Error, Result};
+use crate::{Error, Result, machine};
 
 /// The largest number of bytes per read.
 const INPUT: usize = 128 * 1024;

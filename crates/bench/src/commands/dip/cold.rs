@@ -8,11 +8,10 @@ use serde::Serialize;
 
 use super::super::load::fill;
 use super::super::output::megabytes;
-use crate::complain;
 use crate::generator::{Load, Pacing, Summary};
 use crate::launch::Running;
 use crate::workload::{Lengths, Mix, Shape, Verb};
-use crate::{Error, Result};
+use crate::{Error, Result, complain};
 
 /// Number of connections that delete cold items.
 const DELETERS: usize = 4;

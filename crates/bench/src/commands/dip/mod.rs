@@ -11,7 +11,6 @@ mod page;
 mod report;
 mod steadiness;
 
-use crate::complain;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ use crate::generator::{Load, Pacing, Summary};
 use crate::launch::{Allowance, Program, Running};
 use crate::responder::Responder;
 use crate::workload::{Lengths, Mix, Shape};
-use crate::{Error, Result};
+use crate::{Error, Result, complain};
 use cold::{Cold, FreeingCost};
 use report::{Outcome, Report, Run};
 use steadiness::Steadiness;
