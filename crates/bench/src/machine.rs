@@ -95,14 +95,7 @@ pub(crate) fn take_lowest_priority() -> Result<()> {
 /// Raises the limit of open files as far as this process may, so that it can open thousands of
 /// connections. A failure shows later, when a connection cannot be opened.
 pub(crate) fn allow_many_files() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel accesses the local variable only during the calls.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-    }
+    let _ = larder_server::process::raise_file_limit(0);
 }
 
 #[cfg(test)]

@@ -51,7 +51,10 @@ fn set_limit(resource: libc::__rlimit_resource_t, limit: libc::rlimit) -> io::Re
 
 /// Raises the limit of open files to the hard limit, or to `descriptors` if that is higher and the
 /// process may raise the hard limit. Returns the new limit.
-pub(crate) fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
+///
+/// # Errors
+/// Returns the kernel's error if it does not report the limits.
+pub fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     let now = limit(libc::RLIMIT_NOFILE)?;
     let wanted = now.rlim_max.max(descriptors);
     let more = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
