@@ -10,7 +10,8 @@ use larder_client::Address;
 use serde::Serialize;
 
 use super::load::fill;
-use super::output::{Spread, WAITING_MAX, print_table, write_json};
+use super::output::{Spread, WAITING_MAX, write_json};
+use super::table::print_rows;
 use crate::generator::{Load, Summary};
 use crate::launch::{Allowance, Program, Running};
 use crate::machine::Machine;
@@ -248,9 +249,21 @@ impl Arguments {
             self.time
         );
         let ratio = format!("CPU relative to {}", reference.unwrap_or("–"));
-        let header = ["load", "server", "CPU µs per key", &ratio, "keys/s", "p50 µs", "p99 µs"];
-        let rows: Vec<Vec<String>> = table.iter().map(Cell::row).collect();
-        print_table(&header, &rows);
+        let mark = |is_marked: bool, mark: &'static str| if is_marked { mark } else { "" };
+        print_rows(
+            table,
+            &[
+                ("load", &|cell| cell.line.to_owned()),
+                ("server", &|cell| cell.contender.clone()),
+                ("CPU µs per key", &|cell| {
+                    cell.cpu_us_per_key.show(3) + mark(cell.disturbed, "†")
+                }),
+                (&ratio, &|cell| cell.ratio.map_or("–".into(), |ratio| ratio.show(2))),
+                ("keys/s", &|cell| cell.keys_per_second.show(0) + mark(cell.generator_bound, "*")),
+                ("p50 µs", &|cell| cell.p50_us.show(0)),
+                ("p99 µs", &|cell| cell.p99_us.show(0)),
+            ],
+        );
         if table.iter().any(|cell| cell.generator_bound) {
             say!("\n* the generator was more than 80 % busy: the rate may be its own, CPU is not.");
         }
@@ -297,22 +310,6 @@ impl Started {
 impl Measured {
     fn cpu(&self) -> f64 {
         self.summary.server.map_or(0.0, |server| server.cpu_us_per_key)
-    }
-}
-
-impl Cell {
-    fn row(&self) -> Vec<String> {
-        let mark = if self.generator_bound { "*" } else { "" };
-        let disturbed = if self.disturbed { "†" } else { "" };
-        vec![
-            self.line.to_owned(),
-            self.contender.clone(),
-            format!("{}{disturbed}", self.cpu_us_per_key.show(3)),
-            self.ratio.map_or("–".into(), |ratio| ratio.show(2)),
-            format!("{}{mark}", self.keys_per_second.show(0)),
-            self.p50_us.show(0),
-            self.p99_us.show(0),
-        ]
     }
 }
 

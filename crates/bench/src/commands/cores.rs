@@ -21,7 +21,8 @@ use larder_engine::{
 };
 use serde::Serialize;
 
-use super::output::{Spread, print_table, write_json};
+use super::output::{Spread, write_json};
+use super::table::print_rows;
 use crate::generator::thread_cpu;
 use crate::process::Probe;
 use crate::workload::random::Random;
@@ -399,29 +400,20 @@ fn run(
 }
 
 fn print(rows: &[Row]) {
-    let heads = [
-        "",
-        "threads",
-        "ns per request",
-        "times the work of the first row",
-        "cleaner, ns per request",
-        "committer and early writer, ns per request",
-        "requests/s",
-    ];
-    let table: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let place = if row.store { "with a store" } else { "in memory" };
-            vec![
-                format!("{}, {place}", row.work.name()),
-                row.threads.to_string(),
-                row.ns_per_request.show(0),
-                row.times_the_work.show(2),
-                row.cleaner_ns.show(0),
-                row.writer_ns.show(0),
-                row.requests_per_second.show(0),
-            ]
-        })
-        .collect();
-    print_table(&heads, &table);
+    let load = |row: &Row| {
+        let place = if row.store { "with a store" } else { "in memory" };
+        format!("{}, {place}", row.work.name())
+    };
+    print_rows(
+        rows,
+        &[
+            ("", &load),
+            ("threads", &|row| row.threads.to_string()),
+            ("ns per request", &|row| row.ns_per_request.show(0)),
+            ("times the work of the first row", &|row| row.times_the_work.show(2)),
+            ("cleaner, ns per request", &|row| row.cleaner_ns.show(0)),
+            ("committer and early writer, ns per request", &|row| row.writer_ns.show(0)),
+            ("requests/s", &|row| row.requests_per_second.show(0)),
+        ],
+    );
 }

@@ -9,7 +9,8 @@ use clap::Args;
 use larder_client::{Address, Client, Options};
 use serde::Serialize;
 
-use super::output::{print_table, write_json};
+use super::output::write_json;
+use super::table::print_rows;
 use crate::generator::{Load, ServerUse};
 use crate::process::Probe;
 use crate::workload::{Mix, Shape, Verb};
@@ -70,26 +71,22 @@ impl Arguments {
             };
             steps.push(step(&load)?);
         }
-        let rows: Vec<Vec<String>> = steps.iter().map(Step::row).collect();
-        print_table(
-            &["connections", "increments/s", "p50 µs", "p99 µs", "server CPU µs/op", "counted"],
-            &rows,
+        print_rows(
+            &steps,
+            &[
+                ("connections", &|step| step.connections.to_string()),
+                ("increments/s", &|step| format!("{:.0}", step.increments_per_second)),
+                ("p50 µs", &|step| format!("{:.1}", step.p50_us)),
+                ("p99 µs", &|step| format!("{:.1}", step.p99_us)),
+                ("server CPU µs/op", &|step| {
+                    step.server
+                        .map_or("–".into(), |server| format!("{:.2}", server.cpu_us_per_request))
+                }),
+                ("counted", &|step| step.increments.to_string()),
+            ],
         );
         say!("\nEvery increment of every step was counted once: all replies differ, none missing.");
         write_json(self.json.as_deref(), &steps)
-    }
-}
-
-impl Step {
-    fn row(&self) -> Vec<String> {
-        vec![
-            self.connections.to_string(),
-            format!("{:.0}", self.increments_per_second),
-            format!("{:.1}", self.p50_us),
-            format!("{:.1}", self.p99_us),
-            self.server.map_or("–".into(), |server| format!("{:.2}", server.cpu_us_per_request)),
-            self.increments.to_string(),
-        ]
     }
 }
 

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::output::{megabytes, print_table, write_json};
+use super::output::{megabytes, write_json};
 use super::replay::Options;
+use super::table::print_rows;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
 use crate::replay::Outcome;
@@ -89,10 +90,18 @@ impl Arguments {
         }
         say!("{}", Machine::here().line());
         say!("one connection, get and set what was missed, RAM only\n");
-        let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        let header =
-            ["trace", "server", "miss ratio", "misses relative", "RSS", "limit MiB", "equal RSS"];
-        print_table(&header, &cells);
+        print_rows(
+            &rows,
+            &[
+                ("trace", &|row: &Row| row.trace.clone()),
+                ("server", &|row| row.server.clone()),
+                ("miss ratio", &|row| format!("{:.4}", row.miss_ratio)),
+                ("misses relative", &|row| format!("{:.3}", row.relative_misses)),
+                ("RSS", &|row| megabytes(row.rss)),
+                ("limit MiB", &|row| row.memory_limit_mib.to_string()),
+                ("equal RSS", &|row| if row.equal { "yes" } else { "NO" }.into()),
+            ],
+        );
         write_json(self.json.as_deref(), &rows)
     }
 
@@ -175,20 +184,6 @@ impl Search {
         self.limit =
             if low < direct && direct < high { direct } else { low + high.saturating_sub(low) / 2 };
         self.limit != tried && self.limit > low && self.limit < high
-    }
-}
-
-impl Row {
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.trace.clone(),
-            self.server.clone(),
-            format!("{:.4}", self.miss_ratio),
-            format!("{:.3}", self.relative_misses),
-            megabytes(self.rss),
-            self.memory_limit_mib.to_string(),
-            if self.equal { "yes" } else { "NO" }.into(),
-        ]
     }
 }
 

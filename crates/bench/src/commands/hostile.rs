@@ -16,7 +16,8 @@ use larder_server::process::take_short_turns;
 use serde::Serialize;
 
 use super::load::store_all;
-use super::output::{print_table, write_json};
+use super::output::write_json;
+use super::table::print_rows;
 use crate::generator::{Load, Pacing};
 use crate::hostile::{Crowd, Kind, Outcome};
 use crate::launch::{Allowance, Program};
@@ -270,33 +271,21 @@ fn print(rows: &[Row]) {
         let alone = rows.iter().find(|r| r.server == row.server && r.crowd == "nobody");
         alone.map_or(0.0, |alone| row.p99_us / alone.p99_us.max(1.0))
     };
-    let cells = |row: &Row| {
-        vec![
-            row.crowd.clone(),
-            row.server.clone(),
-            format!("{:.0}", row.p50_us),
-            format!("{:.0}", row.p99_us),
-            format!("{:.1}", alone(row)),
-            format!("{:.0}", row.max_us),
-            row.errors.to_string(),
-            row.crowd_answers.to_string(),
-            format!("{}/{}", row.crowd_cut, row.crowd_refused),
-            row.resident_mib.to_string(),
-        ]
-    };
-    let header = [
-        "beside",
-        "server",
-        "p50 µs",
-        "p99 µs",
-        "× alone",
-        "max µs",
-        "errors",
-        "crowd answers",
-        "its cut/refused",
-        "MiB",
-    ];
-    print_table(&header, &rows.iter().map(cells).collect::<Vec<_>>());
+    print_rows(
+        rows,
+        &[
+            ("beside", &|row| row.crowd.clone()),
+            ("server", &|row| row.server.clone()),
+            ("p50 µs", &|row| format!("{:.0}", row.p50_us)),
+            ("p99 µs", &|row| format!("{:.0}", row.p99_us)),
+            ("× alone", &|row| format!("{:.1}", alone(row))),
+            ("max µs", &|row| format!("{:.0}", row.max_us)),
+            ("errors", &|row| row.errors.to_string()),
+            ("crowd answers", &|row| row.crowd_answers.to_string()),
+            ("its cut/refused", &|row| format!("{}/{}", row.crowd_cut, row.crowd_refused)),
+            ("MiB", &|row| row.resident_mib.to_string()),
+        ],
+    );
     for row in rows.iter().filter(|row| row.void.is_some()) {
         say!("{} beside {}: {}", row.server, row.crowd, row.void.as_deref().unwrap_or(""));
     }

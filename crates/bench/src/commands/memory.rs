@@ -7,7 +7,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::load::fill;
-use super::output::{megabytes, print_table, write_json};
+use super::output::{megabytes, write_json};
+use super::table::print_rows;
 use crate::generator::Load;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
@@ -106,18 +107,19 @@ impl Arguments {
             }
         }
         say!("{}\n", Machine::here().line());
-        let header = [
-            "items",
-            "server",
-            "held",
-            "RSS empty",
-            "RSS filled",
-            "bytes/item",
-            "added bytes/item",
-            "items per GiB of RSS",
-        ];
-        let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        print_table(&header, &cells);
+        print_rows(
+            &rows,
+            &[
+                ("items", &|row: &Row| row.case.to_owned()),
+                ("server", &|row| row.server.clone()),
+                ("held", &|row| format!("{} of {}", row.held, row.stored)),
+                ("RSS empty", &|row| megabytes(row.rss_empty)),
+                ("RSS filled", &|row| megabytes(row.rss_filled)),
+                ("bytes/item", &|row| format!("{:.1}", row.bytes_per_item)),
+                ("added bytes/item", &|row| format!("{:.1}", row.added_bytes_per_item)),
+                ("items per GiB of RSS", &|row| format!("{:.0}", row.items_per_gib)),
+            ],
+        );
         write_json(self.json.as_deref(), &rows)
     }
 
@@ -156,20 +158,5 @@ impl Arguments {
             added_bytes_per_item: per_item(rss_filled.saturating_sub(rss_empty)),
             items_per_gib: held as f64 * f64::from(1 << 30) / rss_filled as f64,
         })
-    }
-}
-
-impl Row {
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.case.to_owned(),
-            self.server.clone(),
-            format!("{} of {}", self.held, self.stored),
-            megabytes(self.rss_empty),
-            megabytes(self.rss_filled),
-            format!("{:.1}", self.bytes_per_item),
-            format!("{:.1}", self.added_bytes_per_item),
-            format!("{:.0}", self.items_per_gib),
-        ]
     }
 }

@@ -12,6 +12,7 @@ mod load;
 mod memory;
 mod output;
 mod replay;
+mod table;
 
 use clap::Subcommand;
 
