@@ -106,76 +106,101 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
-/// A snapshot of the engine.
-#[derive(Clone, Debug, Default)]
-pub struct Stats {
-    /// Counters since the start or the last reset.
-    pub totals: Totals,
+fn sum(one: u64, other: u64) -> u64 {
+    one + other
+}
+
+fn shared(_: u64, other: u64) -> u64 {
+    other
+}
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident: $join:path,)*) => {
+        /// A snapshot of the engine.
+        #[derive(Clone, Debug, Default)]
+        pub struct Stats {
+            /// Counters since the start or the last reset.
+            pub totals: Totals,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Adds another lane's statistics.
+            fn add(&mut self, other: &Stats) {
+                self.totals.add(&other.totals);
+                $(self.$name = $join(self.$name, other.$name);)*
+            }
+        }
+    };
+}
+
+// Each figure, and how the figures of two lanes are joined.
+stats! {
     /// Items in the index, including expired ones that were not swept yet.
-    pub items: u64,
+    items: sum,
     /// Bytes of live records: headers, keys, values.
-    pub item_bytes: u64,
+    item_bytes: sum,
     /// Of these, the bytes that are only on the device and must be read from there.
-    pub flash_item_bytes: u64,
+    flash_item_bytes: sum,
     /// `--memory`: the limit of all memory below together, in bytes.
-    pub memory_limit: u64,
+    memory_limit: sum,
     /// Bytes charged against the limit.
-    pub memory_used: u64,
+    memory_used: sum,
     /// Bytes of RAM of the index.
-    pub index_bytes: u64,
+    index_bytes: sum,
     /// Slots of the index, used and free.
-    pub index_slots: u64,
+    index_slots: sum,
     /// Slots of items that sets may have superseded and that were not settled yet. Those that
     /// belong to other keys are missing in `items`.
-    pub older_slots: u64,
+    older_slots: sum,
     /// Bytes of RAM of frames, including jumbo ones.
-    pub frame_bytes: u64,
+    frame_bytes: sum,
     /// Copies in memory of items that are otherwise only in the store.
-    pub copies: u64,
+    copies: sum,
     /// Of the bytes of frames, those that hold such copies.
-    pub copy_bytes: u64,
-    /// Bytes of RAM of connection buffers.
-    pub buffer_bytes: u64,
+    copy_bytes: sum,
+    /// Bytes of RAM of connection buffers. All lanes share them.
+    buffer_bytes: shared,
     /// Size of a segment, in bytes.
-    pub segment_size: u64,
+    segment_size: u64::max,
     /// Bytes of the store's places for segments, except for those on lower devices.
-    pub fast_bytes: u64,
+    fast_bytes: sum,
     /// Of these, bytes in places that are not free.
-    pub fast_used: u64,
+    fast_used: sum,
     /// Bytes of the places for segments on lower devices.
-    pub lower_bytes: u64,
+    lower_bytes: sum,
     /// Of these, bytes in places that are not free.
-    pub lower_used: u64,
+    lower_used: sum,
     /// Segments that hold items, including jumbo ones.
-    pub segments: u64,
+    segments: sum,
     /// Jumbo segments.
-    pub jumbos: u64,
+    jumbos: sum,
     /// Bytes written to the devices since the start. Divided by [`Totals::written_bytes`] this is
     /// the write amplification.
-    pub device_written_bytes: u64,
+    device_written_bytes: sum,
     /// Of these, bytes of dead maps.
-    pub map_written_bytes: u64,
+    map_written_bytes: sum,
     /// Bytes of records in segments of the store that were freed.
-    pub freed_bytes: u64,
+    freed_bytes: sum,
     /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
     /// and for dumps.
-    pub segment_read_bytes: u64,
+    segment_read_bytes: sum,
     /// Places of segments in the store that are partly unreadable. They are not used again.
-    pub bad_places: u64,
+    bad_places: sum,
     /// Bytes that a crash would lose.
-    pub unsynced_bytes: u64,
+    unsynced_bytes: sum,
     /// Age that the oldest of them may have, in milliseconds.
-    pub unsynced_ms: u64,
+    unsynced_ms: u64::max,
     /// Group commits since the start.
-    pub commits: u64,
+    commits: sum,
     /// Median duration of the last commits, in microseconds.
-    pub commit_us_p50: u64,
+    commit_us_p50: u64::max,
     /// 99th percentile of the durations of the last commits, in microseconds.
-    pub commit_us_p99: u64,
+    commit_us_p99: u64::max,
     /// Items found at the start.
-    pub recovered_items: u64,
+    recovered_items: sum,
     /// Duration of the recovery, in milliseconds.
-    pub recovery_ms: u64,
+    recovery_ms: u64::max,
 }
 
 impl Stats {
@@ -184,42 +209,5 @@ impl Stats {
         let mut sum = Stats::default();
         lanes.iter().for_each(|lane| sum.add(lane));
         sum
-    }
-
-    /// Adds another lane's statistics.
-    fn add(&mut self, other: &Stats) {
-        self.totals.add(&other.totals);
-        self.items += other.items;
-        self.item_bytes += other.item_bytes;
-        self.flash_item_bytes += other.flash_item_bytes;
-        self.memory_limit += other.memory_limit;
-        self.memory_used += other.memory_used;
-        self.index_bytes += other.index_bytes;
-        self.index_slots += other.index_slots;
-        self.older_slots += other.older_slots;
-        self.frame_bytes += other.frame_bytes;
-        self.copies += other.copies;
-        self.copy_bytes += other.copy_bytes;
-        // All lanes share the connection buffers.
-        self.buffer_bytes = other.buffer_bytes;
-        self.segment_size = self.segment_size.max(other.segment_size);
-        self.fast_bytes += other.fast_bytes;
-        self.fast_used += other.fast_used;
-        self.lower_bytes += other.lower_bytes;
-        self.lower_used += other.lower_used;
-        self.segments += other.segments;
-        self.jumbos += other.jumbos;
-        self.device_written_bytes += other.device_written_bytes;
-        self.map_written_bytes += other.map_written_bytes;
-        self.freed_bytes += other.freed_bytes;
-        self.segment_read_bytes += other.segment_read_bytes;
-        self.unsynced_bytes += other.unsynced_bytes;
-        self.bad_places += other.bad_places;
-        self.unsynced_ms = self.unsynced_ms.max(other.unsynced_ms);
-        self.commits += other.commits;
-        self.commit_us_p50 = self.commit_us_p50.max(other.commit_us_p50);
-        self.commit_us_p99 = self.commit_us_p99.max(other.commit_us_p99);
-        self.recovered_items += other.recovered_items;
-        self.recovery_ms = self.recovery_ms.max(other.recovery_ms);
     }
 }
