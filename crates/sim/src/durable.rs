@@ -178,7 +178,7 @@ impl DurableWorld {
             created: 1_000_000,
         };
         let options = Options {
-            memory: (8 * machine.parts().len() as u64) << 20,
+            memory: (8 * machine.parts.len() as u64) << 20,
             max_item_size: 1 << 20,
             when_full,
             hash_seed: random.bits(),
@@ -271,7 +271,7 @@ impl DurableWorld {
         if self.several && self.random.one_in(6) {
             return self.rearrange();
         }
-        if self.machine.has_tiers() && self.random.one_in(20) {
+        if self.machine.tiers && self.random.one_in(20) {
             return self.use_tiers();
         }
         if self.grows && self.random.one_in(200) {

@@ -179,7 +179,7 @@ impl DurableWorld {
             0 => world.take_off(),
             1..=4 => world.land(),
             5..=12 if world.several => world.rearrange(),
-            13..=16 if world.machine.has_tiers() => world.pile_up(),
+            13..=16 if world.machine.tiers => world.pile_up(),
             _ => world.work(),
         })
     }

@@ -27,8 +27,7 @@ impl DurableWorld {
 
     /// Returns a random device of a lane.
     pub(super) fn device_of(&mut self, lane: usize) -> Result<Arc<SimDevice>, String> {
-        let parts = self.machine.parts();
-        let part = match parts {
+        let part = match &self.machine.parts[..] {
             [only] => Some(only),
             _ => self.engine.lanes().get(lane).and_then(|lane| self.machine.part(&lane.name)),
         };
@@ -288,8 +287,7 @@ impl DurableWorld {
         let mut same = true;
         if self.random.one_in(2) && !self.anomaly.is_armed() {
             let idle = |part: &&Part| !lanes.iter().any(|lane| lane.name == part.name);
-            let idle: Vec<_> =
-                machine.parts().iter().filter(idle).map(|p| p.name.clone()).collect();
+            let idle: Vec<_> = machine.parts.iter().filter(idle).map(|p| p.name.clone()).collect();
             idle.iter().for_each(|name| drop(machine.remove(name)));
         }
         let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
@@ -304,7 +302,7 @@ impl DurableWorld {
         if let Some(gone) = self.gone.clone().filter(|_| self.random.one_in(4)) {
             self.check_turned_up(machine, &gone)?;
         }
-        if machine.parts().len() < MOST_DEVICES && self.random.one_in(4) {
+        if machine.parts.len() < MOST_DEVICES && self.random.one_in(4) {
             machine.add(&mut self.random);
             same = false;
         }
@@ -343,7 +341,7 @@ impl DurableWorld {
     /// Checks that the store does not start with a device that it was told to forget.
     fn check_turned_up(&mut self, machine: &Machine, gone: &Part) -> Check {
         let mut machine = machine.image();
-        machine.put_back(gone.image());
+        machine.parts.push(gone.image());
         match self.try_open(&machine) {
             Err(OpenError::Store(_)) => Ok(()),
             other => Err(format!("a start with {}, which was forgotten: {other:?}", gone.name)),
@@ -352,7 +350,7 @@ impl DurableWorld {
 
     pub(super) fn try_open(&self, machine: &Machine) -> Result<(), OpenError> {
         let mut options = self.options.clone();
-        options.memory = options.memory.max((8 * machine.parts().len() as u64) << 20);
+        options.memory = options.memory.max((8 * machine.parts.len() as u64) << 20);
         if let Some(store) = &mut options.store {
             store.devices = machine.given();
         }

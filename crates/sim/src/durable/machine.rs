@@ -47,11 +47,11 @@ impl Part {
 /// The devices of a machine, by lane, in the order in which the lanes were added.
 #[derive(Clone)]
 pub(super) struct Machine {
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
     /// The number of lanes ever added.
     added: u64,
     /// True if lanes have a lower device or get one later.
-    tiers: bool,
+    pub(super) tiers: bool,
 }
 
 impl Machine {
@@ -80,27 +80,10 @@ impl Machine {
         self.parts.iter_mut().for_each(|part| part.tier(random));
     }
 
-    /// Returns true if lanes may have lower devices.
-    pub(super) fn has_tiers(&self) -> bool {
-        self.tiers
-    }
-
     /// Removes and returns a lane's devices.
     pub(super) fn remove(&mut self, name: &str) -> Option<Part> {
         let at = self.parts.iter().position(|part| part.name == name)?;
         Some(self.parts.remove(at))
-    }
-
-    pub(super) fn put_back(&mut self, part: Part) {
-        self.parts.push(part);
-    }
-
-    pub(super) fn parts(&self) -> &[Part] {
-        &self.parts
-    }
-
-    pub(super) fn parts_mut(&mut self) -> &mut [Part] {
-        &mut self.parts
     }
 
     /// Returns the devices of all lanes.

@@ -153,7 +153,7 @@ impl DurableWorld {
     /// Restarts after the process was killed; everything written is there.
     pub(super) fn kill(&mut self) -> Check {
         self.note_failures();
-        if self.machine.is_stopped() && self.machine.has_tiers() {
+        if self.machine.is_stopped() && self.machine.tiers {
             // One of a lane's two devices stopped first. The engine treats that as a failure, and
             // may have written more to the other device. So it is unknown which early writes are
             // there.
@@ -181,13 +181,13 @@ impl DurableWorld {
         self.abandon_flight();
         self.restarts += 1;
         let mut same = !self.several || self.change_hardware(&mut machine)?;
-        same &= !machine.has_tiers() || self.change_tiers(&mut machine)?;
+        same &= !machine.tiers || self.change_tiers(&mut machine)?;
         if std::mem::take(&mut self.keeps_written) {
             self.seen.kept += self.model.keep_written();
         }
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
-        let least = 8 * machine.parts().len() as u64;
+        let least = 8 * machine.parts.len() as u64;
         if self.random.one_in(4) || self.options.memory < least << 20 {
             self.options.memory = (least + self.random.below(12)) << 20;
         }

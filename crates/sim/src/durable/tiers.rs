@@ -48,7 +48,7 @@ impl DurableWorld {
 
     /// Counts a power loss, if it interrupts a move to a lower device.
     pub(super) fn note_power_loss(&mut self) {
-        let mut lower = self.machine.parts().iter().filter_map(|part| part.lower.as_ref());
+        let mut lower = self.machine.parts.iter().filter_map(|part| part.lower.as_ref());
         self.seen.interrupted += u64::from(lower.any(|device| device.unsynced_sectors() > 0));
     }
 
@@ -111,7 +111,7 @@ impl DurableWorld {
     /// interrupted meanwhile, which may have changed the store.
     pub(super) fn change_tiers(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let mut joins = None;
-        for (at, part) in machine.parts_mut().iter_mut().enumerate() {
+        for (at, part) in machine.parts.iter_mut().enumerate() {
             match &mut part.lower {
                 Some(lower) if self.random.one_in(10) => {
                     let size = lower.size() + self.random.below(4 << 20);
@@ -151,15 +151,14 @@ impl DurableWorld {
             let had = |lane: &LaneState| lane.name == part.name && lane.lower.is_some();
             needed.iter().any(had)
         };
-        let had: Vec<usize> =
-            (0..wrong.parts().len()).filter(|&at| had(&wrong.parts()[at])).collect();
+        let had: Vec<usize> = (0..wrong.parts.len()).filter(|&at| had(&wrong.parts[at])).collect();
         if had.is_empty() {
             return Ok(());
         }
         let at = had[self.pick(had.len())];
-        let other = self.pick(wrong.parts().len());
-        let others = wrong.parts()[other].lower.clone().filter(|_| other != at);
-        let lower = &mut wrong.parts_mut()[at].lower;
+        let other = self.pick(wrong.parts.len());
+        let others = wrong.parts[other].lower.clone().filter(|_| other != at);
+        let lower = &mut wrong.parts[at].lower;
         let size = lower.as_ref().map_or(0, |lower| lower.size());
         let empty = Arc::new(SimDevice::new(size, 0));
         *lower = match self.random.below(3) {
@@ -185,7 +184,7 @@ impl DurableWorld {
     /// continues from the state that this leaves.
     fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
         let (devices, within): (Vec<_>, _) = match joins {
-            Some(at) => (machine.parts()[at].devices().collect(), 8),
+            Some(at) => (machine.parts[at].devices().collect(), 8),
             None => (machine.devices().collect(), 20),
         };
         devices[self.pick(devices.len())].stop_at(1 + self.random.below(within));
