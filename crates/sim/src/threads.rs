@@ -214,8 +214,7 @@ fn disturb(
             8 if random.one_in(4) => {
                 shared.faulty.store(true, Relaxed);
                 let operation = [Operation::Sync, Operation::Write][random.below(2) as usize];
-                let counts = device.counts();
-                let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
+                let done = device.counts().of(operation);
                 let (at, times) = (done + 1 + random.below(3), 1 + random.below(3));
                 device.plan(Fault { operation, at, times, failure: DeviceFailure::Io });
             }

@@ -80,6 +80,15 @@ impl Counts {
         self.writes + self.syncs
     }
 
+    /// Returns the number of calls of a kind.
+    pub fn of(&self, operation: Operation) -> u64 {
+        match operation {
+            Operation::Read => self.reads,
+            Operation::Write => self.writes,
+            Operation::Sync => self.syncs,
+        }
+    }
+
     /// Counts a call and returns its number among those of its kind.
     pub(super) fn count(&mut self, operation: Operation) -> u64 {
         let counter = match operation {

@@ -105,8 +105,8 @@ impl Armed {
 
     fn arm(&self, device: &SimDevice) {
         match self.anomaly {
-            Some(Anomaly::Call(operation, nth)) if nth > of(self.calls, operation) => {
-                let nth = nth - of(self.calls, operation);
+            Some(Anomaly::Call(operation, nth)) if nth > self.calls.of(operation) => {
+                let nth = nth - self.calls.of(operation);
                 let failure =
                     if nth.is_multiple_of(2) { DeviceFailure::Io } else { DeviceFailure::Full };
                 device.plan(Fault::once(operation, nth, failure));
@@ -120,7 +120,7 @@ impl Armed {
 
     fn reached(&self, calls: Counts) -> bool {
         match self.anomaly {
-            Some(Anomaly::Call(operation, nth)) => of(calls, operation) >= nth,
+            Some(Anomaly::Call(operation, nth)) => calls.of(operation) >= nth,
             Some(Anomaly::PowerLoss(nth)) => calls.changes() >= nth,
             Some(Anomaly::Memory(_)) | None => false,
         }
@@ -137,14 +137,6 @@ impl Armed {
         let requests = self.requests + engine.memory_requests();
         let refused = matches!(self.anomaly, Some(Anomaly::Memory(nth)) if requests >= nth);
         refused || self.reached(calls)
-    }
-}
-
-fn of(counts: Counts, operation: Operation) -> u64 {
-    match operation {
-        Operation::Read => counts.reads,
-        Operation::Write => counts.writes,
-        Operation::Sync => counts.syncs,
     }
 }
 

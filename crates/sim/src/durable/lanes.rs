@@ -127,9 +127,8 @@ impl DurableWorld {
     /// Makes the lane's next write or sync fail, as `operation` says.
     pub(super) fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
         let device = self.device_of(lane)?;
-        let counts = device.counts();
-        let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
-        device.plan(Fault::once(operation, done + 1, DeviceFailure::Io));
+        let next = device.counts().of(operation) + 1;
+        device.plan(Fault::once(operation, next, DeviceFailure::Io));
         Ok(())
     }
 

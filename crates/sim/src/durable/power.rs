@@ -20,14 +20,8 @@ impl DurableWorld {
             _ => Operation::Sync,
         };
         let device = Arc::clone(self.some_device());
-        let counts = device.counts();
-        let done = match operation {
-            Operation::Read => counts.reads,
-            Operation::Write => counts.writes,
-            Operation::Sync => counts.syncs,
-        };
         let failure = if self.random.one_in(2) { DeviceFailure::Io } else { DeviceFailure::Full };
-        let nth = done + 1 + self.random.below(20);
+        let nth = device.counts().of(operation) + 1 + self.random.below(20);
         let times = 1 + self.random.below(3);
         device.plan(Fault { operation, at: nth, times, failure });
     }
