@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const CAS_IDS: usize = 16;
 
 /// The work of a client process.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClientPlan {
     #[arg(long)]
     pub(crate) port: u16,

@@ -1,7 +1,6 @@
 //! Rounds over one store, each with a load and a sudden end: the choices that a seed makes, and the
 //! report.
 
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -146,18 +145,14 @@ impl Round {
             Sizes::Large => 6,
         } * if fills { FILLING } else { 1 };
         let client = ClientPlan {
-            port: 0,
             seed: random.bits(),
-            first: 0,
             writers: random.between(1, u64::from(WRITERS)) as u16,
             readers: random.between(0, 2) as u16,
-            all: 0,
             keys,
             sizes,
             largest: LARGEST,
             window: random.pick(&[1, 2, 8, 32]),
-            requests: 0,
-            journals: PathBuf::new(),
+            ..ClientPlan::default()
         };
         let processes = random.between(1, u64::from(PROCESSES)) as u16;
         let cut = random.pick(&Cut::ALL);

@@ -9,11 +9,12 @@ use crate::value::{Chunk, Content};
 use larder_disk::Random;
 
 /// The lengths of values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sizes {
     /// Mostly up to a hundred bytes.
     Small,
     /// From 1 byte to the largest item, mostly small.
+    #[default]
     Mixed,
     /// Around the borders at which servers have lost values: blocks, buffers, halves of segments.
     Borders,

@@ -1,6 +1,5 @@
 //! Scenarios that do not need the test's disk. If it can be mounted, they also cut the power.
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,18 +33,15 @@ pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
         for end in [End::Kill, setup.hard_end()] {
             let server = world.start()?;
             let client = ClientPlan {
-                port: 0,
                 seed: setup.seed + number as u64,
-                first: 0,
                 writers,
                 readers: 1,
-                all: 0,
                 keys: 30,
                 sizes,
                 largest: LARGEST,
                 window,
                 requests,
-                journals: PathBuf::new(),
+                ..ClientPlan::default()
             };
             let mut clients = world.clients(&server, &Load { processes: 1, client })?;
             clients.wait(Duration::from_secs(20))?;

@@ -1,6 +1,5 @@
 //! Scenarios in which the disk fails, fills up, hangs or is slow.
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,18 +39,14 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     for round in 0..4u32 {
         let server = world.start()?;
         let client = ClientPlan {
-            port: 0,
             seed: random.bits(),
-            first: 0,
             writers: 3,
             readers: 1,
-            all: 0,
             keys: 30,
             sizes: random.pick(&[Sizes::Small, Sizes::Mixed]),
             largest: LARGEST,
             window: random.pick(&[1, 8]),
-            requests: 0,
-            journals: PathBuf::new(),
+            ..ClientPlan::default()
         };
         let clients = world.clients(&server, &Load { processes: 2, client })?;
         let mut talk = server.connect()?;
