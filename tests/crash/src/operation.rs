@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use serde::{Deserialize, Serialize};
+
 use crate::value::Content;
 
 /// A key, named by the writer that owns it and its number among that writer's keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) writer: u16,
     pub(crate) index: u16,
@@ -25,7 +27,7 @@ impl Key {
 }
 
 /// How a value is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Store {
     Set,
     Add,
@@ -36,7 +38,7 @@ pub(crate) enum Store {
 }
 
 /// A request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Operation {
     Store {
         how: Store,

@@ -2,11 +2,13 @@
 
 use std::io::{self, BufRead, Read};
 
+use serde::{Deserialize, Serialize};
+
 use crate::operation::Operation;
 use crate::value::Print;
 
 /// An item as a client read it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) print: Print,
     pub(crate) flags: u32,
@@ -16,7 +18,7 @@ pub(crate) struct Seen {
 }
 
 /// The answer to one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// `STORED` or `HD`, with the cas id if it was requested.
     Stored(Option<u64>),

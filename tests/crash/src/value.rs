@@ -1,12 +1,13 @@
 //! The values of keys in a compact form: either a list of chunks, each generated from a seed, or a
 //! number. So the history of a value of megabytes takes only a few words.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use larder_disk::Random;
 
 /// Bytes generated from a seed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chunk {
     pub(crate) seed: u64,
     pub(crate) length: u32,
@@ -26,7 +27,7 @@ impl Chunk {
 }
 
 /// A value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Content {
     Chunks(Vec<Chunk>),
     Number(u64),
@@ -53,7 +54,7 @@ impl Content {
 }
 
 /// The facts recorded about a value that was read, which suffice to recognise it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Print {
     pub(crate) length: u32,
     pub(crate) hash: u64,
