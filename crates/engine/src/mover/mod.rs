@@ -33,6 +33,7 @@ use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::lock::lock;
 use crate::{Durability, Health, Key};
+use larder_log::SegmentNumber;
 use larder_log::format::{Lanes, Motion, partition};
 use state::{Job, Mover, Phase, Walk};
 use std::io;
@@ -314,131 +315,95 @@ impl Job {
         Job { partitions, from, to, closed: false, phase, undoings: None, given_up: false }
     }
 
+    /// Takes a step of the current phase. If that ends the phase, enters the next one.
     fn step(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
+        match self.step_phase(engine, sessions) {
+            Stepped::Done => self.enter_next(engine),
+            Stepped::Failed => self.fail(engine, sessions),
+            other => other,
+        }
+    }
+
+    fn step_phase(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
         let (from, to) = (&sessions[self.from], &sessions[self.to]);
         let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
-        let next = match &mut self.phase {
-            Phase::Ready(evicting, looks) => {
-                evicting.retain(|&(number, generation)| {
-                    target.log.is_evicting_from(number, generation)
-                });
-                *looks += 1;
-                if !evicting.is_empty() && *looks < LOOKS {
-                    if *looks % COMMIT_LOOKS == 1 {
-                        to.wake_on_next_commit();
-                    }
-                    return Stepped::Waiting;
-                }
-                if !evicting.is_empty() {
-                    self.given_up = true;
-                    return Stepped::Done;
-                }
-                return self.close(engine);
-            }
+        let partitions = &self.partitions;
+        match &mut self.phase {
+            Phase::Ready(evicting, looks) => await_evictions(target, to, evicting, looks),
             Phase::Close(epochs) => {
-                let mut passed = engine.lanes.iter().zip(epochs);
-                if !passed.all(|(lane, epoch)| lane.epochs.passed(*epoch)) {
-                    return Stepped::Waiting;
-                }
-                Phase::Settle(source.open_commit())
+                let mut epochs = engine.lanes.iter().zip(epochs);
+                done_if(epochs.all(|(lane, epoch)| lane.epochs.passed(*epoch)))
             }
             Phase::Settle(commit) => {
                 let sync = source.store_options().map(|store| store.durability);
-                if sync == Some(Durability::Sync) && from.is_pending(*commit) {
-                    return Stepped::Waiting;
-                }
-                Phase::Clear(Walk::default())
+                done_if(sync != Some(Durability::Sync) || !from.is_pending(*commit))
             }
             Phase::Clear(walk) => {
                 self.undoings.get_or_insert_with(|| target.undoings());
-                match walk.empty(to, walked(engine, self.to, &self.partitions), &self.partitions) {
-                    Stepped::Done => {}
-                    Stepped::Failed => return self.give_up(engine, sessions),
-                    other => return other,
+                match walk.empty(to, walked(engine, self.to, partitions), partitions) {
+                    Stepped::Done => raise_versions(source, target, partitions),
+                    other => other,
                 }
-                let stripes = source.stripes(self.partitions.clone());
-                let newest = source.index.newest_seq(stripes.clone());
-                if target.raise_versions(stripes, newest).is_err() {
-                    return self.give_up(engine, sessions);
-                }
-                Phase::Copy(Walk::default())
             }
             Phase::Copy(walk) => {
-                let stripes = source.stripes(self.partitions.clone());
-                match walk.copy(from, to, stripes, &self.partitions) {
-                    Stepped::Done => Phase::Await(target.open_commit(), target.clock_us()),
-                    Stepped::Failed => return self.give_up(engine, sessions),
-                    other => return other,
-                }
+                walk.copy(from, to, source.stripes(partitions.clone()), partitions)
             }
             Phase::Await(commit, since) => {
-                if target.store_options().is_some_and(promises) {
-                    if to.is_undurable(*commit) {
-                        let late = target.clock_us().saturating_sub(*since) > PATIENCE_US;
-                        let fails = late || target.health() != Health::Good;
-                        return if fails {
-                            self.give_up(engine, sessions)
-                        } else {
-                            Stepped::Waiting
-                        };
+                let late = || target.clock_us().saturating_sub(*since) > PATIENCE_US;
+                match await_durable(target, to, *commit, self.undoings) {
+                    Stepped::Waiting if late() || target.health() != Health::Good => {
+                        Stepped::Failed
                     }
-                    if self.undoings != Some(target.undoings()) {
-                        return self.give_up(engine, sessions);
-                    }
+                    other => other,
                 }
-                Phase::HandOver
             }
-            Phase::HandOver => {
-                let (partitions, number) = (self.partitions.clone(), source.number() as u8);
-                let owner = target.number() as u8;
-                // The source must know first: if it is lost later, the target's items count.
-                let changed = engine.change_table_in(&[self.from], |table| {
-                    table.owners[partitions].fill(owner);
-                    if let Some(motion) = &mut table.motion {
-                        motion.from = number;
-                    }
-                });
-                if changed.is_err() {
-                    // It is unknown which table a start would find, so no session may write until
-                    // that is known.
-                    return Stepped::Failed;
-                }
-                self.open(engine, self.to);
-                let _ = engine.share_memory();
-                self.undoings = None;
-                Phase::Empty(Walk::default())
-            }
+            Phase::HandOver => self.hand_over(engine),
             Phase::Empty(walk) => {
                 self.undoings.get_or_insert_with(|| source.undoings());
-                match walk.empty(
-                    from,
-                    walked(engine, self.from, &self.partitions),
-                    &self.partitions,
-                ) {
-                    Stepped::Done => Phase::AwaitEmpty(source.open_commit()),
-                    other => return other,
-                }
+                walk.empty(from, walked(engine, self.from, partitions), partitions)
             }
-            Phase::AwaitEmpty(commit) => {
-                if source.store_options().is_some_and(promises) {
-                    if from.is_undurable(*commit) {
-                        return Stepped::Waiting;
-                    }
-                    if self.undoings.take() != Some(source.undoings()) {
-                        self.phase = Phase::Empty(Walk::default());
-                        return Stepped::On;
-                    }
-                }
-                Phase::End
-            }
+            Phase::AwaitEmpty(commit) => await_durable(source, from, *commit, self.undoings),
             Phase::End => {
                 let ended =
                     engine.change_table_in(&[self.from, self.to], |table| table.motion = None);
-                return if ended.is_ok() { Stepped::Done } else { Stepped::Failed };
+                if ended.is_ok() { Stepped::Done } else { Stepped::Failed }
             }
+        }
+    }
+
+    /// Enters the phase that follows the current one, which is done.
+    fn enter_next(&mut self, engine: &Engine) -> Stepped {
+        let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
+        self.phase = match self.phase {
+            Phase::Ready(..) => return self.close(engine),
+            Phase::Close(_) => Phase::Settle(source.open_commit()),
+            Phase::Settle(_) => Phase::Clear(Walk::default()),
+            Phase::Clear(_) => Phase::Copy(Walk::default()),
+            Phase::Copy(_) => Phase::Await(target.open_commit(), target.clock_us()),
+            Phase::Await(..) => Phase::HandOver,
+            Phase::HandOver => Phase::Empty(Walk::default()),
+            Phase::Empty(_) => Phase::AwaitEmpty(source.open_commit()),
+            Phase::AwaitEmpty(_) => Phase::End,
+            Phase::End => return Stepped::Done,
         };
-        self.phase = next;
         Stepped::On
+    }
+
+    /// Decides what follows the failure of the current phase.
+    fn fail(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
+        match self.phase {
+            Phase::Ready(..) => {
+                self.given_up = true;
+                Stepped::Done
+            }
+            Phase::Clear(_) | Phase::Copy(_) | Phase::Await(..) => self.give_up(engine, sessions),
+            Phase::AwaitEmpty(_) => {
+                self.undoings = None;
+                self.phase = Phase::Empty(Walk::default());
+                Stepped::On
+            }
+            _ => Stepped::Failed,
+        }
     }
 
     /// Records the motion in the table and closes the partitions.
@@ -456,6 +421,28 @@ impl Job {
         engine.partitions.close(self.partitions.clone());
         self.phase = Phase::Close(engine.lanes.iter().map(|lane| lane.epochs.advance()).collect());
         Stepped::On
+    }
+
+    /// Makes the target the owner and opens the partitions there.
+    fn hand_over(&mut self, engine: &Engine) -> Stepped {
+        let source = engine.lanes[self.from].number() as u8;
+        let target = engine.lanes[self.to].number() as u8;
+        // The source must know first: if it is lost later, the target's items count.
+        let changed = engine.change_table_in(&[self.from], |table| {
+            table.owners[self.partitions.clone()].fill(target);
+            if let Some(motion) = &mut table.motion {
+                motion.from = source;
+            }
+        });
+        if changed.is_err() {
+            // It is unknown which table a start would find, so no session may write until that is
+            // known.
+            return Stepped::Failed;
+        }
+        self.open(engine, self.to);
+        let _ = engine.share_memory();
+        self.undoings = None;
+        Stepped::Done
     }
 
     /// Releases the current walk's reads.
@@ -485,4 +472,57 @@ impl Job {
         self.closed = false;
         engine.partitions.open(self.partitions.clone(), position);
     }
+}
+
+/// Waits until everything that the target evicted from these segments is gone, or for [`LOOKS`]
+/// looks.
+fn await_evictions(
+    target: &Lane,
+    session: &LaneSession,
+    evicting: &mut Vec<(SegmentNumber, u32)>,
+    looks: &mut u32,
+) -> Stepped {
+    evicting.retain(|&(number, generation)| target.log.is_evicting_from(number, generation));
+    *looks += 1;
+    if evicting.is_empty() {
+        return Stepped::Done;
+    }
+    if *looks >= LOOKS {
+        return Stepped::Failed;
+    }
+    if *looks % COMMIT_LOOKS == 1 {
+        session.wake_on_next_commit();
+    }
+    Stepped::Waiting
+}
+
+/// Raises the target's versions above those that the source has given to keys of the partitions.
+fn raise_versions(source: &Lane, target: &Lane, partitions: &Range<usize>) -> Stepped {
+    let stripes = source.stripes(partitions.clone());
+    let newest = source.index.newest_seq(stripes.clone());
+    match target.raise_versions(stripes, newest) {
+        Ok(()) => Stepped::Done,
+        Err(_) => Stepped::Failed,
+    }
+}
+
+/// Waits until a commit of the lane is durable, if the lane promises that. Fails if a commit was
+/// undone since the lane had counted `undoings`.
+fn await_durable(
+    lane: &Lane,
+    session: &LaneSession,
+    commit: u64,
+    undoings: Option<u64>,
+) -> Stepped {
+    if !lane.store_options().is_some_and(promises) {
+        return Stepped::Done;
+    }
+    if session.is_undurable(commit) {
+        return Stepped::Waiting;
+    }
+    if undoings == Some(lane.undoings()) { Stepped::Done } else { Stepped::Failed }
+}
+
+fn done_if(done: bool) -> Stepped {
+    if done { Stepped::Done } else { Stepped::Waiting }
 }
