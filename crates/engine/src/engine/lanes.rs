@@ -12,6 +12,9 @@ use std::ops::Range;
 /// of date if it turns up again.
 const AHEAD: u64 = 1 << 32;
 
+/// A device that has a store: its index among the given ones, and its superblock.
+type Formatted = (usize, Superblock);
+
 /// A lane to be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -46,82 +49,26 @@ pub(crate) fn assemble(
     segment_size: usize,
     hash_seed: u64,
 ) -> Result<Assembled, StoreError> {
-    let (mut stores, mut empty) = (Vec::new(), Vec::new());
-    for (device, given) in options.devices.iter().enumerate() {
-        // Data that a killed server wrote but did not sync can be readable without being durable.
-        given.device.sync()?;
-        let found = read_superblock(&*given.device)?;
-        match found.and_then(|superblock| superblock.may_write().map(|()| superblock)) {
-            Ok(superblock) => stores.push((device, superblock)),
-            Err(SuperblockError::Empty) => empty.push(device),
-            Err(error) => return Err(named(options, device, StoreError::Superblock(error))),
-        }
-    }
-    let size = |device: usize| options.devices[device].capacity();
-    let id = |device: usize| options.devices[device].seeds[1];
-    let mut lanes = Vec::new();
-    let (mut table, hash_seed) = match newest(options, &stores)? {
+    let (stores, empty) = read_superblocks(options)?;
+    let (known, hash_seed) = match newest(options, &stores)? {
         Some(superblock) => (superblock.lanes, superblock.hash_seed),
         None => (Lanes { members: [0; MAX_LANES], ..Lanes::alone(0) }, hash_seed),
     };
-    let known = table;
-    for (device, superblock) in &stores {
-        let (number, name) = (usize::from(superblock.lanes.here), &options.devices[*device].name);
-        let is_member = table.members[number] == superblock.store_id as u64;
-        let own = superblock.lanes.members[number];
-        if is_member && !lanes.iter().any(|lane: &Member| lane.number == number) {
-            let segment_size = superblock.geometry.segment_size() as usize;
-            lanes.push(Member { number, device: *device, segment_size, found: Some(*superblock) });
-        } else if is_member {
-            return Err(StoreError::Foreign { name: name.clone() });
-        } else if own == superblock.store_id as u64 {
-            return Err(StoreError::LeftBehind { name: name.clone() });
-        }
-        // A device whose own table does not list it was drained. It is not used, whatever became of
-        // the others.
-    }
-    let there = |lanes: &[Member], number| lanes.iter().any(|lane| lane.number == number);
-    if let Some(&lane) = options.forget.iter().find(|&&lane| there(&lanes, lane)) {
-        return Err(StoreError::NotMissing { lane });
-    }
-    let gone: Vec<usize> = (0..MAX_LANES)
-        .filter(|&number| table.is_member(number) && !there(&lanes, number))
-        .collect();
-    // A lane that has never served holds nothing.
-    let holds = |number: &usize| table.joining & 1 << number == 0;
-    let lost: Vec<usize> = gone.iter().copied().filter(holds).collect();
-    let missing: Vec<usize> =
-        lost.iter().copied().filter(|lane| !options.forget.contains(lane)).collect();
-    if !missing.is_empty() {
-        let name = |lane: &Member| (options.devices[lane.device].name.clone(), lane.number);
-        return Err(StoreError::Missing {
-            lanes: missing,
-            given: lanes.iter().map(name).collect(),
-        });
-    }
-    for number in gone.iter().copied().filter(|number| !lost.contains(number)) {
-        table.members[number] = 0;
-        table.draining &= !(1 << number);
-        table.joining &= !(1 << number);
-    }
-    for device in empty {
-        let Some(number) = (0..MAX_LANES).find(|&number| !table.is_member(number)) else {
-            return Err(StoreError::TooManyLanes);
-        };
-        table.members[number] = id(device).max(1);
-        table.joining |= 1 << number;
-        lanes.push(Member { number, device, segment_size, found: None });
-    }
-    if stores.is_empty() && lanes.len() == 1 {
-        // Programs that know only one lane can read this table.
-        table = Lanes::alone(id(lanes[0].device).into());
-    }
+    let mut table = known;
+    let mut lanes = present_lanes(options, &table, &stores)?;
+    let (lost, unserved) = absent_lanes(options, &table, &lanes)?;
+    unserved.into_iter().for_each(|number| table.remove(number));
+    add_lanes(options, &mut table, &mut lanes, empty, segment_size)?;
     if lanes.is_empty() {
         return Err(StoreError::NoLanes);
     }
+    if stores.is_empty() && lanes.len() == 1 {
+        // Programs that know only one lane can read this table.
+        table = Lanes::alone(options.devices[lanes[0].device].seeds[1].into());
+    }
     lanes.sort_unstable_by_key(|lane| lane.number);
-    let capacities: Vec<(usize, u64)> =
-        lanes.iter().map(|lane| (lane.number, size(lane.device))).collect();
+    let capacity = |lane: &Member| (lane.number, options.devices[lane.device].capacity());
+    let capacities: Vec<(usize, u64)> = lanes.iter().map(capacity).collect();
     if lanes.iter().all(|lane| table.is_draining(lane.number)) {
         // At least one lane must hold the keys.
         table.draining = 0;
@@ -135,21 +82,108 @@ pub(crate) fn assemble(
         table.version = known.version + 1;
     }
     let opening = table;
-    for &number in &lost {
-        table.members[number] = 0;
-        table.draining &= !(1 << number);
-    }
     if !lost.is_empty() {
-        // Data that a lane holds of partitions that it did not own is deleted before the table
-        // changes.
-        table.motion = None;
-        give_away_lost(&mut table, &capacities, false);
-        // The lost lane may know of changes that no other lane knows of.
-        table.version += AHEAD;
+        forget(&mut table, &lost, &capacities);
     }
     table.joining = 0;
-    let forgets = !lost.is_empty();
-    Ok(Assembled { lanes, opening, table, forgets, hash_seed })
+    Ok(Assembled { lanes, opening, table, forgets: !lost.is_empty(), hash_seed })
+}
+
+/// Returns the devices that have a store, and the indices of those that have none.
+fn read_superblocks(options: &StoreOptions) -> Result<(Vec<Formatted>, Vec<usize>), StoreError> {
+    let (mut stores, mut empty) = (Vec::new(), Vec::new());
+    for (device, given) in options.devices.iter().enumerate() {
+        // Data that a killed server wrote but did not sync can be readable without being durable.
+        given.device.sync()?;
+        let found = read_superblock(&*given.device)?;
+        match found.and_then(|superblock| superblock.may_write().map(|()| superblock)) {
+            Ok(superblock) => stores.push((device, superblock)),
+            Err(SuperblockError::Empty) => empty.push(device),
+            Err(error) => return Err(named(options, device, StoreError::Superblock(error))),
+        }
+    }
+    Ok((stores, empty))
+}
+
+/// Returns the lanes of the table whose devices are given.
+fn present_lanes(
+    options: &StoreOptions,
+    table: &Lanes,
+    stores: &[Formatted],
+) -> Result<Vec<Member>, StoreError> {
+    let mut lanes = Vec::new();
+    for &(device, superblock) in stores {
+        let (number, id) = (usize::from(superblock.lanes.here), superblock.store_id as u64);
+        let name = || options.devices[device].name.clone();
+        let is_member = table.members[number] == id;
+        if is_member && !has(&lanes, number) {
+            let segment_size = superblock.geometry.segment_size() as usize;
+            lanes.push(Member { number, device, segment_size, found: Some(superblock) });
+        } else if is_member {
+            return Err(StoreError::Foreign { name: name() });
+        } else if superblock.lanes.members[number] == id {
+            return Err(StoreError::LeftBehind { name: name() });
+        }
+        // A device whose own table does not list it was drained. It is not used, whatever became of
+        // the others.
+    }
+    Ok(lanes)
+}
+
+fn has(lanes: &[Member], number: usize) -> bool {
+    lanes.iter().any(|lane| lane.number == number)
+}
+
+/// Returns the numbers of the lanes whose devices are not given: those to be forgotten, then those
+/// that never served and therefore hold nothing. All others must be present.
+fn absent_lanes(
+    options: &StoreOptions,
+    table: &Lanes,
+    lanes: &[Member],
+) -> Result<(Vec<usize>, Vec<usize>), StoreError> {
+    if let Some(&lane) = options.forget.iter().find(|&&lane| has(lanes, lane)) {
+        return Err(StoreError::NotMissing { lane });
+    }
+    let absent = |&number: &usize| table.is_member(number) && !has(lanes, number);
+    let has_served = |&number: &usize| table.joining & 1 << number == 0;
+    let (lost, unserved): (Vec<_>, Vec<_>) = (0..MAX_LANES).filter(absent).partition(has_served);
+    let missing: Vec<_> =
+        lost.iter().copied().filter(|lane| !options.forget.contains(lane)).collect();
+    if !missing.is_empty() {
+        let name = |lane: &Member| (options.devices[lane.device].name.clone(), lane.number);
+        let given = lanes.iter().map(name).collect();
+        return Err(StoreError::Missing { lanes: missing, given });
+    }
+    Ok((lost, unserved))
+}
+
+/// Adds a lane for each empty device.
+fn add_lanes(
+    options: &StoreOptions,
+    table: &mut Lanes,
+    lanes: &mut Vec<Member>,
+    empty: Vec<usize>,
+    segment_size: usize,
+) -> Result<(), StoreError> {
+    for device in empty {
+        let Some(number) = (0..MAX_LANES).find(|&number| !table.is_member(number)) else {
+            return Err(StoreError::TooManyLanes);
+        };
+        table.members[number] = options.devices[device].seeds[1].max(1);
+        table.joining |= 1 << number;
+        lanes.push(Member { number, device, segment_size, found: None });
+    }
+    Ok(())
+}
+
+/// Removes lost lanes from the table and gives their partitions to the others.
+fn forget(table: &mut Lanes, lost: &[usize], capacities: &[(usize, u64)]) {
+    lost.iter().for_each(|&number| table.remove(number));
+    // Data that a lane holds of partitions that it did not own is deleted before the table changes.
+    table.motion = None;
+    give_away_lost(table, capacities, false);
+    // The lost lane may know of changes that no other lane knows of.
+    table.version += AHEAD;
 }
 
 fn named(options: &StoreOptions, device: usize, error: StoreError) -> StoreError {
@@ -162,10 +196,10 @@ fn named(options: &StoreOptions, device: usize, error: StoreError) -> StoreError
 /// Returns the superblock with the newest table. All superblocks must belong to one set.
 fn newest<'a>(
     options: &StoreOptions,
-    stores: &'a [(usize, Superblock)],
+    stores: &'a [Formatted],
 ) -> Result<Option<&'a Superblock>, StoreError> {
     let Some((_, first)) = stores.first() else { return Ok(None) };
-    let foreign = |(_, other): &&(usize, Superblock)| other.lanes.set != first.lanes.set;
+    let foreign = |(_, other): &&Formatted| other.lanes.set != first.lanes.set;
     if let Some(&(device, _)) = stores.iter().find(foreign) {
         return Err(StoreError::Foreign { name: options.devices[device].name.clone() });
     }

@@ -299,10 +299,7 @@ impl Mover {
             }
             order.retain(|&other| other != position);
             order.insert(0, position);
-            let left = engine.change_table_in(&order, |table| {
-                table.members[number] = 0;
-                table.draining &= !(1 << number);
-            });
+            let left = engine.change_table_in(&order, |table| table.remove(number));
             return Some(if left.is_ok() { Duration::ZERO } else { RETRY });
         }
         let run = run_length(engine);

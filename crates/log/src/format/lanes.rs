@@ -99,6 +99,13 @@ impl Lanes {
         self.members.get(lane).is_some_and(|&id| id != 0)
     }
 
+    /// Frees the number of a lane that is no longer part of the store.
+    pub fn remove(&mut self, lane: usize) {
+        self.members[lane] = 0;
+        self.draining &= !(1 << lane);
+        self.joining &= !(1 << lane);
+    }
+
     /// Returns the number of partitions that a lane owns.
     pub fn owned(&self, lane: usize) -> usize {
         self.owners.iter().filter(|&&owner| usize::from(owner) == lane).count()
