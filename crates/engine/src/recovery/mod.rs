@@ -34,10 +34,11 @@ use crate::recovery::shared::{Shared, in_parallel};
 use jumbos::Jumbos;
 use larder_log::format::Accepted;
 use larder_log::record::MAX_SEQ;
-use larder_log::recover::Found;
+use larder_log::recover::{Found, Survey};
 use larder_log::store::{SEQ_LIFE, seq_lease};
 use larder_log::{SegmentNumber, Store};
 use newest::{Newest, Version};
+use segments::Scan;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -79,100 +80,34 @@ impl Lane {
         } else {
             self.log.survey(surveyors)?
         };
-        let shared = Shared {
-            survey: &survey,
-            fence: store.superblock().fence,
-            newest: Newest::new(
-                self.options.memory as usize,
-                self.log.numbers().end,
-                (survey.segments.len() * self.log.segment_size()) as u64,
-                &self.budget,
-            ),
-            threads,
-            readers: match threads {
-                1 => 1,
-                _ => (threads * READERS)
-                    .min(
-                        (self.options.memory / READER_SHARE / self.log.segment_size() as u64)
-                            as usize,
-                    )
-                    .clamp(2, THREADS),
-            },
-        };
-        // The index takes what it needs. Frames are released for it later.
-        self.index.begin_rebuild();
-        self.index.set_limit(u64::MAX);
-        let mut items = 0;
+        let shared = self.share(&survey, store.superblock().fence, threads);
         let mut scans = vec![None; survey.segments.len()];
-        // Values that must be in memory come before frames that need not.
-        let mut jumbos = self.read_jumbos(&shared, &mut scans)?;
-        self.read_all(&shared, &mut scans, progress)?;
-        self.read_damaged(&shared, &mut scans)?;
-        let mut read = survey.segments.len() as u64;
-        loop {
-            self.publish(&shared, &mut jumbos, &mut items)?;
-            if !shared.newest.next_part() {
-                break;
-            }
-            read = self.read_again(&shared, &scans, &jumbos, read, progress)?;
-        }
-        self.check_index(items)?;
-        let superseded = |number| shared.newest.is_superseded(number);
-        let superseded: Vec<_> = self.log.numbers().filter(|&number| superseded(number)).collect();
+        let jumbos = self.fill_index(&shared, &mut scans, progress)?;
+        let superseded = |number: &SegmentNumber| shared.newest.is_superseded(*number);
+        let superseded: Vec<_> = self.log.numbers().filter(superseded).collect();
         drop(shared);
         self.settle_unread(&survey, &jumbos)?;
-        let seen = segments::proof(&scans);
-        // A damaged header was just being written, unless its commit was durable.
-        let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
-        let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
-        report.damaged_segments = damaged as u32;
-        let (mut loaded, mut useless) = (Vec::new(), Vec::new());
-        let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
-        let (known, mut accepted) = (store.superblock().accepted, Accepted::default());
-        for &place in &survey.lost_tails {
-            // The content of a lost tail is unknown. It is accepted under segment 0, which does not
-            // exist.
-            report.damaged_records += u64::from(known.runs(0, place) == 0);
-            report.unremembered |= !accepted.accept(0, place, 1);
-        }
-        for (found, scan) in survey.segments.iter().zip(&scans) {
-            let Some(scan) = scan else {
-                // A jumbo whose commit did not complete looks like a damaged one.
-                let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
-                report.damaged_segments += u32::from(!torn);
-                useless.push(found.number);
-                continue;
-            };
-            newest = newest.max(scan.last_commit);
-            seq_limit = seq_limit.max(scan.seq_limit);
-            let generation = found.header.generation;
-            // Of a segment whose records only hide older versions, at least one record is lost.
-            let gaps = scan.gaps + u32::from(found.unmarked);
-            if gaps > 0 {
-                let told = gaps.min(known.runs(found.number, generation));
-                report.accepted_records += u64::from(told);
-                report.damaged_records += u64::from(gaps - told);
-                report.unremembered |= !accepted.accept(found.number, generation, gaps);
-            }
-            report.dropped_bytes += u64::from(scan.dropped);
-            loaded.push((found, scan.sealed));
-        }
-        report.segments = loaded.len() as u32;
+        let accepted = count_damage(&mut report, &survey, &scans, &store.superblock().accepted);
         let lost = report.damaged_records + u64::from(report.damaged_segments);
         if lost > 0 && self.may_lose_nothing() {
             return Err(StoreError::Damaged { records: lost });
         }
+        let scanned = survey.segments.iter().zip(&scans);
+        let sealed = |(found, scan): (_, &Option<Scan>)| Some((found, scan.as_ref()?.sealed));
+        let loaded: Vec<_> = scanned.clone().filter_map(sealed).collect();
+        let useless = scanned.clone().filter(|(_, scan)| scan.is_none());
+        let useless: Vec<_> = useless.map(|(found, _)| found.number).collect();
+        let read = scans.iter().flatten();
+        let newest = read.clone().map(|scan| scan.last_commit);
         // Segments of failed commits may have been opened after the last good commit, and maps
         // written since.
-        let newest = survey.segments.iter().map(Found::newest_known).fold(newest, u64::max);
-        self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
+        let newest = newest.chain(survey.segments.iter().map(Found::newest_known)).max();
+        self.log.finish_recovery(&survey, &loaded, &useless, newest.unwrap_or(0))?;
         // Records that are unreadable now may be readable at the next start.
-        let damaged = survey
-            .segments
-            .iter()
-            .zip(&scans)
-            .filter(|(found, scan)| found.unmarked || scan.is_some_and(|scan| scan.gaps > 0));
-        let damaged = damaged.map(|(found, _)| found.number);
+        let is_damaged = |(found, scan): &(&Found, &Option<Scan>)| {
+            found.unmarked || scan.is_some_and(|scan| scan.gaps > 0)
+        };
+        let damaged = scanned.filter(is_damaged).map(|(found, _)| found.number);
         superseded
             .into_iter()
             .chain(damaged)
@@ -182,11 +117,58 @@ impl Lane {
         store.change_superblock(|superblock| superblock.accepted = accepted);
         self.limit_index();
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
+        let seq_limit =
+            read.map(|scan| scan.seq_limit).fold(store.superblock().seq_limit, u64::max);
         self.begin_life(store, options, seq_limit)?;
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));
+        report.segments = loaded.len() as u32;
         report.items = self.index.items();
         report.took = (options.clock.0)().saturating_sub(began);
         Ok(report)
+    }
+
+    /// Creates the state that the threads of a recovery share.
+    fn share<'a>(&self, survey: &'a Survey, fence: u64, threads: usize) -> Shared<'a> {
+        let (memory, segment_size) = (self.options.memory, self.log.segment_size() as u64);
+        let newest = Newest::new(
+            memory as usize,
+            self.log.numbers().end,
+            survey.segments.len() as u64 * segment_size,
+            &self.budget,
+        );
+        let affordable = (memory / READER_SHARE / segment_size) as usize;
+        let readers = match threads {
+            1 => 1,
+            _ => (threads * READERS).min(affordable).clamp(2, THREADS),
+        };
+        Shared { survey, fence, newest, threads, readers }
+    }
+
+    /// Reads the segments and fills the index with the newest version of each key. Notes in `scans`
+    /// what was found in each segment of the survey that could be read.
+    fn fill_index(
+        &self,
+        shared: &Shared<'_>,
+        scans: &mut [Option<Scan>],
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Jumbos, StoreError> {
+        // The index takes what it needs. Frames are released for it later.
+        self.index.begin_rebuild();
+        self.index.set_limit(u64::MAX);
+        // Values that must be in memory come before frames that need not.
+        let mut jumbos = self.read_jumbos(shared, scans)?;
+        self.read_all(shared, scans, progress)?;
+        self.read_damaged(shared, scans)?;
+        let (mut items, mut read) = (0, scans.len() as u64);
+        loop {
+            self.publish(shared, &mut jumbos, &mut items)?;
+            if !shared.newest.next_part() {
+                break;
+            }
+            read = self.read_again(shared, scans, &jumbos, read, progress)?;
+        }
+        self.check_index(items)?;
+        Ok(jumbos)
     }
 
     /// Fills the index with the newest version of each key in this pass, and adds their number to
@@ -302,4 +284,45 @@ impl Lane {
         self.mark_lease();
         Ok(())
     }
+}
+
+/// Adds the damage that the survey and the scans found to a report. Damage in `known` was accepted
+/// by an earlier start. Returns the damage that this start accepts.
+fn count_damage(
+    report: &mut Recovered,
+    survey: &Survey,
+    scans: &[Option<Scan>],
+    known: &Accepted,
+) -> Accepted {
+    let mut accepted = Accepted::default();
+    let seen = segments::proof(scans);
+    // A damaged header was just being written, unless its commit was durable.
+    let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
+    let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
+    report.damaged_segments = damaged as u32;
+    for &place in &survey.lost_tails {
+        // The content of a lost tail is unknown. It is accepted under segment 0, which does not
+        // exist.
+        report.damaged_records += u64::from(known.runs(0, place) == 0);
+        report.unremembered |= !accepted.accept(0, place, 1);
+    }
+    for (found, scan) in survey.segments.iter().zip(scans) {
+        let Some(scan) = scan else {
+            // A jumbo whose commit did not complete looks like a damaged one.
+            let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
+            report.damaged_segments += u32::from(!torn);
+            continue;
+        };
+        let generation = found.header.generation;
+        // Of a segment whose records only hide older versions, at least one record is lost.
+        let gaps = scan.gaps + u32::from(found.unmarked);
+        if gaps > 0 {
+            let told = gaps.min(known.runs(found.number, generation));
+            report.accepted_records += u64::from(told);
+            report.damaged_records += u64::from(gaps - told);
+            report.unremembered |= !accepted.accept(found.number, generation, gaps);
+        }
+        report.dropped_bytes += u64::from(scan.dropped);
+    }
+    accepted
 }
