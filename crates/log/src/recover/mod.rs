@@ -219,88 +219,44 @@ impl Log {
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
         let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;
-        let (meta, map) = match chosen {
-            Some((meta, map)) => (Some(meta), map),
-            None => (None, &[][..]),
-        };
+        let (meta, map) = chosen.map_or((None, &[][..]), |(meta, map)| (Some(meta), map));
         let unmarked = unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
         if unmarked {
             store.retire(number);
         }
-        let mut block = [0; BLOCK];
-        let readable = metas.first_block(number, &mut block)?;
-        for (tail, data) in &survey.tails {
-            if tail.segment == number && tail.offset == 0 {
-                tail.lay_over(data, &store.identity, &mut block);
-            }
-        }
-        let header = match Header::decode(&block, &store.identity, number) {
-            Err(_) if !readable => Err(NoSegment::Damaged),
-            header => header,
-        };
-        let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
-        let greatest = tails
-            .map(|(tail, _)| tail.generation)
-            .chain(header.ok().map(|header| header.generation))
-            .chain(meta.map(|meta| meta.generation))
-            .max();
-        let segment = self.segment(number);
-        segment.set_generation(greatest.unwrap_or(0));
+        let (header, readable) = survey.read_header(store, metas, number)?;
+        self.segment(number).set_generation(survey.greatest_generation(number, meta, header.ok()));
         let entry = store.entry(number);
         entry.meta_version.store(meta.map_or(0, |meta| meta.version), Ordering::Relaxed);
-        if meta.is_some_and(|meta| meta.usage == Use::Retired) {
-            store.retire(number);
-            return Ok(false);
-        }
-        if let Some(Meta {
-            usage: Use::Part { owner, owner_generation, index },
-            generation,
-            cover,
-            ..
-        }) = meta
-            && !header.is_ok_and(|header| header.generation > generation)
-        {
-            let parts = survey.parts.entry((owner, owner_generation)).or_default();
-            parts.push(Piece { index, place: number, commit: cover });
-            return Ok(true);
-        }
-        let next = store.superblock().generation_floor.max(greatest.unwrap_or(0) + 1);
-        let admits = |generation| meta.is_none_or(|meta| meta.admits(generation));
-        let header = match header {
-            Ok(header) => header,
-            Err(NoSegment::Absent | NoSegment::Jumbo) => {
-                survey.unknown += usize::from(unmarked);
+        match meta {
+            Some(Meta { usage: Use::Retired, .. }) => {
+                store.retire(number);
                 return Ok(false);
             }
+            Some(Meta {
+                usage: Use::Part { owner, owner_generation, index },
+                generation,
+                cover,
+                ..
+            }) if !header.is_ok_and(|header| header.generation > generation) => {
+                let parts = survey.parts.entry((owner, owner_generation)).or_default();
+                parts.push(Piece { index, place: number, commit: cover });
+                return Ok(true);
+            }
+            _ => {}
+        }
+        let header = match header {
             Err(NoSegment::Damaged) => {
-                // Only the trailers tell which generation this was. The next one must differ.
-                let over = meta.map_or(0, |meta| meta.over());
-                let found = self.find_trailers(survey, store, number, over + 1..=next)?;
-                match found {
-                    Some((generation, _)) if !readable => {
-                        Header { segment: number, generation, ..HEADLESS }
-                    }
-                    found => {
-                        let is_dead = meta::is_marked(map, RECORD_AT) && !unmarked;
-                        survey.headless.insert(number, over + u32::from(is_dead));
-                        let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
-                        let newest = match found {
-                            // It may have held durable records.
-                            None if self.is_lost_whole(store, number) => Some(0),
-                            found => found.map(|(_, newest)| newest),
-                        };
-                        if newest.is_some() || meta.is_none_or(in_use) {
-                            segment.set_generation(next);
-                            survey.damaged.push((number, newest));
-                        }
-                        return Ok(false);
-                    }
-                }
+                let is_dead = meta::is_marked(map, RECORD_AT) && !unmarked;
+                self.survey_headless(store, survey, number, meta, is_dead, readable)?
+            }
+            header => {
+                survey.unknown += usize::from(unmarked && header.is_err());
+                header.ok()
             }
         };
-        if !admits(header.generation) {
-            return Ok(false);
-        }
+        let admits = |header: &Header| meta.is_none_or(|meta| meta.admits(header.generation));
+        let Some(header) = header.filter(admits) else { return Ok(false) };
         let own = meta.filter(|meta| meta.speaks_of(header.generation));
         let end = match own {
             Some(Meta { usage: Use::InUse { end }, .. }) => end,
@@ -314,6 +270,41 @@ impl Log {
         let opened = header.opened;
         survey.segments.push(Found { number, header, opened, end, meta: own, dead, unmarked });
         Ok(true)
+    }
+
+    /// Surveys a place whose header is damaged. If its block is unreadable but the place has
+    /// trailers, returns a header that stands in for it.
+    fn survey_headless(
+        &self,
+        store: &Store,
+        survey: &mut Survey,
+        number: SegmentNumber,
+        meta: Option<Meta>,
+        is_dead: bool,
+        readable: bool,
+    ) -> io::Result<Option<Header>> {
+        let segment = self.segment(number);
+        // Only the trailers tell which generation this was. The next one must differ.
+        let over = meta.map_or(0, |meta| meta.over());
+        let next = store.superblock().generation_floor.max(segment.generation() + 1);
+        let found = self.find_trailers(survey, store, number, over + 1..=next)?;
+        if let Some((generation, _)) = found
+            && !readable
+        {
+            return Ok(Some(Header { segment: number, generation, ..HEADLESS }));
+        }
+        survey.headless.insert(number, over + u32::from(is_dead));
+        let newest = match found {
+            // It may have held durable records.
+            None if self.is_lost_whole(store, number) => Some(0),
+            found => found.map(|(_, newest)| newest),
+        };
+        let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
+        if newest.is_some() || meta.is_none_or(in_use) {
+            segment.set_generation(next);
+            survey.damaged.push((number, newest));
+        }
+        Ok(None)
     }
 
     /// Returns true if no block of a place can be read.
@@ -643,6 +634,40 @@ impl Log {
 }
 
 impl Survey {
+    /// Reads the header of a place, and returns true beside it if its block is readable.
+    fn read_header(
+        &self,
+        store: &Store,
+        metas: &Metas<'_>,
+        number: SegmentNumber,
+    ) -> io::Result<(Result<Header, NoSegment>, bool)> {
+        let mut block = [0; BLOCK];
+        let readable = metas.first_block(number, &mut block)?;
+        for (tail, data) in &self.tails {
+            if tail.segment == number && tail.offset == 0 {
+                tail.lay_over(data, &store.identity, &mut block);
+            }
+        }
+        let header = Header::decode(&block, &store.identity, number);
+        Ok((header.map_err(|why| if readable { why } else { NoSegment::Damaged }), readable))
+    }
+
+    /// Returns the greatest generation of a place that its meta, its header or a tail names.
+    fn greatest_generation(
+        &self,
+        number: SegmentNumber,
+        meta: Option<Meta>,
+        header: Option<Header>,
+    ) -> u32 {
+        let tails = self.tails.iter().filter(|(tail, _)| tail.segment == number);
+        tails
+            .map(|(tail, _)| tail.generation)
+            .chain(header.map(|header| header.generation))
+            .chain(meta.map(|meta| meta.generation))
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Returns true if a tail place holds a block of this segment.
     fn has_tail(&self, found: &Found) -> bool {
         self.tails.iter().any(|(tail, _)| {
