@@ -1,6 +1,6 @@
 //! Assembles a store from the given devices, and computes each device's share of the keys.
 
-use crate::durability::StoreOptions;
+use crate::durability::{StoreDevice, StoreOptions};
 use crate::error::StoreError;
 use larder_log::format::superblock::SuperblockError;
 use larder_log::format::{Lanes, MAX_LANES, PARTITIONS, Superblock};
@@ -12,16 +12,15 @@ use std::ops::Range;
 /// of date if it turns up again.
 const AHEAD: u64 = 1 << 32;
 
-/// A device that has a store: its index among the given ones, and its superblock.
-type Formatted = (usize, Superblock);
+/// A device that has a store, and its superblock.
+type Formatted<'a> = (&'a StoreDevice, Superblock);
 
 /// A lane to be opened.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+pub(crate) struct Member<'a> {
     /// The lane's number in the table.
     pub(crate) number: usize,
-    /// The index of its device among the given ones.
-    pub(crate) device: usize,
+    pub(crate) device: &'a StoreDevice,
     /// Size of a segment, in bytes.
     pub(crate) segment_size: usize,
     /// The device's superblock, if it already has a store.
@@ -30,9 +29,9 @@ pub(crate) struct Member {
 
 /// The store that the given devices form.
 #[derive(Debug)]
-pub(crate) struct Assembled {
+pub(crate) struct Assembled<'a> {
     /// Sorted by lane number.
-    pub(crate) lanes: Vec<Member>,
+    pub(crate) lanes: Vec<Member<'a>>,
     /// The table in all superblocks while the lanes are opened. It still names the previous owners.
     pub(crate) opening: Lanes,
     /// The table from then on.
@@ -48,26 +47,26 @@ pub(crate) fn assemble(
     options: &StoreOptions,
     segment_size: usize,
     hash_seed: u64,
-) -> Result<Assembled, StoreError> {
+) -> Result<Assembled<'_>, StoreError> {
     let (stores, empty) = read_superblocks(options)?;
-    let (known, hash_seed) = match newest(options, &stores)? {
+    let (known, hash_seed) = match newest(&stores)? {
         Some(superblock) => (superblock.lanes, superblock.hash_seed),
         None => (Lanes { members: [0; MAX_LANES], ..Lanes::alone(0) }, hash_seed),
     };
     let mut table = known;
-    let mut lanes = present_lanes(options, &table, &stores)?;
+    let mut lanes = present_lanes(&table, &stores)?;
     let (lost, unserved) = absent_lanes(options, &table, &lanes)?;
     unserved.into_iter().for_each(|number| table.remove(number));
-    add_lanes(options, &mut table, &mut lanes, empty, segment_size)?;
+    add_lanes(&mut table, &mut lanes, empty, segment_size)?;
     if lanes.is_empty() {
         return Err(StoreError::NoLanes);
     }
     if stores.is_empty() && lanes.len() == 1 {
         // Programs that know only one lane can read this table.
-        table = Lanes::alone(options.devices[lanes[0].device].seeds[1].into());
+        table = Lanes::alone(lanes[0].device.seeds[1].into());
     }
     lanes.sort_unstable_by_key(|lane| lane.number);
-    let capacity = |lane: &Member| (lane.number, options.devices[lane.device].capacity());
+    let capacity = |lane: &Member<'_>| (lane.number, lane.device.capacity());
     let capacities: Vec<(usize, u64)> = lanes.iter().map(capacity).collect();
     if lanes.iter().all(|lane| table.is_draining(lane.number)) {
         // At least one lane must hold the keys.
@@ -89,32 +88,37 @@ pub(crate) fn assemble(
     Ok(Assembled { lanes, opening, table, forgets: !lost.is_empty(), hash_seed })
 }
 
-/// Returns the devices that have a store, and the indices of those that have none.
-fn read_superblocks(options: &StoreOptions) -> Result<(Vec<Formatted>, Vec<usize>), StoreError> {
+/// Returns the devices that have a store, and those that have none.
+fn read_superblocks(
+    options: &StoreOptions,
+) -> Result<(Vec<Formatted<'_>>, Vec<&StoreDevice>), StoreError> {
     let (mut stores, mut empty) = (Vec::new(), Vec::new());
-    for (device, given) in options.devices.iter().enumerate() {
+    for device in &options.devices {
         // Data that a killed server wrote but did not sync can be readable without being durable.
-        given.device.sync()?;
-        let found = read_superblock(&*given.device)?;
+        device.device.sync()?;
+        let found = read_superblock(&*device.device)?;
         match found.and_then(|superblock| superblock.may_write().map(|()| superblock)) {
             Ok(superblock) => stores.push((device, superblock)),
             Err(SuperblockError::Empty) => empty.push(device),
-            Err(error) => return Err(named(options, device, StoreError::Superblock(error))),
+            Err(error) if options.devices.len() == 1 => return Err(StoreError::Superblock(error)),
+            Err(error) => {
+                let error = Box::new(StoreError::Superblock(error));
+                return Err(StoreError::Lane { name: device.name.clone(), error });
+            }
         }
     }
     Ok((stores, empty))
 }
 
 /// Returns the lanes of the table whose devices are given.
-fn present_lanes(
-    options: &StoreOptions,
+fn present_lanes<'a>(
     table: &Lanes,
-    stores: &[Formatted],
-) -> Result<Vec<Member>, StoreError> {
+    stores: &[Formatted<'a>],
+) -> Result<Vec<Member<'a>>, StoreError> {
     let mut lanes = Vec::new();
     for &(device, superblock) in stores {
         let (number, id) = (usize::from(superblock.lanes.here), superblock.store_id as u64);
-        let name = || options.devices[device].name.clone();
+        let name = || device.name.clone();
         let is_member = table.members[number] == id;
         if is_member && !has(&lanes, number) {
             let segment_size = superblock.geometry.segment_size() as usize;
@@ -130,7 +134,7 @@ fn present_lanes(
     Ok(lanes)
 }
 
-fn has(lanes: &[Member], number: usize) -> bool {
+fn has(lanes: &[Member<'_>], number: usize) -> bool {
     lanes.iter().any(|lane| lane.number == number)
 }
 
@@ -139,7 +143,7 @@ fn has(lanes: &[Member], number: usize) -> bool {
 fn absent_lanes(
     options: &StoreOptions,
     table: &Lanes,
-    lanes: &[Member],
+    lanes: &[Member<'_>],
 ) -> Result<(Vec<usize>, Vec<usize>), StoreError> {
     if let Some(&lane) = options.forget.iter().find(|&&lane| has(lanes, lane)) {
         return Err(StoreError::NotMissing { lane });
@@ -150,7 +154,7 @@ fn absent_lanes(
     let missing: Vec<_> =
         lost.iter().copied().filter(|lane| !options.forget.contains(lane)).collect();
     if !missing.is_empty() {
-        let name = |lane: &Member| (options.devices[lane.device].name.clone(), lane.number);
+        let name = |lane: &Member<'_>| (lane.device.name.clone(), lane.number);
         let given = lanes.iter().map(name).collect();
         return Err(StoreError::Missing { lanes: missing, given });
     }
@@ -158,18 +162,17 @@ fn absent_lanes(
 }
 
 /// Adds a lane for each empty device.
-fn add_lanes(
-    options: &StoreOptions,
+fn add_lanes<'a>(
     table: &mut Lanes,
-    lanes: &mut Vec<Member>,
-    empty: Vec<usize>,
+    lanes: &mut Vec<Member<'a>>,
+    empty: Vec<&'a StoreDevice>,
     segment_size: usize,
 ) -> Result<(), StoreError> {
     for device in empty {
         let Some(number) = (0..MAX_LANES).find(|&number| !table.is_member(number)) else {
             return Err(StoreError::TooManyLanes);
         };
-        table.members[number] = options.devices[device].seeds[1].max(1);
+        table.members[number] = device.seeds[1].max(1);
         table.joining |= 1 << number;
         lanes.push(Member { number, device, segment_size, found: None });
     }
@@ -186,22 +189,12 @@ fn forget(table: &mut Lanes, lost: &[usize], capacities: &[(usize, u64)]) {
     table.version += AHEAD;
 }
 
-fn named(options: &StoreOptions, device: usize, error: StoreError) -> StoreError {
-    if options.devices.len() == 1 {
-        return error;
-    }
-    StoreError::Lane { name: options.devices[device].name.clone(), error: Box::new(error) }
-}
-
 /// Returns the superblock with the newest table. All superblocks must belong to one set.
-fn newest<'a>(
-    options: &StoreOptions,
-    stores: &'a [Formatted],
-) -> Result<Option<&'a Superblock>, StoreError> {
+fn newest<'a>(stores: &'a [Formatted<'_>]) -> Result<Option<&'a Superblock>, StoreError> {
     let Some((_, first)) = stores.first() else { return Ok(None) };
-    let foreign = |(_, other): &&Formatted| other.lanes.set != first.lanes.set;
+    let foreign = |(_, other): &&Formatted<'_>| other.lanes.set != first.lanes.set;
     if let Some(&(device, _)) = stores.iter().find(foreign) {
-        return Err(StoreError::Foreign { name: options.devices[device].name.clone() });
+        return Err(StoreError::Foreign { name: device.name.clone() });
     }
     Ok(stores.iter().map(|(_, superblock)| superblock).max_by_key(|s| s.lanes.version))
 }

@@ -98,10 +98,10 @@ impl Engine {
         let assembled = assemble(store, segment_size_with_store(share), options.hash_seed)?;
         let lanes = open_lanes(&options, store, &assembled, opening, progress)?;
         join_flushes(&lanes).map_err(StoreError::Device)?;
-        let all = assembled.forgets;
-        lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, all))?;
-        let engine = Self::of(options, lanes, assembled.table);
-        if assembled.table != assembled.opening {
+        let Assembled { opening, table, forgets, .. } = assembled;
+        lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
+        let engine = Self::of(options, lanes, table);
+        if table != opening {
             // From here on new lanes serve keys, and the remaining lanes serve the keys of lost
             // ones.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
@@ -182,7 +182,7 @@ fn open_lanes_in_memory(
 fn open_lanes(
     options: &Options,
     store: &StoreOptions,
-    assembled: &Assembled,
+    assembled: &Assembled<'_>,
     Opening { refuse, threads }: Opening,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Box<[Arc<Lane>]>, OpenError> {
@@ -197,7 +197,7 @@ fn open_lanes(
     let told = Mutex::new((vec![(0, 0); needs.len()], progress));
     let open = |position: usize| {
         let lane = &assembled.lanes[position];
-        let device = store.devices[lane.device].clone();
+        let device = lane.device.clone();
         let name = device.name.clone();
         let lane_store = LaneStore {
             device,
