@@ -1,7 +1,7 @@
 //! Why an engine or its store cannot be opened.
 
 use larder_log::format::superblock::SuperblockError;
-use larder_log::format::{LabelError, MAX_LANES};
+use larder_log::format::{LabelError, LaneNumber, MAX_LANES};
 use std::fmt;
 use std::io;
 
@@ -106,14 +106,14 @@ pub enum StoreError {
     /// Devices of the store are missing.
     Missing {
         /// The numbers of the missing lanes.
-        lanes: Vec<usize>,
+        lanes: Vec<LaneNumber>,
         /// The given devices, each with the number of its lane.
-        given: Vec<(String, usize)>,
+        given: Vec<(String, LaneNumber)>,
     },
     /// A lane that should be forgotten is present.
     NotMissing {
         /// Its number.
-        lane: usize,
+        lane: LaneNumber,
     },
     /// The store has a lower device, and none was given.
     LowerMissing,
@@ -161,7 +161,7 @@ impl fmt::Display for StoreError {
                  of --store"
             ),
             StoreError::Missing { lanes, given } => {
-                let numbers: Vec<String> = lanes.iter().map(usize::to_string).collect();
+                let numbers: Vec<String> = lanes.iter().map(LaneNumber::to_string).collect();
                 let numbers = numbers.join(",");
                 let given: Vec<String> =
                     given.iter().map(|(name, lane)| format!("{name} is lane {lane}")).collect();

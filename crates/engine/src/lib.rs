@@ -91,7 +91,7 @@ pub use key::Key;
 pub use lane::memory::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
 pub use larder_log::GrowError as LogGrowError;
 pub use larder_log::format::tier::LABEL_AREA;
-pub use larder_log::format::{Content, LabelError, MAX_LANES, SuperblockError};
+pub use larder_log::format::{Content, LabelError, LaneNumber, MAX_LANES, SuperblockError};
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;

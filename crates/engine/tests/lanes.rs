@@ -11,8 +11,8 @@ use std::task::Waker;
 use common::store;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::{
-    Delete, Deleted, Durability, Engine, Expiry, Health, ManualCleaner, OpenError, Options,
-    Outcome, Session, Store, StoreDevice, StoreError, StoreOptions, Stored, WhenFull,
+    Delete, Deleted, Durability, Engine, Expiry, Health, LaneNumber, ManualCleaner, OpenError,
+    Options, Outcome, Session, Store, StoreDevice, StoreError, StoreOptions, Stored, WhenFull,
 };
 
 const DEVICE: u64 = 16 << 20;
@@ -330,14 +330,14 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     let refused = machine.restart(Some(1), |devices, _| drop(devices.remove(1)));
     assert!(matches!(
         refused.map(drop),
-        Err(OpenError::Store(StoreError::Missing { lanes, .. })) if lanes == [1]
+        Err(OpenError::Store(StoreError::Missing { lanes, .. })) if lanes == [LaneNumber(1)]
     ));
     let mut machine = Machine::start(devices, Durability::Sync);
     assert!(machine.set(1, 0));
     let mut machine = machine
         .restart(Some(2), |devices, options| {
             devices.remove(1);
-            options.store.as_mut().expect("a store").forget = vec![1];
+            options.store.as_mut().expect("a store").forget = vec![LaneNumber(1)];
         })
         .expect("a start without it");
     for (key, had) in had.iter().enumerate() {
@@ -347,12 +347,18 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     filled(&mut machine, 3000);
     // The option is not needed again, and has no effect on a lane that is present.
     let mut machine = machine
-        .restart(Some(3), |_, options| options.store.as_mut().expect("a store").forget = vec![1])
+        .restart(Some(3), |_, options| {
+            options.store.as_mut().expect("a store").forget = vec![LaneNumber(1)]
+        })
         .expect("a start");
     all_there(&mut machine, 3000);
-    let refused = machine
-        .restart(Some(4), |_, options| options.store.as_mut().expect("a store").forget = vec![2]);
-    assert!(matches!(refused.map(drop), Err(OpenError::Store(StoreError::NotMissing { lane: 2 }))));
+    let refused = machine.restart(Some(4), |_, options| {
+        options.store.as_mut().expect("a store").forget = vec![LaneNumber(2)]
+    });
+    assert!(matches!(
+        refused.map(drop),
+        Err(OpenError::Store(StoreError::NotMissing { lane: LaneNumber(2) }))
+    ));
 }
 
 /// Starts, and erases new devices whose first block was torn. Such a device may hold anything, so
@@ -452,7 +458,7 @@ fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     let machine = machine
         .restart(Some(1), |devices, options| {
             devices.remove(0);
-            options.store.as_mut().expect("a store").forget = vec![0];
+            options.store.as_mut().expect("a store").forget = vec![LaneNumber(0)];
         })
         .expect("a start without it");
     let refused = machine.restart(Some(2), |devices, _| devices.push(first));

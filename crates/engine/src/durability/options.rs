@@ -1,6 +1,7 @@
 //! The options of a store: its devices, and which failures an acknowledged write survives.
 
 use larder_disk::Device;
+use larder_log::format::LaneNumber;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct StoreOptions {
     /// The store's devices. Each is a lane with a share of the keys.
     pub devices: Vec<StoreDevice>,
     /// Lanes whose devices are missing and that are given up, with everything in them.
-    pub forget: Vec<usize>,
+    pub forget: Vec<LaneNumber>,
     /// When a write is acknowledged.
     pub durability: Durability,
     /// In async mode: the longest time whose acknowledged writes a crash may lose.

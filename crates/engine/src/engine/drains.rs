@@ -1,6 +1,7 @@
 //! Requests to drain or keep devices, and the states of lanes.
 
 use crate::Health;
+use larder_log::format::LaneNumber;
 use std::fmt;
 use std::io;
 use std::task::Waker;
@@ -9,7 +10,7 @@ use std::task::Waker;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneState {
     /// The lane's number in the store.
-    pub number: usize,
+    pub number: LaneNumber,
     /// The name of its device.
     pub name: String,
     /// The number of partitions that it owns, of 4096.

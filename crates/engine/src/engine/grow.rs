@@ -11,8 +11,8 @@ use crate::engine::growths::{Ended, GrowError, Wish};
 use crate::lane::Lane;
 use crate::lock::lock;
 use larder_log::GrowError as LogError;
-use larder_log::format::BLOCK;
 use larder_log::format::tier::LABEL_AREA;
+use larder_log::format::{BLOCK, LaneNumber};
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
@@ -125,7 +125,7 @@ impl Engine {
                 Some(lower) => Err(GrowError::HasLower { lower: lower.to_owned() }),
             };
         }
-        let number: Option<usize> = name.parse().ok();
+        let number = name.parse().ok().map(LaneNumber);
         let lane = number.and_then(|number| used().find(|lane| lane.number() == number));
         lane.ok_or_else(|| GrowError::Unknown { names: names() })
     }

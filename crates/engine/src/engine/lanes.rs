@@ -3,7 +3,7 @@
 use crate::durability::{StoreDevice, StoreOptions};
 use crate::error::StoreError;
 use larder_log::format::superblock::SuperblockError;
-use larder_log::format::{Lanes, MAX_LANES, PARTITIONS, Superblock};
+use larder_log::format::{LaneNumber, Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ type Formatted<'a> = (&'a StoreDevice, Superblock);
 #[derive(Clone, Debug)]
 pub(crate) struct Member<'a> {
     /// The lane's number in the table.
-    pub(crate) number: usize,
+    pub(crate) number: LaneNumber,
     pub(crate) device: &'a StoreDevice,
     /// Size of a segment, in bytes.
     pub(crate) segment_size: usize,
@@ -67,7 +67,7 @@ pub(crate) fn assemble(
     }
     lanes.sort_unstable_by_key(|lane| lane.number);
     let capacity = |lane: &Member<'_>| (lane.number, lane.device.capacity());
-    let capacities: Vec<(usize, u64)> = lanes.iter().map(capacity).collect();
+    let capacities: Vec<(LaneNumber, u64)> = lanes.iter().map(capacity).collect();
     if lanes.iter().all(|lane| table.is_draining(lane.number)) {
         // At least one lane must hold the keys.
         table.draining = 0;
@@ -76,7 +76,7 @@ pub(crate) fn assemble(
     give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
-            table.set = table.members[lanes[0].number];
+            table.set = table.members[lanes[0].number.index()];
         }
         table.version = known.version + 1;
     }
@@ -117,15 +117,15 @@ fn present_lanes<'a>(
 ) -> Result<Vec<Member<'a>>, StoreError> {
     let mut lanes = Vec::new();
     for &(device, superblock) in stores {
-        let (number, id) = (usize::from(superblock.lanes.here), superblock.store_id as u64);
+        let (number, id) = (superblock.lanes.here, superblock.store_id as u64);
         let name = || device.name.clone();
-        let is_member = table.members[number] == id;
+        let is_member = table.members[number.index()] == id;
         if is_member && !has(&lanes, number) {
             let segment_size = superblock.geometry.segment_size() as usize;
             lanes.push(Member { number, device, segment_size, found: Some(superblock) });
         } else if is_member {
             return Err(StoreError::Foreign { name: name() });
-        } else if superblock.lanes.members[number] == id {
+        } else if superblock.lanes.members[number.index()] == id {
             return Err(StoreError::LeftBehind { name: name() });
         }
         // A device whose own table does not list it was drained. It is not used, whatever became of
@@ -134,7 +134,7 @@ fn present_lanes<'a>(
     Ok(lanes)
 }
 
-fn has(lanes: &[Member<'_>], number: usize) -> bool {
+fn has(lanes: &[Member<'_>], number: LaneNumber) -> bool {
     lanes.iter().any(|lane| lane.number == number)
 }
 
@@ -144,13 +144,13 @@ fn absent_lanes(
     options: &StoreOptions,
     table: &Lanes,
     lanes: &[Member<'_>],
-) -> Result<(Vec<usize>, Vec<usize>), StoreError> {
+) -> Result<(Vec<LaneNumber>, Vec<LaneNumber>), StoreError> {
     if let Some(&lane) = options.forget.iter().find(|&&lane| has(lanes, lane)) {
         return Err(StoreError::NotMissing { lane });
     }
-    let absent = |&number: &usize| table.is_member(number) && !has(lanes, number);
-    let has_served = |&number: &usize| table.joining & 1 << number == 0;
-    let (lost, unserved): (Vec<_>, Vec<_>) = (0..MAX_LANES).filter(absent).partition(has_served);
+    let absent = |&number: &LaneNumber| table.is_member(number) && !has(lanes, number);
+    let has_served = |number: &LaneNumber| table.joining & number.bit() == 0;
+    let (lost, unserved): (Vec<_>, Vec<_>) = LaneNumber::all().filter(absent).partition(has_served);
     let missing: Vec<_> =
         lost.iter().copied().filter(|lane| !options.forget.contains(lane)).collect();
     if !missing.is_empty() {
@@ -169,18 +169,18 @@ fn add_lanes<'a>(
     segment_size: usize,
 ) -> Result<(), StoreError> {
     for device in empty {
-        let Some(number) = (0..MAX_LANES).find(|&number| !table.is_member(number)) else {
+        let Some(number) = LaneNumber::all().find(|&number| !table.is_member(number)) else {
             return Err(StoreError::TooManyLanes);
         };
-        table.members[number] = device.seeds[1].max(1);
-        table.joining |= 1 << number;
+        table.members[number.index()] = device.seeds[1].max(1);
+        table.joining |= number.bit();
         lanes.push(Member { number, device, segment_size, found: None });
     }
     Ok(())
 }
 
 /// Removes lost lanes from the table and gives their partitions to the others.
-fn forget(table: &mut Lanes, lost: &[usize], capacities: &[(usize, u64)]) {
+fn forget(table: &mut Lanes, lost: &[LaneNumber], capacities: &[(LaneNumber, u64)]) {
     lost.iter().for_each(|&number| table.remove(number));
     // Data that a lane holds of partitions that it did not own is deleted before the table changes.
     table.motion = None;
@@ -201,9 +201,9 @@ fn newest<'a>(stores: &'a [Formatted<'_>]) -> Result<Option<&'a Superblock>, Sto
 
 /// Gives partitions whose owner is missing to the lanes that are present. In a `new` store that
 /// applies to all partitions.
-fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
+fn give_away_lost(table: &mut Lanes, capacities: &[(LaneNumber, u64)], new: bool) {
     let wanted = wanted(table, capacities);
-    let mut room: Vec<(usize, usize)> = wanted
+    let mut room: Vec<(LaneNumber, usize)> = wanted
         .iter()
         .map(|&(lane, count)| {
             (lane, if new { count } else { count.saturating_sub(table.owned(lane)) })
@@ -211,9 +211,9 @@ fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
         .collect();
     // New lanes get their partitions by motions, as in a store that has lost nothing.
     let first = room.iter().find(|&&(lane, _)| wanted.iter().any(|w| w.0 == lane && w.1 > 0));
-    let fallback = first.map_or(0, |&(lane, _)| lane);
+    let fallback = first.map_or(LaneNumber(0), |&(lane, _)| lane);
     for partition in 0..PARTITIONS {
-        if !new && table.is_member(table.owners[partition].into()) {
+        if !new && table.is_member(table.owners[partition]) {
             continue;
         }
         let lane = match room.iter_mut().find(|(_, room)| *room > 0) {
@@ -223,21 +223,21 @@ fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
             }
             None => fallback,
         };
-        table.owners[partition] = lane as u8;
+        table.owners[partition] = lane;
     }
 }
 
 /// Returns how many partitions each lane should own: a share proportional to its capacity, or none
 /// if it is draining. `capacities` gives each lane's capacity in bytes.
-pub(crate) fn wanted(table: &Lanes, capacities: &[(usize, u64)]) -> Vec<(usize, usize)> {
-    let weight = |&(lane, bytes): &(usize, u64)| match table.is_draining(lane) {
+pub(crate) fn wanted(table: &Lanes, capacities: &[(LaneNumber, u64)]) -> Vec<(LaneNumber, usize)> {
+    let weight = |&(lane, bytes): &(LaneNumber, u64)| match table.is_draining(lane) {
         true => 0,
         false => u128::from(bytes),
     };
     let sum: u128 = capacities.iter().map(weight).sum::<u128>().max(1);
     let mut before = 0;
     let mut given = 0;
-    let share = |lane: &(usize, u64)| {
+    let share = |lane: &(LaneNumber, u64)| {
         before += weight(lane);
         let end = (before * PARTITIONS as u128 / sum) as usize;
         let count = end - given;
@@ -253,30 +253,30 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(usize, u64)]) -> Vec<(usize, 
 /// whole runs allow.
 pub(crate) fn next_motion(
     table: &Lanes,
-    capacities: &[(usize, u64)],
+    capacities: &[(LaneNumber, u64)],
     run: usize,
-    usable: impl Fn(usize) -> bool,
-    receives: impl Fn(usize) -> bool,
+    usable: impl Fn(LaneNumber) -> bool,
+    receives: impl Fn(LaneNumber) -> bool,
     allowed: impl Fn(usize) -> bool,
-) -> Option<(Range<usize>, usize, usize)> {
+) -> Option<(Range<usize>, LaneNumber, LaneNumber)> {
     let wanted = wanted(table, capacities);
-    let surplus = |&(lane, wanted): &(usize, usize)| {
+    let surplus = |&(lane, wanted): &(LaneNumber, usize)| {
         let owned = table.owned(lane);
         let tolerated = if table.is_draining(lane) { 0 } else { run - 1 };
         (owned > wanted + tolerated).then(|| (owned - wanted, lane))
     };
-    let deficit = |&(lane, wanted): &(usize, usize)| {
+    let deficit = |&(lane, wanted): &(LaneNumber, usize)| {
         let missing = wanted.saturating_sub(table.owned(lane));
         (!table.is_draining(lane)).then_some((missing, lane))
     };
-    let usable = |&&(lane, _): &&(usize, usize)| usable(lane);
+    let usable = |&&(lane, _): &&(LaneNumber, usize)| usable(lane);
     let (_, from) = wanted.iter().filter(usable).filter_map(surplus).max()?;
     let others = wanted.iter().filter(usable).filter(|&&(lane, _)| lane != from && receives(lane));
     let (missing, to) = others.filter_map(deficit).max()?;
     if missing == 0 && !table.is_draining(from) {
         return None;
     }
-    let owned = |partition: &usize| usize::from(table.owners[*partition]) == from;
+    let owned = |partition: &usize| table.owners[*partition] == from;
     let mut end = PARTITIONS;
     loop {
         let last = (0..end).rev().find(owned)?;
@@ -293,6 +293,10 @@ pub(crate) fn next_motion(
 mod tests {
     use super::*;
 
+    const A: LaneNumber = LaneNumber(0);
+    const B: LaneNumber = LaneNumber(1);
+    const C: LaneNumber = LaneNumber(2);
+
     fn table(lanes: usize) -> Lanes {
         let mut table = Lanes::alone(1);
         (0..lanes).for_each(|lane| table.members[lane] = lane as u64 + 1);
@@ -302,18 +306,18 @@ mod tests {
     #[test]
     fn shares_are_proportional_to_capacities() {
         let mut table = table(3);
-        let capacities = [(0, 100), (1, 200), (2, 100)];
-        assert_eq!(wanted(&table, &capacities), [(0, 1024), (1, 2048), (2, 1024)]);
-        table.draining = 1 << 1;
-        assert_eq!(wanted(&table, &capacities), [(0, 2048), (1, 0), (2, 2048)]);
-        assert_eq!(wanted(&table, &[(2, 7)]), [(2, PARTITIONS)]);
+        let capacities = [(A, 100), (B, 200), (C, 100)];
+        assert_eq!(wanted(&table, &capacities), [(A, 1024), (B, 2048), (C, 1024)]);
+        table.draining = B.bit();
+        assert_eq!(wanted(&table, &capacities), [(A, 2048), (B, 0), (C, 2048)]);
+        assert_eq!(wanted(&table, &[(C, 7)]), [(C, PARTITIONS)]);
     }
 
     #[test]
     fn motions_end_when_every_lane_has_its_share() {
         for run in [1, 4, 64] {
             let mut table = table(3);
-            let capacities = [(0, 100), (1, 50), (2, 50)];
+            let capacities = [(A, 100), (B, 50), (C, 50)];
             let mut motions = 0;
             while let Some((unit, from, to)) =
                 next_motion(&table, &capacities, run, |_| true, |_| true, |_| true)
@@ -321,7 +325,7 @@ mod tests {
                 assert!(
                     from != to && unit.len() <= run && unit.start / run == (unit.end - 1) / run
                 );
-                unit.for_each(|partition| table.owners[partition] = to as u8);
+                unit.for_each(|partition| table.owners[partition] = to);
                 motions += 1;
                 assert!(motions <= PARTITIONS);
             }
@@ -332,34 +336,34 @@ mod tests {
                     table.owned(lane)
                 );
             }
-            table.draining = 1;
+            table.draining = A.bit();
             while let Some((unit, _, to)) =
                 next_motion(&table, &capacities, run, |_| true, |_| true, |_| true)
             {
-                unit.for_each(|partition| table.owners[partition] = to as u8);
+                unit.for_each(|partition| table.owners[partition] = to);
             }
-            assert_eq!(table.owned(0), 0);
+            assert_eq!(table.owned(A), 0);
         }
     }
 
     #[test]
     fn a_failing_lane_takes_no_part_in_motions() {
         let table = table(3);
-        let capacities = [(0, 100), (1, 100), (2, 100)];
-        let motion = next_motion(&table, &capacities, 1, |lane| lane != 1, |_| true, |_| true);
-        assert_eq!(motion.map(|(_, from, to)| (from, to)), Some((0, 2)));
-        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != 0, |_| true, |_| true), None);
+        let capacities = [(A, 100), (B, 100), (C, 100)];
+        let motion = next_motion(&table, &capacities, 1, |lane| lane != B, |_| true, |_| true);
+        assert_eq!(motion.map(|(_, from, to)| (from, to)), Some((A, C)));
+        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != A, |_| true, |_| true), None);
     }
 
     #[test]
     fn partitions_of_a_lost_lane_go_to_the_remaining_lanes() {
         let mut table = table(3);
-        (0..PARTITIONS).for_each(|at| table.owners[at] = (at % 3) as u8);
-        table.members[1] = 0;
-        give_away_lost(&mut table, &[(0, 100), (2, 100)], false);
-        assert_eq!((table.owned(0), table.owned(1), table.owned(2)), (2048, 0, 2048));
+        (0..PARTITIONS).for_each(|at| table.owners[at] = LaneNumber((at % 3) as u8));
+        table.members[B.index()] = 0;
+        give_away_lost(&mut table, &[(A, 100), (C, 100)], false);
+        assert_eq!((table.owned(A), table.owned(B), table.owned(C)), (2048, 0, 2048));
         assert!(
-            (0..PARTITIONS).step_by(3).all(|at| table.owners[at] == 0),
+            (0..PARTITIONS).step_by(3).all(|at| table.owners[at] == A),
             "what is not lost stays"
         );
     }

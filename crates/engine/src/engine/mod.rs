@@ -21,7 +21,7 @@ use crate::lock::lock;
 use crate::mover::state::Mover;
 use crate::recovery::Recovered;
 use crate::{Durability, Health, Options, Outcome, Stats, UnixSeconds};
-use larder_log::format::{Lanes, PARTITIONS};
+use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
@@ -248,8 +248,8 @@ impl Engine {
         let still = lock(&self.mover);
         if let Some(number) = self.change_of_draining(name, draining)? {
             let change = |table: &mut Lanes| {
-                table.draining &= !(1 << number);
-                table.draining |= u32::from(draining) << number;
+                table.draining &= !number.bit();
+                table.draining |= u32::from(draining) << number.0;
             };
             self.change_table(change).map_err(DrainError::Device)?;
         }
@@ -260,7 +260,11 @@ impl Engine {
 
     /// Returns the number of the lane whose entry in the table must change; `None` if the table
     /// already says so.
-    fn change_of_draining(&self, name: &str, draining: bool) -> Result<Option<usize>, DrainError> {
+    fn change_of_draining(
+        &self,
+        name: &str,
+        draining: bool,
+    ) -> Result<Option<LaneNumber>, DrainError> {
         let table = *lock(&self.table);
         let used = self.lanes.iter().filter(|lane| is_used(&table, lane));
         let mut used = used.filter(|lane| lane.durable.is_some());
@@ -360,7 +364,7 @@ impl Engine {
 }
 
 /// Returns the position of the lane with this number.
-pub(crate) fn position_of(lanes: &[Arc<Lane>], number: usize) -> Option<usize> {
+pub(crate) fn position_of(lanes: &[Arc<Lane>], number: LaneNumber) -> Option<usize> {
     lanes.iter().position(|lane| lane.number() == number)
 }
 

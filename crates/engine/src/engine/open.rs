@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::recovery;
 use crate::recovery::{Progress, Recovered};
 use larder_log::Buffers;
-use larder_log::format::{Lanes, MAX_LANES, PARTITIONS};
+use larder_log::format::{LaneNumber, Lanes, MAX_LANES, PARTITIONS};
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -89,7 +89,7 @@ impl Engine {
             let count = options.lanes.clamp(1, MAX_LANES);
             let mut table = Lanes::alone(0);
             for (partition, owner) in table.owners.iter_mut().enumerate() {
-                *owner = (partition * count / PARTITIONS) as u8;
+                *owner = LaneNumber((partition * count / PARTITIONS) as u8);
             }
             let lanes = open_lanes_in_memory(&options, &table, count, opening, progress)?;
             return Ok(Self::of(options, lanes, table));
@@ -110,8 +110,7 @@ impl Engine {
     }
 
     fn of(options: Options, lanes: Box<[Arc<Lane>]>, table: Lanes) -> Arc<Engine> {
-        let position =
-            |partition: usize| position_of(&lanes, table.owners[partition].into()).unwrap_or(0);
+        let position = |partition: usize| position_of(&lanes, table.owners[partition]).unwrap_or(0);
         let settled = options.store.is_none() || lanes.len() == 1 && table.motion.is_none();
         let partitions = Partitions::new(position, settled);
         let mover = Mover::new(&table, &lanes);
@@ -157,7 +156,8 @@ fn open_lanes_in_memory(
     opening: Opening,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Box<[Arc<Lane>]>, OpenError> {
-    let needs: Vec<_> = (0..count).map(|lane| (min_memory(false, 0), table.owned(lane))).collect();
+    let need = |lane| (min_memory(false, 0), table.owned(lane));
+    let needs: Vec<_> = LaneNumber::all().take(count).map(need).collect();
     let shares = match count {
         1 => vec![options.memory],
         _ => memory_shares(options.memory, options.max_item_size, &needs)?,
@@ -204,7 +204,7 @@ fn open_lanes(
             common: store.clone(),
             found: lane.found,
             segment_size: lane.segment_size,
-            lanes: Lanes { here: lane.number as u8, ..*opening },
+            lanes: Lanes { here: lane.number, ..*opening },
             read_all: assembled.forgets,
             threads,
         };

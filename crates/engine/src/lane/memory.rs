@@ -55,7 +55,7 @@ impl Lane {
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
         let minimum = memory_for_index(items, self.log.segment_size());
         // A lane that owns no keys always gets the least memory.
-        let owns = |store: &LaneStore| store.lanes.owned(usize::from(store.lanes.here)) > 0;
+        let owns = |store: &LaneStore| store.lanes.owned(store.lanes.here) > 0;
         let may_have_more = self.store().is_some_and(owns);
         match minimum > self.options.memory && may_have_more {
             true => Err(StoreError::IndexTooLarge { minimum }),

@@ -23,7 +23,7 @@ use crate::reads::Readers;
 use crate::recovery::Recovered;
 use crate::verbs::recache::RecacheWinners;
 use crate::{StoreOptions, UnixSeconds, WhenFull};
-use larder_log::format::{Lanes, PARTITIONS};
+use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
 use larder_log::{Address, Budget, DeadMap, Epochs, Log, SegmentNumber};
@@ -98,9 +98,9 @@ impl Lane {
     }
 
     /// Returns the lane's number in the table of lanes.
-    pub(crate) fn number(&self) -> usize {
-        let position = self.options.position.into();
-        self.store().map_or(position, |store| store.lanes.here.into())
+    pub(crate) fn number(&self) -> LaneNumber {
+        let position = LaneNumber(self.options.position);
+        self.store().map_or(position, |store| store.lanes.here)
     }
 
     /// Returns the name of the lane's device.
@@ -133,7 +133,7 @@ impl Lane {
 
     /// Returns the table of lanes as this lane's superblock has it.
     fn own_table(&self, table: &Lanes) -> Lanes {
-        Lanes { here: self.number() as u8, ..*table }
+        Lanes { here: self.number(), ..*table }
     }
 
     /// Makes the table of lanes durable in the lane's superblock.

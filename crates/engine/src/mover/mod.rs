@@ -34,7 +34,7 @@ use crate::lane::session::LaneSession;
 use crate::lock::lock;
 use crate::{Durability, Health, Key};
 use larder_log::SegmentNumber;
-use larder_log::format::{Lanes, Motion, partition};
+use larder_log::format::{LaneNumber, Lanes, Motion, partition};
 use state::{Job, Mover, Phase, Walk};
 use std::io;
 use std::ops::Range;
@@ -180,12 +180,12 @@ impl Engine {
     }
 
     /// Returns the lanes' numbers and their capacities in bytes.
-    fn capacities(&self) -> Vec<(usize, u64)> {
+    fn capacities(&self) -> Vec<(LaneNumber, u64)> {
         let member = |lane: &&Arc<Lane>| self.is_used(lane);
         self.lanes.iter().filter(member).map(|lane| (lane.number(), lane.capacity())).collect()
     }
 
-    fn position_of(&self, number: usize) -> usize {
+    fn position_of(&self, number: LaneNumber) -> usize {
         position_of(&self.lanes, number).unwrap_or(0)
     }
 }
@@ -195,7 +195,7 @@ impl Mover {
     /// that motion left behind.
     pub(crate) fn new(table: &Lanes, lanes: &[Arc<Lane>]) -> Self {
         let Some(motion) = table.motion else { return Mover::default() };
-        let at = |number: u8| position_of(lanes, number.into());
+        let at = |number| position_of(lanes, number);
         let owner = table.owners[usize::from(motion.first)];
         let (Some(from), Some(to)) = (at(motion.from), at(owner)) else { return Mover::default() };
         let job = Job::new(motion.partitions(), from, to, Phase::Empty(Walk::default()));
@@ -406,7 +406,7 @@ impl Job {
     /// Records the motion in the table and closes the partitions.
     fn close(&mut self, engine: &Engine) -> Stepped {
         let (first, count) = (self.partitions.start as u16, self.partitions.len() as u16);
-        let from = engine.lanes[self.to].number() as u8;
+        let from = engine.lanes[self.to].number();
         let motion = Some(Motion { first, count, from });
         let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
         if begun.is_err() {
@@ -422,8 +422,8 @@ impl Job {
 
     /// Makes the target the owner and opens the partitions there.
     fn hand_over(&mut self, engine: &Engine) -> Stepped {
-        let source = engine.lanes[self.from].number() as u8;
-        let target = engine.lanes[self.to].number() as u8;
+        let source = engine.lanes[self.from].number();
+        let target = engine.lanes[self.to].number();
         // The source must know first: if it is lost later, the target's items count.
         let changed = engine.change_table_in(&[self.from], |table| {
             table.owners[self.partitions.clone()].fill(target);

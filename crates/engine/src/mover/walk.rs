@@ -148,7 +148,7 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
     let lane = &engine.lanes[position];
     let stripes = lane.stripes(partitions.clone());
     let table = lock(&engine.table);
-    let here = lane.number() as u8;
+    let here = lane.number();
     let per_stripe = run_length(engine);
     let start = partitions.start / per_stripe * per_stripe;
     let end = partitions.end.next_multiple_of(per_stripe).min(PARTITIONS);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use larder_log::format::{MAX_LANES, Superblock};
+use larder_log::format::{LaneNumber, Superblock};
 use serde::Serialize;
 
 /// The store in one word.
@@ -84,7 +84,7 @@ pub(super) struct Segments {
 pub(super) struct Lane {
     pub(super) number: u8,
     /// The numbers of all lanes of the store.
-    pub(super) of: Vec<usize>,
+    pub(super) of: Vec<u8>,
     /// The number of partitions that this lane has, of 4096.
     pub(super) partitions: usize,
     pub(super) draining: bool,
@@ -97,13 +97,16 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn of(superblock: &Superblock) -> Option<Lane> {
         let lanes = &superblock.lanes;
-        let number = usize::from(lanes.here);
+        let number = lanes.here;
         (!lanes.is_alone()).then(|| Lane {
-            number: lanes.here,
-            of: (0..MAX_LANES).filter(|&lane| lanes.is_member(lane)).collect(),
+            number: number.0,
+            of: LaneNumber::all()
+                .filter(|&lane| lanes.is_member(lane))
+                .map(|lane| lane.0)
+                .collect(),
             partitions: lanes.owned(number),
             draining: lanes.is_draining(number),
-            left: lanes.members[number] != superblock.store_id as u64,
+            left: lanes.members[number.index()] != superblock.store_id as u64,
             moving: lanes.motion.map_or(0, |motion| motion.count),
         })
     }
@@ -114,7 +117,7 @@ impl fmt::Display for Lane {
         if self.left {
             return write!(f, "{}, drained: no part of the store any more", self.number);
         }
-        let numbers: Vec<String> = self.of.iter().map(usize::to_string).collect();
+        let numbers: Vec<String> = self.of.iter().map(u8::to_string).collect();
         write!(f, "{} of {}, {} of 4096", self.number, numbers.join(" "), self.partitions)?;
         write!(f, " shares of the keys")?;
         if self.draining {

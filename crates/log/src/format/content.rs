@@ -68,6 +68,7 @@ impl Content {
 mod tests {
     use super::*;
     use crate::format::Geometry;
+    use crate::format::LaneNumber;
 
     #[test]
     fn every_part_of_a_store_is_recognised_alone() {
@@ -81,7 +82,7 @@ mod tests {
         head[..8].copy_from_slice(b"somebody");
         assert_eq!(Content::of(&head), Content::UnusableStore(SuperblockError::Damaged));
 
-        let label = Label::new(9, geometry, 2);
+        let label = Label::new(9, geometry, LaneNumber(2));
         let mut head = label.encode();
         assert_eq!(Content::of(&head), Content::Lower(label));
         head[BLOCK + 20] ^= 1;
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn an_unfinished_label_counts_as_nothing_or_as_a_label() {
         let geometry = Geometry::new(64 << 10, 37).expect("geometry");
-        let whole = Label::new(9, geometry, 0).encode();
+        let whole = Label::new(9, geometry, LaneNumber(0)).encode();
         for kept in (0..=HEAD).step_by(512) {
             let mut torn = [0; HEAD];
             torn[..kept].copy_from_slice(&whole[..kept]);

@@ -3,6 +3,7 @@
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u16_at, u32_at, u64_at};
+use std::fmt;
 
 /// Number of partitions. A key's partition is the top of its hash.
 pub const PARTITIONS: usize = 4096;
@@ -26,6 +27,34 @@ pub fn partition(hash: u64) -> usize {
     (hash >> (u64::BITS - PARTITIONS.trailing_zeros())) as usize
 }
 
+/// The number of a lane in its store. It never changes, unlike the lane's position among the lanes
+/// that are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LaneNumber(pub u8);
+
+impl LaneNumber {
+    /// Returns all numbers that a lane can have.
+    pub fn all() -> impl Iterator<Item = LaneNumber> {
+        (0..MAX_LANES as u8).map(LaneNumber)
+    }
+
+    /// Returns the lane's bit in a set of lanes.
+    pub fn bit(self) -> u32 {
+        1 << self.0
+    }
+
+    /// Returns the lane's index in the table.
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+impl fmt::Display for LaneNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Partitions that are moving from one lane to another. The lane that does not own them may hold
 /// versions of their keys that must never be seen again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +64,7 @@ pub struct Motion {
     /// Number of partitions.
     pub count: u16,
     /// The lane from which they are to be removed.
-    pub from: u8,
+    pub from: LaneNumber,
 }
 
 impl Motion {
@@ -53,7 +82,7 @@ pub struct Lanes {
     /// Id of the set of lanes: the low half of the first lane's store id.
     pub set: u64,
     /// The number of the lane whose superblock this is.
-    pub here: u8,
+    pub here: LaneNumber,
     /// The low half of each lane's store id; 0 for unused numbers.
     pub members: [u64; MAX_LANES],
     /// A bit for each lane that is to be emptied.
@@ -61,7 +90,7 @@ pub struct Lanes {
     /// A bit for each lane that has not served yet, and may not even exist.
     pub joining: u32,
     /// The lane of each partition.
-    pub owners: [u8; PARTITIONS],
+    pub owners: [LaneNumber; PARTITIONS],
     /// The motion under way, if any; there is one at a time.
     pub motion: Option<Motion>,
 }
@@ -74,11 +103,11 @@ impl Lanes {
         Lanes {
             version: 0,
             set: store_id as u64,
-            here: 0,
+            here: LaneNumber(0),
             members,
             draining: 0,
             joining: 0,
-            owners: [0; PARTITIONS],
+            owners: [LaneNumber(0); PARTITIONS],
             motion: None,
         }
     }
@@ -90,25 +119,25 @@ impl Lanes {
     }
 
     /// Returns true if a lane is to be emptied.
-    pub fn is_draining(&self, lane: usize) -> bool {
-        self.draining & 1 << lane != 0
+    pub fn is_draining(&self, lane: LaneNumber) -> bool {
+        self.draining & lane.bit() != 0
     }
 
     /// Returns true if the lane number is in use.
-    pub fn is_member(&self, lane: usize) -> bool {
-        self.members.get(lane).is_some_and(|&id| id != 0)
+    pub fn is_member(&self, lane: LaneNumber) -> bool {
+        self.members.get(lane.index()).is_some_and(|&id| id != 0)
     }
 
     /// Frees the number of a lane that is no longer part of the store.
-    pub fn remove(&mut self, lane: usize) {
-        self.members[lane] = 0;
-        self.draining &= !(1 << lane);
-        self.joining &= !(1 << lane);
+    pub fn remove(&mut self, lane: LaneNumber) {
+        self.members[lane.index()] = 0;
+        self.draining &= !lane.bit();
+        self.joining &= !lane.bit();
     }
 
     /// Returns the number of partitions that a lane owns.
-    pub fn owned(&self, lane: usize) -> usize {
-        self.owners.iter().filter(|&&owner| usize::from(owner) == lane).count()
+    pub fn owned(&self, lane: LaneNumber) -> usize {
+        self.owners.iter().filter(|&&owner| owner == lane).count()
     }
 
     pub(super) fn encode(&self, into: &mut [u8; BLOCK]) {
@@ -117,9 +146,9 @@ impl Lanes {
         }
         put(into, START, self.version.to_le_bytes());
         put(into, 152, self.set.to_le_bytes());
-        into[160] = self.here;
+        into[160] = self.here.0;
         if let Some(Motion { first, count, from }) = self.motion {
-            into[161] = from;
+            into[161] = from.0;
             put(into, 164, first.to_le_bytes());
             put(into, 166, count.to_le_bytes());
         }
@@ -128,7 +157,7 @@ impl Lanes {
         for (lane, id) in self.members.iter().enumerate() {
             put(into, MEMBERS + lane * 8, id.to_le_bytes());
         }
-        for (partition, &owner) in self.owners.iter().enumerate() {
+        for (partition, &LaneNumber(owner)) in self.owners.iter().enumerate() {
             let at = partition * OWNER_BITS;
             let bits = u16::from(owner) << (at % 8);
             into[OWNERS + at / 8] |= bits as u8;
@@ -146,7 +175,7 @@ impl Lanes {
         let mut lanes = Lanes {
             version: u64_at(copy, START),
             set: u64_at(copy, 152),
-            here: copy[160],
+            here: LaneNumber(copy[160]),
             draining: u32_at(copy, 168),
             joining: u32_at(copy, 172),
             ..Lanes::alone(store_id)
@@ -157,18 +186,18 @@ impl Lanes {
         for (partition, owner) in lanes.owners.iter_mut().enumerate() {
             let at = partition * OWNER_BITS;
             let bits = u16_at(copy, OWNERS + at / 8) >> (at % 8);
-            *owner = (bits as usize % MAX_LANES) as u8;
+            *owner = LaneNumber((bits as usize % MAX_LANES) as u8);
         }
         let (first, count) = (u16_at(copy, 164), u16_at(copy, 166));
         if count > 0 {
-            lanes.motion = Some(Motion { first, count, from: copy[161] });
+            lanes.motion = Some(Motion { first, count, from: LaneNumber(copy[161]) });
         }
         let motion = lanes.motion.is_none_or(|motion| {
-            motion.partitions().end <= PARTITIONS && lanes.is_member(motion.from.into())
+            motion.partitions().end <= PARTITIONS && lanes.is_member(motion.from)
         });
-        let owned = lanes.owners.iter().all(|&owner| lanes.is_member(owner.into()));
+        let owned = lanes.owners.iter().all(|&owner| lanes.is_member(owner));
         let version = (1..=MAX_VERSION).contains(&lanes.version);
-        (version && usize::from(lanes.here) < MAX_LANES && motion && owned).then_some(lanes)
+        (version && lanes.here.index() < MAX_LANES && motion && owned).then_some(lanes)
     }
 }
 
@@ -178,13 +207,13 @@ mod tests {
 
     fn table() -> Lanes {
         let mut lanes = Lanes::alone(7);
-        (lanes.version, lanes.here) = (3, 5);
+        (lanes.version, lanes.here) = (3, LaneNumber(5));
         (lanes.draining, lanes.joining) = (1 << 31 | 2, 4);
         (0..MAX_LANES).for_each(|lane| lanes.members[lane] = 100 + lane as u64);
         for (partition, owner) in lanes.owners.iter_mut().enumerate() {
-            *owner = (partition * 7 % MAX_LANES) as u8;
+            *owner = LaneNumber((partition * 7 % MAX_LANES) as u8);
         }
-        lanes.motion = Some(Motion { first: 4000, count: 96, from: 31 });
+        lanes.motion = Some(Motion { first: 4000, count: 96, from: LaneNumber(31) });
         lanes
     }
 
@@ -207,10 +236,13 @@ mod tests {
     #[test]
     fn an_impossible_table_is_refused() {
         let wrong = [
-            Lanes { motion: Some(Motion { first: 4000, count: 97, from: 0 }), ..table() },
-            Lanes { motion: Some(Motion { first: 0, count: 1, from: 32 }), ..table() },
+            Lanes {
+                motion: Some(Motion { first: 4000, count: 97, from: LaneNumber(0) }),
+                ..table()
+            },
+            Lanes { motion: Some(Motion { first: 0, count: 1, from: LaneNumber(32) }), ..table() },
             Lanes { members: [0; MAX_LANES], ..table() },
-            Lanes { here: 32, ..table() },
+            Lanes { here: LaneNumber(32), ..table() },
             Lanes { version: u64::MAX, ..table() },
         ];
         for lanes in wrong {

@@ -30,7 +30,7 @@ pub use checksum::{
 };
 pub use content::Content;
 pub use geometry::Geometry;
-pub use lanes::{Lanes, MAX_LANES, Motion, PARTITIONS, partition};
+pub use lanes::{LaneNumber, Lanes, MAX_LANES, Motion, PARTITIONS, partition};
 pub use meta::{Meta, Use};
 pub use scan::{Damage, Ending, Expect, Extent, Scanned};
 pub use segment::{DurableEnd, Header, NoSegment, Trailer};

@@ -9,6 +9,7 @@ use super::BLOCK;
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
 use super::checksum::checksum64;
 use super::geometry::Geometry;
+use super::lanes::LaneNumber;
 
 const MAGIC: [u8; 8] = *b"LARTIER\x01";
 /// The version of labels that this program writes.
@@ -32,7 +33,7 @@ pub struct Label {
     /// The shape of the part on the fast device: its segments and their size.
     fast: Geometry,
     /// The number of its lane, if the label names it: for an operator who has only this device.
-    pub lane: Option<u8>,
+    pub lane: Option<LaneNumber>,
 }
 
 /// Why a device is not the expected lower one.
@@ -69,7 +70,7 @@ impl std::error::Error for LabelError {}
 impl Label {
     /// Creates the label for a lower device of a store whose first segments, those of `fast`, lie
     /// on the fast one.
-    pub fn new(store_id: u128, fast: Geometry, lane: u8) -> Self {
+    pub fn new(store_id: u128, fast: Geometry, lane: LaneNumber) -> Self {
         Label { store_id, fast, lane: Some(lane) }
     }
 
@@ -83,7 +84,7 @@ impl Label {
             put(into, 32, self.fast.segment_size().to_le_bytes());
             put(into, 36, self.fast.segment_count().to_le_bytes());
             put(into, 40, self.fast.total_bytes().to_le_bytes());
-            into[LANE] = self.lane.map_or(0, |lane| lane.saturating_add(1));
+            into[LANE] = self.lane.map_or(0, |lane| lane.0.saturating_add(1));
             let checksum = checksum64(&into[..CHECKSUM], 0);
             put(into, CHECKSUM, checksum.to_le_bytes());
         }
@@ -116,7 +117,7 @@ impl Label {
         let fast = Geometry::new(u32_at(copy, 32), u32_at(copy, 36));
         let fast = fast.filter(|fast| fast.total_bytes() == u64_at(copy, 40));
         let store_id = u128::from_le_bytes(get(copy, 16));
-        let lane = copy[LANE].checked_sub(1);
+        let lane = copy[LANE].checked_sub(1).map(LaneNumber);
         fast.map(|fast| Label { store_id, fast, lane }).ok_or(LabelError::Damaged)
     }
 
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     fn label() -> Label {
-        Label::new(7 << 70 | 9, Geometry::new(64 << 10, 37).expect("geometry"), 3)
+        Label::new(7 << 70 | 9, Geometry::new(64 << 10, 37).expect("geometry"), LaneNumber(3))
     }
 
     #[test]
@@ -215,8 +216,16 @@ mod tests {
         assert!(!is_lower(&filesystem));
         let others = [
             Label { store_id: 8, ..label() },
-            Label::new(label().store_id, Geometry::new(64 << 10, 38).expect("geometry"), 3),
-            Label::new(label().store_id, Geometry::new(32 << 10, 37).expect("geometry"), 3),
+            Label::new(
+                label().store_id,
+                Geometry::new(64 << 10, 38).expect("geometry"),
+                LaneNumber(3),
+            ),
+            Label::new(
+                label().store_id,
+                Geometry::new(32 << 10, 37).expect("geometry"),
+                LaneNumber(3),
+            ),
         ];
         for other in others {
             assert_eq!(label().check(&other.encode()), Err(LabelError::OfAnother));
@@ -247,8 +256,11 @@ mod tests {
         let other = Label { store_id: 8, ..label() };
         assert_eq!(label().may_replace(&other.encode()), Err(LabelError::OfAnother));
         assert_eq!(label().may_replace(&[3; LABEL_BYTES]), Err(LabelError::NotALabel));
-        let other_border =
-            Label::new(label().store_id, Geometry::new(8 << 10, 1).expect("geometry"), 3);
+        let other_border = Label::new(
+            label().store_id,
+            Geometry::new(8 << 10, 1).expect("geometry"),
+            LaneNumber(3),
+        );
         assert_eq!(label().may_replace(&other_border.encode()), Ok(()));
     }
 }

@@ -101,6 +101,7 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
         };
         if !given.iter().any(knows) {
             let reason = "the store has no lane of that number, or has forgotten it";
+            let lane = lane.0;
             warn!(event = "nothing_to_forget", lane, reason, advice = "leave --forget out");
         }
     }

@@ -1,6 +1,6 @@
 //! The settings of the store.
 
-use larder_engine::{Durability, MAX_LANES};
+use larder_engine::{Durability, LaneNumber, MAX_LANES};
 
 use super::paths::StorePath;
 use super::types::Settings;
@@ -24,7 +24,7 @@ pub(super) fn set_store(settings: &mut Settings, text: &str) -> Result<(), Strin
 /// Sets `--forget`.
 pub(super) fn set_forget(settings: &mut Settings, text: &str) -> Result<(), String> {
     let lane = |text: &str| {
-        let known = text.parse().ok().filter(|lane| *lane < MAX_LANES);
+        let known = text.parse().ok().map(LaneNumber).filter(|lane| lane.index() < MAX_LANES);
         let last = MAX_LANES - 1;
         known.ok_or_else(|| format!("{text:?} is not the number of a lane: those are 0 to {last}"))
     };

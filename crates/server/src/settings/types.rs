@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_engine::{Durability, WhenFull};
+use larder_engine::{Durability, LaneNumber, WhenFull};
 
 use super::error::Origin;
 use super::listen::ListenAddress;
@@ -115,7 +115,7 @@ pub struct Settings {
     /// The devices that keep items beyond memory and beyond the process.
     pub store: Vec<StorePath>,
     /// Lanes of the store whose devices are gone for good.
-    pub forget: Vec<usize>,
+    pub forget: Vec<LaneNumber>,
     /// What an acknowledged write survives, if given; see [`Settings::durability`].
     pub durability: Option<Durability>,
     /// The longest time from an acknowledgement until the write is durable, with
