@@ -3,6 +3,9 @@
 //! Runs with one thread and with several alternate. The measure is processor time per request: the
 //! extra time with several threads is spent waiting for each other's cache lines and locks.
 //!
+//! With `--apart` each thread has an engine of its own. The threads then share only the machine, so
+//! that run shows what its processors allow.
+//!
 //! Cleaners and committers are reported separately. Each lane has one cleaner and one committer, so
 //! their time per request limits the requests per second that a lane can sustain.
 
@@ -57,6 +60,10 @@ pub struct Arguments {
     /// Lanes of the engine in memory
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
     lanes: u8,
+    /// Give each thread an engine of its own, with all keys and all of the memory. Nothing is shared
+    /// then, so this is the limit of the machine
+    #[arg(long)]
+    apart: bool,
     /// Where a store lies while it is measured; without it, memory only is measured
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -138,27 +145,31 @@ impl Arguments {
             .map_err(|_| Error::usage("the time is no duration"))?;
         let mut rows = self.measure(None, time)?;
         if let Some(dir) = &self.dir {
-            let path = dir.join(format!("larder-cores-{}", std::process::id()));
-            let measured = self.measure(Some(&path), time);
-            let _ = std::fs::remove_file(&path);
-            rows.extend(measured?);
+            rows.extend(self.measure(Some(dir), time)?);
         }
         print(&rows);
         write_json(self.json.as_deref(), &rows)
     }
 
-    fn measure(&self, store: Option<&Path>, time: Duration) -> Result<Vec<Row>> {
-        let memory = self.memory << 20;
+    /// Opens an engine. Its store, if any, lies in `dir` and goes with the process.
+    fn open(&self, dir: Option<&Path>) -> Result<Arc<Engine>> {
         let options = Options {
-            memory,
+            memory: self.memory << 20,
             lanes: self.lanes.into(),
-            store: store.map(open_store).transpose()?,
+            store: dir.map(open_store).transpose()?,
             ..Options::default()
         };
         let engine = Engine::open(options)
             .map_err(|error| Error::io("cannot open the engine", std::io::Error::other(error)))?;
+        fill(&engine, self.keys, &vec![b'v'; self.value_size])?;
+        Ok(engine)
+    }
+
+    fn measure(&self, store: Option<&Path>, time: Duration) -> Result<Vec<Row>> {
         let value = vec![b'v'; self.value_size];
-        fill(&engine, self.keys, &value)?;
+        let most = self.threads.iter().copied().max().unwrap_or(1);
+        let count = if self.apart { most } else { 1 };
+        let engines = (0..count).map(|_| self.open(store)).collect::<Result<Vec<_>>>()?;
         let (mut rows, mut first_new) = (Vec::new(), self.keys);
         for work in Work::ALL {
             let place = if store.is_some() { "with a store" } else { "in memory" };
@@ -166,7 +177,8 @@ impl Arguments {
             let mut runs = vec![Vec::new(); self.threads.len()];
             for round in 0..=self.rounds {
                 for (runs, &threads) in runs.iter_mut().zip(&self.threads) {
-                    let run = run(&engine, work, threads, time, self.keys, &mut first_new, &value)?;
+                    let run =
+                        run(&engines, work, threads, time, self.keys, &mut first_new, &value)?;
                     // The first round only brings memory to its steady state, and does not count.
                     if round > 0 {
                         runs.push(run);
@@ -178,7 +190,9 @@ impl Arguments {
                 row(store.is_some(), work, threads, runs, (self.threads[0], &alone))
             }));
         }
-        engine.close().map_err(|error| Error::io("cannot close the store", error))?;
+        for engine in engines {
+            engine.close().map_err(|error| Error::io("cannot close the store", error))?;
+        }
         Ok(rows)
     }
 }
@@ -213,10 +227,13 @@ fn row(
     }
 }
 
-fn open_store(path: &Path) -> Result<StoreOptions> {
+/// Returns a new store in a file without a name.
+fn open_store(dir: &Path) -> Result<StoreOptions> {
     /// Size of the store in bytes.
     const SIZE: u64 = 4 << 30;
-    let device = FileDevice::open(path, Some(SIZE)).map_err(|e| Error::server(e.to_string()))?;
+    let path = dir.join(format!("larder-cores-{}", std::process::id()));
+    let device = FileDevice::open(&path, Some(SIZE)).map_err(|e| Error::server(e.to_string()))?;
+    std::fs::remove_file(&path).map_err(|e| Error::io("cannot unlink the store", e))?;
     let start = Instant::now();
     Ok(StoreOptions {
         devices: vec![StoreDevice {
@@ -336,8 +353,9 @@ fn fill(engine: &Arc<Engine>, keys: u64, value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Runs threads for some time. Thread number n uses the nth engine, or the only one.
 fn run(
-    engine: &Arc<Engine>,
+    engines: &[Arc<Engine>],
     work: Work,
     threads: usize,
     time: Duration,
@@ -354,6 +372,7 @@ fn run(
         let stop = &stop;
         let handles: Vec<_> = (0..threads)
             .map(|thread| {
+                let engine = &engines[thread % engines.len()];
                 scope.spawn(move || {
                     let mut worker = CoreWorker::new(engine);
                     let mut random = Random::new(first.wrapping_add(thread as u64));
