@@ -17,10 +17,6 @@ pub struct Machine {
     pub memory: u64,
     /// Kernel name and release.
     pub kernel: String,
-    /// The lab's version.
-    pub lab: &'static str,
-    /// Time of the run in Unix seconds.
-    pub unix_time: u64,
 }
 
 impl Machine {
@@ -42,10 +38,6 @@ impl Machine {
                 read("/proc/sys/kernel/ostype").trim(),
                 read("/proc/sys/kernel/osrelease").trim()
             ),
-            lab: env!("CARGO_PKG_VERSION"),
-            unix_time: std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |elapsed| elapsed.as_secs()),
         }
     }
 

@@ -56,7 +56,7 @@ fn signal(pid: u32, name: &str) {
 
 #[test]
 fn every_second_is_reported() {
-    let report = &dip("dip-steady", 3, |_| ())["report"];
+    let report = &dip("dip-steady", 3, |_| ())["results"];
     let run = &report["runs"][0];
     let seconds = run["load"]["per_second"].as_array().expect("a series");
     assert_eq!((seconds.len(), run["noise"]["per_second"].as_array().unwrap().len()), (3, 1));
@@ -76,7 +76,7 @@ fn a_stalled_server_fails_the_verdict() {
         // The stall that the report must show.
         thread::sleep(Duration::from_secs(1));
         signal(server, "-CONT");
-    })["report"];
+    })["results"];
     let (verdict, steadiness) =
         (&report["outcomes"][0]["verdict"], &report["runs"][0]["steadiness"]);
     assert_eq!(verdict["holds"], false, "{verdict}");

@@ -39,8 +39,8 @@ fn every_key_is_answered_after_a_read() {
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         let json = &text[text.find('{').expect("a report")..];
         let report: Value = serde_json::from_str(json).expect("JSON");
-        assert_eq!(report["report"]["total"]["hits"], 2100, "{text}");
-        assert_eq!(report["report"]["total"]["misses"], 0);
+        assert_eq!(report["results"]["total"]["hits"], 2100, "{text}");
+        assert_eq!(report["results"]["total"]["misses"], 0);
     }
     assert!(fs::read(&path).expect("it is there") == bytes, "the device was changed");
 }

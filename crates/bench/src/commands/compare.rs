@@ -10,8 +10,7 @@ use larder_client::Address;
 use serde::Serialize;
 
 use super::load::fill;
-use super::output::{Spread, WAITING_MAX, write_json};
-use super::table::print_rows;
+use super::output::{JsonFile, Spread, Table, WAITING_MAX};
 use crate::generator::{Load, Summary};
 use crate::launch::{Allowance, Program, Running};
 use crate::machine::Machine;
@@ -66,9 +65,8 @@ pub struct Arguments {
     /// The processor of the generator
     #[arg(long, default_value_t = 1)]
     load_cpu: usize,
-    /// Write every run as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 /// One line of the table.
@@ -143,9 +141,10 @@ impl Arguments {
             }
         }
         let reference = contenders.iter().find(|contender| contender.is_peer());
-        let table = table(&contenders, &runs, reference.map(Contender::name));
-        self.print(&table, reference.map(Contender::name));
-        write_json(self.json.as_deref(), &Report { table, runs })
+        let reference = reference.map(Contender::name);
+        let table = table(&contenders, &runs, reference);
+        self.print_conditions();
+        self.json.report(shown(&table, reference), &Report { table, runs })
     }
 
     fn contenders(&self) -> Result<Vec<Contender>> {
@@ -234,7 +233,7 @@ impl Arguments {
         })
     }
 
-    fn print(&self, table: &[Cell], reference: Option<&str>) {
+    fn print_conditions(&self) {
         say!("{}", Machine::here().line());
         say!(
             "{} connections, closed loop, {} keys of {} bytes, values of {} bytes, one server thread on \
@@ -248,25 +247,6 @@ impl Arguments {
             self.rounds,
             self.time
         );
-        let ratio = format!("CPU relative to {}", reference.unwrap_or("–"));
-        let mark = |is_marked: bool, mark: &'static str| if is_marked { mark } else { "" };
-        print_rows(
-            table,
-            &[
-                ("load", &|cell| cell.line.to_owned()),
-                ("server", &|cell| cell.contender.clone()),
-                ("CPU µs per key", &|cell| {
-                    cell.cpu_us_per_key.show(3) + mark(cell.disturbed, "†")
-                }),
-                (&ratio, &|cell| cell.ratio.map_or("–".into(), |ratio| ratio.show(2))),
-                ("keys/s", &|cell| cell.keys_per_second.show(0) + mark(cell.generator_bound, "*")),
-                ("p50 µs", &|cell| cell.p50_us.show(0)),
-                ("p99 µs", &|cell| cell.p99_us.show(0)),
-            ],
-        );
-        if table.iter().any(|cell| cell.generator_bound) {
-            say!("\n* the generator was more than 80 % busy: the rate may be its own, CPU is not.");
-        }
     }
 }
 
@@ -311,6 +291,30 @@ impl Measured {
     fn cpu(&self) -> f64 {
         self.summary.server.map_or(0.0, |server| server.cpu_us_per_key)
     }
+}
+
+/// Returns the cells as people read them.
+fn shown(table: &[Cell], reference: Option<&str>) -> Table {
+    let ratio = format!("CPU relative to {}", reference.unwrap_or("–"));
+    let mark = |is_marked: bool, mark: &'static str| if is_marked { mark } else { "" };
+    let mut shown = Table::of(
+        2,
+        table,
+        &[
+            ("load", &|cell| cell.line.to_owned()),
+            ("server", &|cell| cell.contender.clone()),
+            ("CPU µs per key", &|cell| cell.cpu_us_per_key.show(3) + mark(cell.disturbed, "†")),
+            (&ratio, &|cell| cell.ratio.map_or("–".into(), |ratio| ratio.show(2))),
+            ("keys/s", &|cell| cell.keys_per_second.show(0) + mark(cell.generator_bound, "*")),
+            ("p50 µs", &|cell| cell.p50_us.show(0)),
+            ("p99 µs", &|cell| cell.p99_us.show(0)),
+        ],
+    );
+    if table.iter().any(|cell| cell.generator_bound) {
+        let note = "* the generator was more than 80 % busy: the rate may be its own, CPU is not.";
+        shown.notes.push(note.to_owned());
+    }
+    shown
 }
 
 fn table(contenders: &[Contender], runs: &[Measured], reference: Option<&str>) -> Vec<Cell> {

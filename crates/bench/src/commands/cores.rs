@@ -24,8 +24,7 @@ use larder_engine::{
 };
 use serde::Serialize;
 
-use super::output::{Spread, write_json};
-use super::table::print_rows;
+use super::output::{JsonFile, Spread, Table};
 use crate::generator::thread_cpu;
 use crate::process::Probe;
 use crate::workload::random::Random;
@@ -73,9 +72,8 @@ pub struct Arguments {
     /// Rounds; each takes all numbers of threads in turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 /// The kind of requests that the threads send.
@@ -147,8 +145,7 @@ impl Arguments {
         if let Some(dir) = &self.dir {
             rows.extend(self.measure(Some(dir), time)?);
         }
-        print(&rows);
-        write_json(self.json.as_deref(), &rows)
+        self.json.report(table(&rows), &rows)
     }
 
     /// Opens an engine. Its store, if any, lies in `dir` and goes with the process.
@@ -418,12 +415,13 @@ fn run(
     Ok(run)
 }
 
-fn print(rows: &[Row]) {
+fn table(rows: &[Row]) -> Table {
     let load = |row: &Row| {
         let place = if row.store { "with a store" } else { "in memory" };
         format!("{}, {place}", row.work.name())
     };
-    print_rows(
+    Table::of(
+        2,
         rows,
         &[
             ("", &load),
@@ -434,5 +432,5 @@ fn print(rows: &[Row]) {
             ("committer and early writer, ns per request", &|row| row.writer_ns.show(0)),
             ("requests/s", &|row| row.requests_per_second.show(0)),
         ],
-    );
+    )
 }

@@ -2,19 +2,17 @@
 //! servers, contention for one item makes every added connection slower. A lost update would show
 //! as a number that the server returned twice.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use larder_client::{Address, Client, Options};
 use serde::Serialize;
 
-use super::output::write_json;
-use super::table::print_rows;
+use super::output::{JsonFile, Table};
 use crate::generator::{Load, ServerUse};
 use crate::process::Probe;
 use crate::workload::{Mix, Shape, Verb};
-use crate::{Error, Result, say};
+use crate::{Error, Result};
 
 /// The connections, and the time for each number of them.
 #[derive(Clone, Debug, Args)]
@@ -37,9 +35,8 @@ pub struct Arguments {
     /// Keep the generator's threads on this processor
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 #[derive(Debug, Serialize)]
@@ -71,7 +68,10 @@ impl Arguments {
             };
             steps.push(step(&load)?);
         }
-        print_rows(
+        let note =
+            "Every increment of every step was counted once: all replies differ, none missing.";
+        let table = Table::of(
+            1,
             &steps,
             &[
                 ("connections", &|step| step.connections.to_string()),
@@ -85,8 +85,7 @@ impl Arguments {
                 ("counted", &|step| step.increments.to_string()),
             ],
         );
-        say!("\nEvery increment of every step was counted once: all replies differ, none missing.");
-        write_json(self.json.as_deref(), &steps)
+        self.json.report(Table { notes: vec![note.to_owned()], ..table }, &steps)
     }
 }
 

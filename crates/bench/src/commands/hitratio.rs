@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::output::{megabytes, write_json};
+use super::output::{JsonFile, Table, megabytes};
 use super::replay::Options;
-use super::table::print_rows;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
 use crate::replay::Outcome;
@@ -43,9 +42,8 @@ pub struct Arguments {
     tolerance: f64,
     #[command(flatten)]
     options: Options,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 #[derive(Debug, Serialize)]
@@ -90,7 +88,8 @@ impl Arguments {
         }
         say!("{}", Machine::here().line());
         say!("one connection, get and set what was missed, RAM only\n");
-        print_rows(
+        let table = Table::of(
+            2,
             &rows,
             &[
                 ("trace", &|row: &Row| row.trace.clone()),
@@ -102,7 +101,7 @@ impl Arguments {
                 ("equal RSS", &|row| if row.equal { "yes" } else { "NO" }.into()),
             ],
         );
-        write_json(self.json.as_deref(), &rows)
+        self.json.report(table, &rows)
     }
 
     /// Repeats the replay with other memory limits until the peer's resident memory is `rss`, that

@@ -16,15 +16,14 @@ use larder_server::process::take_short_turns;
 use serde::Serialize;
 
 use super::load::store_all;
-use super::output::write_json;
-use super::table::print_rows;
+use super::output::{JsonFile, Table};
 use crate::generator::{Load, Pacing};
 use crate::hostile::{Crowd, Kind, Outcome};
 use crate::launch::{Allowance, Program};
 use crate::machine::{pin_thread, take_lowest_priority};
 use crate::process::Probe;
 use crate::workload::{Lengths, Mix, Shape, Verb};
-use crate::{Error, Result, complain, say};
+use crate::{Error, Result, complain};
 
 /// The servers to measure, and for how long.
 #[derive(Clone, Debug, Args)]
@@ -65,9 +64,8 @@ pub struct Arguments {
     /// Only beside these crowds; may be repeated
     #[arg(long, value_name = "CROWD", value_parser = crowd_names())]
     crowd: Vec<String>,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 /// The name of all crowds together, for `--crowd`.
@@ -157,8 +155,7 @@ impl Arguments {
         }
         let in_all = |place: usize| rounds.iter().map(move |rows| &rows[place]);
         let medians = (0..rounds[0].len()).map(|place| Row::median(in_all(place)));
-        print(&medians.collect::<Vec<_>>());
-        write_json(self.json.as_deref(), &rounds)
+        self.json.report(table(&medians.collect::<Vec<_>>()), &rounds)
     }
 
     /// Fills the server's memory, then stores the polite clients' items.
@@ -266,27 +263,31 @@ fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>,
     })
 }
 
-fn print(rows: &[Row]) {
+fn table(rows: &[Row]) -> Table {
     let alone = |row: &Row| {
         let alone = rows.iter().find(|r| r.server == row.server && r.crowd == "nobody");
         alone.map_or(0.0, |alone| row.p99_us / alone.p99_us.max(1.0))
     };
-    print_rows(
-        rows,
-        &[
-            ("beside", &|row| row.crowd.clone()),
-            ("server", &|row| row.server.clone()),
-            ("p50 µs", &|row| format!("{:.0}", row.p50_us)),
-            ("p99 µs", &|row| format!("{:.0}", row.p99_us)),
-            ("× alone", &|row| format!("{:.1}", alone(row))),
-            ("max µs", &|row| format!("{:.0}", row.max_us)),
-            ("errors", &|row| row.errors.to_string()),
-            ("crowd answers", &|row| row.crowd_answers.to_string()),
-            ("its cut/refused", &|row| format!("{}/{}", row.crowd_cut, row.crowd_refused)),
-            ("MiB", &|row| row.resident_mib.to_string()),
-        ],
-    );
-    for row in rows.iter().filter(|row| row.void.is_some()) {
-        say!("{} beside {}: {}", row.server, row.crowd, row.void.as_deref().unwrap_or(""));
+    let void =
+        |row: &Row| Some(format!("{} beside {}: {}", row.server, row.crowd, row.void.as_ref()?));
+    let notes = rows.iter().filter_map(void).collect();
+    Table {
+        notes,
+        ..Table::of(
+            2,
+            rows,
+            &[
+                ("beside", &|row| row.crowd.clone()),
+                ("server", &|row| row.server.clone()),
+                ("p50 µs", &|row| format!("{:.0}", row.p50_us)),
+                ("p99 µs", &|row| format!("{:.0}", row.p99_us)),
+                ("× alone", &|row| format!("{:.1}", alone(row))),
+                ("max µs", &|row| format!("{:.0}", row.max_us)),
+                ("errors", &|row| row.errors.to_string()),
+                ("crowd answers", &|row| row.crowd_answers.to_string()),
+                ("its cut/refused", &|row| format!("{}/{}", row.crowd_cut, row.crowd_refused)),
+                ("MiB", &|row| row.resident_mib.to_string()),
+            ],
+        )
     }
 }

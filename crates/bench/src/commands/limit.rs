@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::load::Traffic;
-use super::output::{print_summary, write_json};
+use super::output::{JsonFile, print_summary, summary_table};
 use crate::responder::Responder;
 use crate::{Error, Result};
 
@@ -30,9 +30,8 @@ pub struct Arguments {
     device: Option<PathBuf>,
     #[command(flatten)]
     traffic: Traffic,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
     /// No line per second
     #[arg(long)]
     quiet: bool,
@@ -56,6 +55,6 @@ impl Arguments {
         load.probe = Some(responder.probe.clone());
         let summary = load.run(shape)?;
         print_summary(&summary);
-        write_json(self.json.as_deref(), &summary)
+        self.json.write(summary_table(&summary), &summary)
     }
 }

@@ -1,12 +1,11 @@
 //! `larder bench load`: loads any memcached-compatible server.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use larder_client::Address;
 
-use super::output::{print_summary, write_json};
+use super::output::{JsonFile, print_summary, summary_table};
 use crate::generator::{Load, Pacing, Summary};
 use crate::process::Probe;
 use crate::workload::{Distribution, Lengths, Mix, Shape, Verb};
@@ -26,9 +25,8 @@ pub struct Arguments {
     /// Measure the processor time and memory of this process (found by its port if it is local)
     #[arg(long)]
     pid: Option<u32>,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
     /// No line per second
     #[arg(long)]
     quiet: bool,
@@ -158,7 +156,7 @@ impl Arguments {
         }
         let summary = load.run(shape)?;
         print_summary(&summary);
-        write_json(self.json.as_deref(), &summary)
+        self.json.write(summary_table(&summary), &summary)
     }
 }
 

@@ -7,8 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::load::fill;
-use super::output::{megabytes, write_json};
-use super::table::print_rows;
+use super::output::{JsonFile, Table, megabytes};
 use crate::generator::Load;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
@@ -36,9 +35,8 @@ pub struct Arguments {
     /// Memory limit in MiB of the 1000-byte values, of which more are stored than fit
     #[arg(long, default_value_t = 512)]
     full_memory: u64,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 struct Case {
@@ -107,7 +105,8 @@ impl Arguments {
             }
         }
         say!("{}\n", Machine::here().line());
-        print_rows(
+        let table = Table::of(
+            2,
             &rows,
             &[
                 ("items", &|row: &Row| row.case.to_owned()),
@@ -120,7 +119,7 @@ impl Arguments {
                 ("items per GiB of RSS", &|row| format!("{:.0}", row.items_per_gib)),
             ],
         );
-        write_json(self.json.as_deref(), &rows)
+        self.json.report(table, &rows)
     }
 
     fn measure(&self, case: &Case, program: &Program) -> Result<Row> {

@@ -12,7 +12,6 @@ mod load;
 mod memory;
 mod output;
 mod replay;
-mod table;
 
 use clap::Subcommand;
 

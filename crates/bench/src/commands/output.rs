@@ -2,35 +2,91 @@
 
 use crate::say;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::generator::Summary;
 use crate::machine::Machine;
 use crate::{Error, Result};
 
-/// A report with everything needed to repeat the measurement.
+/// The version of the format of result files.
+const SCHEMA: u64 = 1;
+
+/// A result file: results with everything needed to repeat the measurement.
 #[derive(Debug, Serialize)]
-struct Document<'a, T> {
+struct ResultFile<T> {
+    schema: u64,
+    /// The command line, word by word.
+    command: Vec<String>,
+    /// The end of the measurement, in the form of RFC 3339.
+    date: String,
+    larder: Build,
     machine: Machine,
-    command: String,
-    report: &'a T,
+    /// The figures that people read.
+    table: Table,
+    /// All figures. Their form depends on the command.
+    results: T,
 }
 
-/// Writes a report, with facts about the machine and the command line, to `path`; `-` is the
-/// standard output.
-pub(super) fn write_json<T: Serialize>(path: Option<&Path>, report: &T) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
-    let document = Document { machine: Machine::here(), command, report };
-    let doing = || format!("cannot write {}", path.display());
-    let text = serde_json::to_string_pretty(&document).map_err(|e| Error::io(doing(), e.into()))?;
-    if path == Path::new("-") {
-        say!("{text}");
-        return Ok(());
+/// The program that measured.
+#[derive(Debug, Serialize)]
+struct Build {
+    version: String,
+    /// The commit, if the build was given `LARDER_REVISION`.
+    revision: Option<String>,
+}
+
+impl Build {
+    fn this() -> Build {
+        let revision = option_env!("LARDER_REVISION").map(str::to_owned);
+        Build { version: env!("CARGO_PKG_VERSION").to_owned(), revision }
     }
-    fs::write(path, text + "\n").map_err(|e| Error::io(doing(), e))
+}
+
+/// The option for a result file.
+#[derive(Clone, Debug, Args)]
+pub(super) struct JsonFile {
+    /// Write all figures as JSON, with the date, the machine and this command line; - is the
+    /// standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl JsonFile {
+    /// Prints the table, and writes the result file if one is wanted.
+    pub(super) fn report<T: Serialize>(&self, table: Table, results: &T) -> Result<()> {
+        table.print();
+        self.write(table, results)
+    }
+
+    /// Writes the result file if one is wanted.
+    pub(super) fn write<T: Serialize>(&self, table: Table, results: &T) -> Result<()> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let mut date = String::new();
+        // A string takes everything.
+        let _ = SystemTime.format_time(&mut Writer::new(&mut date));
+        let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let file = ResultFile {
+            schema: SCHEMA,
+            command: command.collect(),
+            date,
+            larder: Build::this(),
+            machine: Machine::here(),
+            table,
+            results,
+        };
+        let doing = || format!("cannot write {}", path.display());
+        let text = serde_json::to_string_pretty(&file).map_err(|e| Error::io(doing(), e.into()))?;
+        if path == Path::new("-") {
+            say!("{text}");
+            return Ok(());
+        }
+        fs::write(path, text + "\n").map_err(|e| Error::io(doing(), e))
+    }
 }
 
 /// Prints the report of one run for people.
@@ -103,6 +159,41 @@ pub(super) fn print_summary(summary: &Summary) {
 /// processor.
 pub(super) const WAITING_MAX: f64 = 0.1;
 
+/// Returns the figures of one run as a table of one row.
+pub(super) fn summary_table(summary: &Summary) -> Table {
+    let header = [
+        "load",
+        "connections",
+        "pipeline",
+        "requests/s",
+        "keys/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "max µs",
+        "hit ratio",
+        "server CPU µs per key",
+    ];
+    let latency = &summary.latency;
+    let known = |figure: Option<f64>, decimals| {
+        figure.map_or("–".to_owned(), |figure| format!("{figure:.decimals$}"))
+    };
+    let row = vec![
+        format!("{}, {}", summary.mix, summary.pacing),
+        summary.connections.to_string(),
+        summary.pipeline.to_string(),
+        format!("{:.0}", summary.requests_per_second),
+        format!("{:.0}", summary.keys_per_second),
+        format!("{:.1}", latency.get("p50")),
+        format!("{:.1}", latency.get("p99")),
+        format!("{:.1}", latency.get("p99.9")),
+        format!("{:.1}", latency.max_us),
+        known(summary.hit_ratio, 4),
+        known(summary.server.map(|server| server.cpu_us_per_key), 3),
+    ];
+    Table::new(3, &header, vec![row])
+}
+
 pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -138,12 +229,42 @@ impl Spread {
     }
 }
 
-/// Prints a markdown table.
-pub(super) fn print_table(header: &[&str], rows: &[Vec<String>]) {
-    say!("| {} |", header.join(" | "));
-    say!("|{}", "---|".repeat(header.len()));
-    for row in rows {
-        say!("| {} |", row.join(" | "));
+/// A table of measured cases and their figures, in Markdown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Table {
+    /// Number of columns at the left that name the case. The others hold its figures.
+    pub(super) case_columns: usize,
+    pub(super) header: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+    /// The lines beneath the table.
+    pub(super) notes: Vec<String>,
+}
+
+/// A column: its head, and how a row fills it.
+pub(super) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
+
+impl Table {
+    /// Returns a table with a line per row. The first `case_columns` columns name the case.
+    pub(super) fn of<R>(case_columns: usize, rows: &[R], columns: &[Column<'_, R>]) -> Table {
+        let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
+        let cells = |row| columns.iter().map(|column| (column.1)(row)).collect();
+        Table::new(case_columns, &heads, rows.iter().map(cells).collect())
+    }
+
+    pub(super) fn new(case_columns: usize, header: &[&str], rows: Vec<Vec<String>>) -> Table {
+        let header = header.iter().map(|&name| name.to_owned()).collect();
+        Table { case_columns, header, rows, notes: Vec::new() }
+    }
+
+    pub(super) fn print(&self) {
+        say!("| {} |", self.header.join(" | "));
+        say!("|{}", "---|".repeat(self.header.len()));
+        for row in &self.rows {
+            say!("| {} |", row.join(" | "));
+        }
+        if !self.notes.is_empty() {
+            say!("\n{}", self.notes.join("\n"));
+        }
     }
 }
 

@@ -1,12 +1,10 @@
 //! `larder bench replay`: replays a trace against a server.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use larder_client::Address;
 use serde::Serialize;
 
-use super::output::{megabytes, write_json};
+use super::output::{JsonFile, Table, megabytes};
 use crate::process::Probe;
 use crate::replay::{Outcome, Replay};
 use crate::trace::{self, Synthetic};
@@ -27,9 +25,8 @@ pub struct Arguments {
     pid: Option<u32>,
     #[command(flatten)]
     pub(super) options: Options,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 /// How traces are generated and replayed.
@@ -115,7 +112,15 @@ impl Arguments {
             say!("server RSS {}", megabytes(rss));
         }
         let miss_ratio = outcome.miss_ratio();
+        let row = vec![
+            self.trace.clone(),
+            format!("{miss_ratio:.4}"),
+            outcome.misses.to_string(),
+            outcome.counted.to_string(),
+            rss.map_or("–".to_owned(), megabytes),
+        ];
+        let header = ["trace", "miss ratio", "misses", "requests", "server RSS"];
         let report = Report { trace: self.trace, miss_ratio, outcome, server_rss: rss };
-        write_json(self.json.as_deref(), &report)
+        self.json.write(Table::new(1, &header, vec![row]), &report)
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::load::fill;
-use super::output::write_json;
+use super::output::JsonFile;
 use crate::generator::{Load, Pacing, Summary};
 use crate::launch::{Allowance, Program, Running};
 use crate::responder::Responder;
@@ -102,9 +102,8 @@ pub struct Arguments {
     /// Keep the generator on this processor
     #[arg(long, value_name = "CPU")]
     load_cpu: Option<usize>,
-    /// Write the report with every second as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
     /// Write a page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -136,11 +135,11 @@ impl Arguments {
         }
         let outcomes = programs.iter().map(|program| Outcome::of(&program.name, &runs)).collect();
         let report = Report { setup: self.setup(), outcomes, runs };
-        report.print();
+        let table = report.print();
         if let Some(path) = &self.html {
             page::write(path, &report)?;
         }
-        write_json(self.json.as_deref(), &report)
+        self.json.write(table, &report)
     }
 
     fn measure(&self, program: &Program, round: usize) -> Result<Run> {

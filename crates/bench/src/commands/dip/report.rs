@@ -3,7 +3,7 @@
 use crate::say;
 use serde::Serialize;
 
-use super::super::output::{megabytes, print_table};
+use super::super::output::{Table, megabytes};
 use super::cold::FreeingCost;
 use super::steadiness::{DELIVERED_MIN, LATENCY_MAX, Steadiness, Verdict};
 use crate::generator::Summary;
@@ -119,7 +119,8 @@ impl Run {
 }
 
 impl Report {
-    pub(super) fn print(&self) {
+    /// Prints the report, and returns its table.
+    pub(super) fn print(&self) -> Table {
         say!("{}\n{}\n", Machine::here().line(), self.setup);
         for run in &self.runs {
             say!("{}, round {}: {}", run.server, run.round, run.line());
@@ -138,11 +139,13 @@ impl Report {
         let rows = self.runs.iter().flat_map(|run| {
             [run.cells(&run.server, &run.steadiness), run.cells("responder", &run.noise_steadiness)]
         });
-        print_table(&header, &rows.collect::<Vec<_>>());
-        say!();
-        for outcome in &self.outcomes {
+        let verdict = |outcome: &Outcome| {
             let (holds, figures) = outcome.sentences();
-            say!("{}: {}. {figures}", outcome.server, holds.to_uppercase());
-        }
+            format!("{}: {}. {figures}", outcome.server, holds.to_uppercase())
+        };
+        let notes = self.outcomes.iter().map(verdict).collect();
+        let table = Table { notes, ..Table::new(2, &header, rows.collect()) };
+        table.print();
+        table
     }
 }

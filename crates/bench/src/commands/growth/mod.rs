@@ -6,7 +6,6 @@
 
 mod device;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use larder_engine::{
 use serde::Serialize;
 
 use self::device::{Calls, ForgetfulDevice, Part};
-use super::output::{print_table, write_json};
+use super::output::{JsonFile, Table};
 use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
@@ -73,9 +72,8 @@ pub struct Arguments {
     /// Of a hundred requests, how many delete a cold item
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=50))]
     cold_deletes: u8,
-    /// Write the report as JSON; - is the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonFile,
 }
 
 /// The costs at one size of the store.
@@ -133,8 +131,7 @@ impl Arguments {
             say!("{segments} segments …");
             rows.push(self.measure(segments)?);
         }
-        print(&rows);
-        write_json(self.json.as_deref(), &rows)
+        self.json.report(table(&rows), &rows)
     }
 
     fn measure(&self, segments: u32) -> Result<Row> {
@@ -451,7 +448,7 @@ impl World {
     }
 }
 
-fn print(rows: &[Row]) {
+fn table(rows: &[Row]) -> Table {
     type Column = (&'static str, fn(&Row) -> f64);
     const FIGURES: [Column; 16] = [
         ("segments looked at per turn", |row| row.looked_at_per_turn),
@@ -476,7 +473,7 @@ fn print(rows: &[Row]) {
     let mut heads = vec!["".to_owned()];
     heads.extend(rows.iter().map(|row| format!("{} segments", row.segments)));
     heads.push("flat within 2 times".to_owned());
-    let mut table: Vec<Vec<String>> = FIGURES
+    let mut lines: Vec<Vec<String>> = FIGURES
         .iter()
         .map(|(name, figure)| {
             let figures: Vec<f64> = rows.iter().map(figure).collect();
@@ -504,8 +501,7 @@ fn print(rows: &[Row]) {
         let mut line = vec![name.to_owned()];
         line.extend(rows.iter().map(|row| format!("{:.1}", figure(row))));
         line.push(String::new());
-        table.push(line);
+        lines.push(line);
     }
-    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    print_table(&heads, &table);
+    Table { header: heads, ..Table::new(1, &[], lines) }
 }
