@@ -41,8 +41,25 @@ fn every_key_is_answered_after_a_read() {
         let report: Value = serde_json::from_str(json).expect("JSON");
         assert_eq!(report["results"]["total"]["hits"], 2100, "{text}");
         assert_eq!(report["results"]["total"]["misses"], 0);
+        assert_eq!(report["schema"], 1);
+        fs::write(folder.0.join(format!("{io}.json")), json).expect("room");
     }
     assert!(fs::read(&path).expect("it is there") == bytes, "the device was changed");
+
+    let table = |other: &str| {
+        let files = ["auto.json", other].map(|name| folder.0.join(name));
+        let output = Command::new(BINARY).args(["bench", "table"]).args(files).output();
+        let output = output.expect("the binary starts");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).expect("text"))
+    };
+    let (done, text) = table("epoll.json");
+    assert!(done && text.contains("| requests/s (1) |"), "{text}");
+    let load = text.lines().filter(|line| line.starts_with("| get=1, closed loop | 3 | 1 |"));
+    assert_eq!(load.count(), 1, "both runs are one case: {text}");
+    assert!(text.contains("`larder bench limit --requests 300"), "{text}");
+    let (done, text) = table("device");
+    assert!(!done && text.contains("device is not a result file"), "{text}");
 }
 
 #[test]

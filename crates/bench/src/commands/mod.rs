@@ -12,12 +12,13 @@ mod load;
 mod memory;
 mod output;
 mod replay;
+mod table;
 
 use clap::Subcommand;
 
 use crate::Result;
 
-/// The measurements of `larder bench …`.
+/// The measurements of `larder bench …`, and their results.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Load any memcached-compatible server and report rates, latencies and its cost per request
@@ -42,6 +43,8 @@ pub enum Command {
     Cores(cores::Arguments),
     /// Polite clients beside crowds that are slow, rude or greedy, with Larder and peers
     Hostile(hostile::Arguments),
+    /// Result files of these commands as Markdown tables
+    Table(table::Arguments),
 }
 
 impl Command {
@@ -62,6 +65,7 @@ impl Command {
             Command::Growth(arguments) => arguments.run(),
             Command::Cores(arguments) => arguments.run(),
             Command::Hostile(arguments) => arguments.run(),
+            Command::Table(arguments) => arguments.run(),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The output of figures: text for people, markdown for pages, JSON for programs.
 
 use crate::say;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
@@ -13,28 +15,28 @@ use crate::generator::Summary;
 use crate::machine::Machine;
 use crate::{Error, Result};
 
-/// The version of the format of result files.
-const SCHEMA: u64 = 1;
+/// The version of the format of result files. Files of a newer version cannot be read.
+pub(super) const SCHEMA: u64 = 1;
 
 /// A result file: results with everything needed to repeat the measurement.
-#[derive(Debug, Serialize)]
-struct ResultFile<T> {
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ResultFile<T = IgnoredAny> {
     schema: u64,
     /// The command line, word by word.
-    command: Vec<String>,
+    pub(super) command: Vec<String>,
     /// The end of the measurement, in the form of RFC 3339.
-    date: String,
-    larder: Build,
-    machine: Machine,
+    pub(super) date: String,
+    pub(super) larder: Build,
+    pub(super) machine: Machine,
     /// The figures that people read.
-    table: Table,
+    pub(super) table: Table,
     /// All figures. Their form depends on the command.
     results: T,
 }
 
 /// The program that measured.
-#[derive(Debug, Serialize)]
-struct Build {
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Build {
     version: String,
     /// The commit, if the build was given `LARDER_REVISION`.
     revision: Option<String>,
@@ -47,11 +49,19 @@ impl Build {
     }
 }
 
+impl fmt::Display for Build {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Build { version, revision } = self;
+        let revision = revision.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
+        write!(f, "larder {version}{revision}")
+    }
+}
+
 /// The option for a result file.
 #[derive(Clone, Debug, Args)]
 pub(super) struct JsonFile {
     /// Write all figures as JSON, with the date, the machine and this command line; - is the
-    /// standard output
+    /// standard output. `larder bench table` prints such files
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -230,7 +240,7 @@ impl Spread {
 }
 
 /// A table of measured cases and their figures, in Markdown.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Table {
     /// Number of columns at the left that name the case. The others hold its figures.
     pub(super) case_columns: usize,
