@@ -211,8 +211,8 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     let mut client = Client::new(machine, 0..1 << 20, sizes.clone());
     client.make_counters();
     let fill = client.fill(usize::MAX);
-    let room = fill as u64 * (sizes.start + sizes.end) / 2;
-    assert!(room > 8 << 20, "{fill} items have room in 12 MiB");
+    let room: usize = client.items.values().sum();
+    assert!(room > 8_000_000, "{fill} items of {room} bytes have room in 12 MiB");
     client.rounds(rounds, true);
     client.check();
     // Half of the items are deleted, and there is room for nearly as many again.
