@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use common::store;
-use larder_disk::SimDevice;
+use larder_disk::{Random, SimDevice};
 use larder_engine::{
     Arith, Create, Delete, Deleted, Durability, Engine, Expiry, Get, Key, ManualCleaner, Options,
     Outcome, Progress, ReadCount, Refusal, Session, Store, StoreMode, Stored, WhenFull,
@@ -384,11 +384,7 @@ fn frequently_read_records_come_from_memory_and_are_never_stale() {
     let mut session = engine.session(Waker::noop().clone());
     let mut cleaner = ManualCleaner::default();
     let mut versions = vec![0u64; KEYS as usize];
-    let mut random = 1u64;
-    let mut draw = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (random >> 33) % below
-    };
+    let mut random = Random::new(1);
     let value = |n: u64, version: u64| {
         [n, version].repeat(250).iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()
     };
@@ -400,7 +396,8 @@ fn frequently_read_records_come_from_memory_and_are_never_stale() {
     };
     for round in 0..60_000u64 {
         // A few keys are popular, and every key is overwritten now and then.
-        let n = if round < KEYS { round } else { draw(KEYS / if round % 2 == 0 { 10 } else { 1 }) };
+        let among = if round % 2 == 0 { KEYS / 10 } else { KEYS };
+        let n = if round < KEYS { round } else { random.below(among) };
         let name = format!("key{n}");
         let writes = round < KEYS || round % 4 == 0;
         if writes {
@@ -463,11 +460,7 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
         session.tick(1);
     };
     let mut for_gets = ManualCleaner::default();
-    let mut drawn = 1u64;
-    let mut draw = || {
-        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (drawn >> 33) % KEYS
-    };
+    let mut random = Random::new(1);
     let mut set = |session: &mut Session, n: u64| {
         let name = format!("key{n}");
         for turn in 0.. {
@@ -483,13 +476,13 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
     let before = engine.stats().totals;
     for _ in 0..SETS {
         for _ in 0..20 {
-            let name = format!("key{}", draw());
+            let name = format!("key{}", random.below(KEYS));
             while let Outcome::NeedsRead = session.get(&session.key(name.as_bytes())).map(drop) {
                 engine.serve_reads();
                 session.tick(1);
             }
         }
-        set(&mut session, draw());
+        set(&mut session, random.below(KEYS));
         // The gets have requested frames from the cleaner, which requests commits.
         engine.clean(&mut for_gets);
         engine.commit();

@@ -7,7 +7,7 @@ mod common;
 mod machine;
 
 use common::store;
-use larder_disk::SimDevice;
+use larder_disk::{Random, SimDevice};
 use larder_engine::{Delete, Deleted, Durability, Expiry, Options, Outcome, Stats, Store};
 use machine::{Machine, NOW};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const HOT_VALUE: usize = 100;
 struct Load {
     machine: Machine,
     now: u32,
-    random: u64,
+    random: Random,
 }
 
 fn machine(device: SimDevice) -> Machine {
@@ -33,7 +33,8 @@ fn machine(device: SimDevice) -> Machine {
 impl Load {
     /// Creates a store with many cold items.
     fn new() -> Load {
-        let mut load = Load { machine: machine(SimDevice::new(160 << 20, 1)), now: NOW, random: 1 };
+        let machine = machine(SimDevice::new(160 << 20, 1));
+        let mut load = Load { machine, now: NOW, random: Random::new(1) };
         for cold in 0..COLD {
             load.set(&format!("cold{cold}"), COLD_VALUE, Expiry::NEVER);
         }
@@ -42,8 +43,7 @@ impl Load {
     }
 
     fn below(&mut self, n: u32) -> u32 {
-        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
-        ((self.random >> 33) % u64::from(n)) as u32
+        self.random.below(n.into()) as u32
     }
 
     fn stats(&self) -> Stats {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::store;
-use larder_disk::{Device, Failure, Fault, Operation, SimDevice};
+use larder_disk::{Device, Failure, Fault, Operation, Random, SimDevice};
 use larder_engine::*;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -101,11 +101,6 @@ fn options(device: &Arc<SimDevice>) -> Options {
     Options { memory: 32 << 20, store: Some(store), ..Options::default() }
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
-}
-
 /// Returns true if the change answered with `point` has become durable.
 fn settled(session: &mut Session, point: CommitPoint) -> bool {
     loop {
@@ -178,11 +173,11 @@ fn work(engine: &Arc<Engine>, writer: usize, task: Task, enough: u64) -> (u64, u
     let key = format!("key{writer}").into_bytes();
     let mut session = engine.session(Waker::noop().clone());
     session.tick(1);
-    let mut state = writer as u64;
+    let mut random = Random::new(writer as u64);
     let (mut acknowledged, mut failed, mut holds) = (0, 0, 0);
     while acknowledged < enough {
         let (mut window, mut last) = (Vec::new(), holds);
-        for _ in 0..1 + random(&mut state) % WINDOW {
+        for _ in 0..random.between(1, WINDOW) {
             match change(&session, task, &key, last) {
                 Outcome::AfterCommit(number, point) => {
                     last = number;
@@ -228,9 +223,9 @@ fn failed_writes_have_no_effect_and_acknowledged_writes_stay() {
             .map(|(writer, (task, enough))| scope.spawn(move || work(engine, writer, task, enough)))
             .collect();
         let mut cleaner = ManualCleaner::default();
-        let mut state = 7;
+        let mut random = Random::new(7);
         while writers.iter().any(|writer| !writer.is_finished()) {
-            if random(&mut state).is_multiple_of(FAILS) {
+            if random.one_in(FAILS) {
                 let next = device.counts().syncs + 1;
                 device.plan(Fault::once(Operation::Sync, next, Failure::Io));
             }

@@ -7,7 +7,7 @@ mod common;
 mod machine;
 
 use common::store;
-use larder_disk::SimDevice;
+use larder_disk::{Random, SimDevice};
 use larder_engine::{
     Arith, CommitState, Counted, Create, Delete, Deleted, Durability, Engine, Expiry, Get, Options,
     Outcome, Refusal, Session, Store, Stored, WhenFull,
@@ -30,11 +30,6 @@ fn options(device: &Arc<SimDevice>, durability: Durability) -> Options {
     let store = store(Arc::<SimDevice>::clone(device), durability);
     let (memory, when_full) = (8 << 20, WhenFull::Refuse);
     Options { memory, max_item_size: 1 << 20, when_full, store: Some(store), ..Options::default() }
-}
-
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
 }
 
 /// Access to an engine: calls are repeated until they are done.
@@ -122,7 +117,7 @@ impl Caller for Machine {
 /// A client with items of its own.
 struct Client<C> {
     caller: C,
-    random: u64,
+    random: Random,
     keys: Range<u64>,
     sizes: Range<u64>,
     items: BTreeMap<u64, usize>,
@@ -131,7 +126,7 @@ struct Client<C> {
 
 impl<C: Caller> Client<C> {
     fn new(caller: C, keys: Range<u64>, sizes: Range<u64>) -> Client<C> {
-        let random = keys.start + 1;
+        let random = Random::new(keys.start + 1);
         Client { caller, random, keys, sizes, items: BTreeMap::new(), counters: Vec::new() }
     }
 
@@ -143,13 +138,10 @@ impl<C: Caller> Client<C> {
     fn fill(&mut self, most: usize) -> usize {
         for stored in 0..most {
             let key = (0..)
-                .map(|_| {
-                    self.keys.start + random(&mut self.random) % (self.keys.end - self.keys.start)
-                })
+                .map(|_| self.random.between(self.keys.start, self.keys.end - 1))
                 .find(|key| !self.items.contains_key(key))
                 .expect("there are more keys than items");
-            let len =
-                self.sizes.start + random(&mut self.random) % (self.sizes.end - self.sizes.start);
+            let len = self.random.between(self.sizes.start, self.sizes.end - 1);
             if !self.caller.set(key, len as usize) {
                 return stored;
             }
@@ -159,7 +151,7 @@ impl<C: Caller> Client<C> {
     }
 
     fn any(&mut self) -> u64 {
-        let from = self.keys.start + random(&mut self.random) % (self.keys.end - self.keys.start);
+        let from = self.random.between(self.keys.start, self.keys.end - 1);
         let found = self.items.range(from..).next().or_else(|| self.items.iter().next());
         *found.expect("there are items").0
     }
@@ -176,7 +168,7 @@ impl<C: Caller> Client<C> {
         for round in 0..rounds {
             self.delete_any();
             stored += self.fill(MOST_SETS);
-            let at = random(&mut self.random) as usize % self.counters.len();
+            let at = self.random.below(self.counters.len() as u64) as usize;
             self.counters[at] += 1;
             assert_eq!(self.caller.count(&self.counter(at), 1), self.counters[at], "round {round}");
             if touches {

@@ -1,6 +1,7 @@
 //! Evict mode refuses nothing that waiting can solve. Neither an outdated result of the cleaner nor
 //! a thread that the system does not run is a reason to refuse.
 
+use larder_disk::Random;
 use larder_engine::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -91,21 +92,15 @@ fn fills_beside_threads_that_do_not_run_are_never_refused() {
             scope.spawn(move || {
                 let waker = Waker::from(Arc::new(Unpark(thread::current())));
                 let mut session = engine.session(waker);
-                let mut state = writer + 1;
-                let mut random = move |below: u64| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    state % below
-                };
+                let mut random = Random::new(writer);
                 let value = vec![b'v'; 300 << 10];
                 while !stop.load(Relaxed) {
                     session.tick(1);
-                    let key = random(1 << 40).to_string();
-                    let len = match random(20) {
-                        0 => random(300 << 10),
-                        1..4 => random(40 << 10),
-                        _ => random(2000),
+                    let key = random.below(1 << 40).to_string();
+                    let len = match random.below(20) {
+                        0 => random.below(300 << 10),
+                        1..4 => random.below(40 << 10),
+                        _ => random.below(2000),
                     };
                     let key = session.key(key.as_bytes());
                     let store = Store::set(&value[..len as usize], 0, Expiry::NEVER);
@@ -124,7 +119,7 @@ fn fills_beside_threads_that_do_not_run_are_never_refused() {
                         }
                     }
                     // The system preempts the thread at the worst moment: within a turn.
-                    if writer == 0 && random(2000) == 0 {
+                    if writer == 0 && random.one_in(2000) {
                         thread::sleep(Duration::from_millis(20));
                     }
                 }

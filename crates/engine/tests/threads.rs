@@ -1,6 +1,7 @@
 //! Many threads on one engine: readers never see torn or foreign bytes while frames are evicted and
 //! tables grow under them, and no increment is lost.
 
+use larder_disk::Random;
 use larder_engine::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,11 +38,6 @@ fn value_of(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
-}
-
 #[test]
 fn readers_see_whole_values_of_their_key_while_everything_is_evicted() {
     let engine = engine(8);
@@ -50,12 +46,12 @@ fn readers_see_whole_values_of_their_key_while_everything_is_evicted() {
             let engine = &engine;
             scope.spawn(move || {
                 let mut session = session(engine);
-                let mut state = seed + 1;
+                let mut random = Random::new(seed);
                 for step in 0..60_000u64 {
-                    let number = random(&mut state) % 30_000;
+                    let number = random.below(30_000);
                     let key = number.to_string();
                     if step % 2 == 0 {
-                        let len = 8 + (random(&mut state) % 1500) as usize;
+                        let len = 8 + random.below(1500) as usize;
                         let value = value_of(number, len);
                         let stored = finish(&mut session, |s| {
                             s.store(&s.key(key.as_bytes()), Store::set(&value, 0, Expiry::NEVER))
@@ -92,9 +88,9 @@ fn no_item_is_missed_while_tables_grow_and_slots_move() {
         for seed in 0..2 {
             scope.spawn(move || {
                 let mut session = session(engine);
-                let mut state = seed + 10;
+                let mut random = Random::new(seed);
                 while !done.load(Ordering::Relaxed) {
-                    let number = random(&mut state) % 1000;
+                    let number = random.below(1000);
                     let Outcome::Ready(found) = session.get(&session.key(&number.to_le_bytes()))
                     else {
                         panic!("a get waits")

@@ -8,6 +8,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use larder_disk::Random;
+
 const MEGABYTE: usize = 1 << 20;
 /// The largest value in bytes, with a short key, under the default `-I 1m`.
 const LARGE: usize = MEGABYTE - 100;
@@ -268,13 +270,8 @@ fn hostile_input_leaves_the_server_answering() {
     let server = Server::start(64, &[]);
     let key = "k".repeat(250);
     let flood = format!("get {key}\r\nset {key} 0 0 2\r\nxx\r\n").repeat(2000);
-    let mut state = 1u64;
-    let noise: Vec<u8> = (0..200_000)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect();
+    let mut random = Random::new(1);
+    let noise: Vec<u8> = (0..200_000).map(|_| random.below(256) as u8).collect();
     std::thread::scope(|scope| {
         for round in 0..8 {
             let (server, flood, noise) = (&server, &flood, &noise);

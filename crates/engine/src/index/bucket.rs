@@ -238,6 +238,7 @@ fn empty_place(bucket: &Bucket) -> Option<&AtomicU64> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use larder_disk::Random;
     use larder_log::Address;
 
     #[test]
@@ -269,14 +270,10 @@ mod tests {
     fn one_hop_of_displacement_fills_nine_tenths() {
         let buckets: Vec<Bucket> = (0..1024).map(|_| Bucket::default()).collect();
         let version = StripeVersion::default();
-        let mut state = 1u64;
-        let mut random = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state ^ state >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd)
-        };
+        let mut random = Random::new(1);
         let (mut filled, mut positions) = (0, Vec::new());
         loop {
-            let hash = random();
+            let hash = random.bits();
             let position = (hash >> 40) as u32;
             let at = Candidates::of(position, buckets.len());
             let Some((place, displaced)) = vacate(&buckets, at, &version) else { break };

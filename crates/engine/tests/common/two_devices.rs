@@ -1,6 +1,6 @@
 //! An engine whose lane is on two simulated devices, and a machine that stops together with both.
 
-use larder_disk::{Device, SimDevice};
+use larder_disk::{Device, Random, SimDevice};
 use larder_engine::{
     CommitPoint, CommitState, Durability, Engine, Expiry, LowerDevice, ManualCleaner, OpenError,
     Options, Outcome, Session, Store, StoreDevice, StoreOptions, Stored, WhenFull,
@@ -308,15 +308,15 @@ impl History {
     /// Writes, overwrites and deletes until the machine stops. Returns true if it did not stop.
     pub(crate) fn run(&mut self, given: Given, seed: u64) -> bool {
         let Ok(mut world) = World::try_open(given) else { return false };
-        let mut random = seed;
+        let mut random = Random::new(seed);
         for _ in 0..Self::ROUNDS {
             let mut waiting = Vec::new();
             for _ in 0..8 {
-                let n = draw(&mut random, Self::KEYS) as u32;
+                let n = random.below(Self::KEYS) as u32;
                 let states = self.states.entry(n).or_insert_with(|| vec![None]);
-                let values = Values { bytes: 500 + draw(&mut random, 8000) as usize };
+                let values = Values { bytes: 500 + random.below(8000) as usize };
                 let number = states.len();
-                let deletes = draw(&mut random, 8) == 0;
+                let deletes = random.one_in(8);
                 let state = (!deletes).then(|| format!("{number} {}", values.of(n)));
                 states.push(state.clone());
                 let done = match &state {
@@ -363,9 +363,4 @@ impl History {
             );
         }
     }
-}
-
-fn draw(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % below
 }

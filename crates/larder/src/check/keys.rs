@@ -74,12 +74,11 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_disk::Random;
 
     /// Spreads small numbers over all bits.
     fn hash(n: u64) -> u64 {
-        let mut x = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x ^= x >> 32;
-        x.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ (x >> 29)
+        Random::new(n).bits()
     }
 
     #[test]

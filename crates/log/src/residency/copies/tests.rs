@@ -3,6 +3,7 @@
 use super::*;
 use crate::Participant;
 use crate::record::{Fields, Layout, write_head};
+use larder_disk::Random;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool as Flag;
@@ -235,12 +236,11 @@ fn readers_never_see_a_frame_reused() {
             let (world, ended, hitting) = (&world, &ended, &hitting);
             scope.spawn(move || {
                 let mut reader = world.epochs.join();
-                let (mut n, mut hits) = (seed, 0);
+                let (mut random, mut hits) = (Random::new(seed), 0);
                 while !ended.load(Ordering::Relaxed) {
                     reader.tick();
                     for _ in 0..50 {
-                        n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
-                        let n = (n >> 33) % RECORDS;
+                        let n = random.below(RECORDS);
                         if let Some(found) = world.value(n, &reader) {
                             assert_eq!(found, value(n), "the copy of {n}");
                             hitting.fetch_add(u64::from(hits == 0), Ordering::Relaxed);
