@@ -2,7 +2,7 @@
 //!
 //! The tests use another generator, `larder_disk::Random`. This one stays, because its numbers
 //! determine the workloads and synthetic traces: with other numbers, results could not be compared
-//! with those in BENCHMARKING.md.
+//! with those in docs/results/.
 
 /// xoshiro256++ seeded through splitmix64.
 #[derive(Clone, Debug)]
