@@ -44,7 +44,7 @@ pub struct Log {
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: GrowingTable<Segment>,
     pub(crate) frames: Arc<Frames>,
-    pub(crate) numbers: Mutex<Places>,
+    pub(crate) free_places: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) closings: Closings,
     /// The chunks of all [appenders](Log::appender); `appenders` is their number.
@@ -58,7 +58,7 @@ pub struct Log {
     /// How often threads were asked to report the bytes they made dead.
     pub(crate) counts_wanted: AtomicU64,
     pub(crate) quarantine: Mutex<Quarantine>,
-    pub(crate) wanted_numbers: AtomicU32,
+    pub(crate) wanted_places: AtomicU32,
     /// True if nothing is evicted from the store.
     pub(crate) keeps_all: bool,
     /// Places that cleaning dead records would free; 0 if items are evicted.
@@ -119,9 +119,9 @@ impl Log {
         let limit = store.as_ref().map_or(count, Store::most_segments);
         let segments = GrowingTable::new(count + 1, limit + 1, |_| Segment::default());
         budget.charge((segments.len() * bytes_per_segment(store.is_some())) as u64);
-        let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
+        let mut free_places = Places::new(store.as_ref().map_or(0, Store::fast_segments));
         if store.is_none() {
-            numbers.extend((1..=count as SegmentNumber).rev());
+            free_places.extend((1..=count as SegmentNumber).rev());
         }
         let copies = Copies::new(
             frames_at_most,
@@ -138,7 +138,7 @@ impl Log {
             epochs,
             segments,
             frames,
-            numbers: Mutex::new(numbers),
+            free_places: Mutex::new(free_places),
             streams: Default::default(),
             closings: Closings::default(),
             open_chunks: Mutex::default(),
@@ -148,7 +148,7 @@ impl Log {
             listed: GrowingTable::new(count + 1, limit + 1, |_| AtomicU8::new(0)),
             counts_wanted: AtomicU64::new(0),
             quarantine: Mutex::default(),
-            wanted_numbers: AtomicU32::new(0),
+            wanted_places: AtomicU32::new(0),
             keeps_all: config.keeps_all,
             reclaimable: AtomicUsize::new(0),
             evicting: AtomicU32::new(0),

@@ -39,7 +39,7 @@ pub(crate) fn durable_log_of(segment: u32) -> (Arc<Log>, Arc<Epochs>) {
         keeps_all: false,
     };
     let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
-    lock(&log.numbers).extend((1..=SEGMENTS).rev());
+    lock(&log.free_places).extend((1..=SEGMENTS).rev());
     (Arc::new(log), epochs)
 }
 

@@ -154,7 +154,7 @@ impl Cleaner {
         let pending = coming || cooled || last == Step::Later;
         let waiting = lane.waiting();
         let room = lane.log.available_frames() > 0
-            && waiting.is_some_and(|claim| lane.log.available_numbers(claim) > 0)
+            && waiting.is_some_and(|claim| lane.log.available_places(claim) > 0)
             && lane.budget.excess() == 0;
         // A read needs no place in the store.
         let readable = lane.budget.wanted() > 0 && lane.budget.excess() == 0;
@@ -162,7 +162,7 @@ impl Cleaner {
             lane.wake_waiting();
         }
         if coming
-            && (lane.log.available_numbers(Claim::Write) < wanted_places(lane)
+            && (lane.log.available_places(Claim::Write) < wanted_places(lane)
                 || tiers::is_fast_short(lane, 0))
             && let Some(durable) = &lane.durable
         {
@@ -198,7 +198,7 @@ impl Cleaner {
     /// Drops an abandoned reservation. Returns false if there is no reservation. `wait` is the time
     /// until the next turn.
     fn forget_wishes(&mut self, lane: &Lane, wait: Duration) -> bool {
-        let wanted = lane.budget.wanted() > 0 || lane.log.wanted_numbers() > 0;
+        let wanted = lane.budget.wanted() > 0 || lane.log.wanted_places() > 0;
         if !wanted || lane.waiting().is_some() {
             self.wanted_for = Duration::ZERO;
             return wanted;
@@ -206,7 +206,7 @@ impl Cleaner {
         self.wanted_for += wait;
         if self.wanted_for > WANTED_FOR {
             lane.budget.unwant();
-            lane.log.unwant_numbers();
+            lane.log.unwant_places();
         }
         wanted
     }
@@ -486,13 +486,13 @@ fn must_free_frames(lane: &Lane) -> bool {
 /// Returns true if there are too few places for writers in the store, including those that are
 /// about to become free.
 fn must_free_places(lane: &Lane) -> bool {
-    let available = lane.log.available_numbers(Claim::Write);
+    let available = lane.log.available_places(Claim::Write);
     available.saturating_add(lane.log.quarantined()) < wanted_places(lane)
 }
 
 /// Returns the most urgent claim that finds no space, when nothing can be reclaimed.
 fn hopeless(lane: &Lane) -> Claim {
-    let finds_nothing = |&claim: &Claim| lane.log.available_numbers(claim) == 0;
+    let finds_nothing = |&claim: &Claim| lane.log.available_places(claim) == 0;
     match must_free_frames(lane) {
         true => Claim::Delete,
         false => [Claim::Delete, Claim::Update, Claim::Grow]
@@ -510,7 +510,7 @@ fn wanted_places(lane: &Lane) -> usize {
         (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,
         _ => 0,
     };
-    share.clamp(READY_FRAMES, MAX_READY_PLACES).max(lane.log.wanted_numbers())
+    share.clamp(READY_FRAMES, MAX_READY_PLACES).max(lane.log.wanted_places())
 }
 
 /// Returns true if moving more records would exceed the budget too far before freed memory comes

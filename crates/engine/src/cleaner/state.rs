@@ -173,7 +173,7 @@ pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
 /// Returns true if too few places are left of the reserve that values may not use, including those
 /// that are about to become free.
 pub(super) fn is_reserve_short(lane: &Lane) -> bool {
-    let available = lane.log.available_numbers(Claim::Grow);
+    let available = lane.log.available_places(Claim::Grow);
     // The store may grow between the two calls.
     let reserve = lane.log.spared(Claim::Write).saturating_sub(lane.log.spared(Claim::Grow));
     available.saturating_add(lane.log.quarantined()) < reserve.min(READY_FRAMES)

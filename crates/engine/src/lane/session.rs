@@ -514,8 +514,8 @@ impl LaneSession {
         if self.is_hopeless(self.lane.is_full(claim)) {
             bump(&self.counters.store_no_memory, 1);
             let log = &self.lane.log;
-            let full = log.available_numbers(claim) < log.wanted_numbers().max(1);
-            log.unwant_numbers();
+            let full = log.available_places(claim) < log.wanted_places().max(1);
+            log.unwant_places();
             if !full {
                 self.lane.budget.unwant();
             }

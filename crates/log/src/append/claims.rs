@@ -39,12 +39,12 @@ impl Log {
         stream: Stream,
         claim: Claim,
     ) -> Option<(SegmentNumber, Claim)> {
-        let mut numbers = lock(&self.numbers);
-        if numbers.len() <= self.spared(claim) {
+        let mut free = lock(&self.free_places);
+        if free.len() <= self.spared(claim) {
             return None;
         }
-        let number = numbers.take(Tier::of(stream))?;
-        let admitted = |&least: &Claim| numbers.len() >= self.spared(least);
+        let number = free.take(Tier::of(stream))?;
+        let admitted = |&least: &Claim| free.len() >= self.spared(least);
         Some((number, Claim::ALL.into_iter().find(admitted).unwrap_or(claim)))
     }
 
@@ -68,7 +68,7 @@ impl Log {
         if stream.segment.load(Ordering::Acquire) != open {
             return Some(());
         }
-        if lock(&self.numbers).len() < self.spared(claim) {
+        if lock(&self.free_places).len() < self.spared(claim) {
             return None;
         }
         let least = stream.claim.load(Ordering::Relaxed).min(claim as u8);
@@ -118,9 +118,9 @@ impl Log {
     }
 
     /// Returns the number of places that a claim could take; `usize::MAX` without a store.
-    pub fn available_numbers(&self, claim: Claim) -> usize {
+    pub fn available_places(&self, claim: Claim) -> usize {
         match self.store {
-            Some(_) => lock(&self.numbers).len().saturating_sub(self.spared(claim)),
+            Some(_) => lock(&self.free_places).len().saturating_sub(self.spared(claim)),
             None => usize::MAX,
         }
     }

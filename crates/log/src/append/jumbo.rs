@@ -61,13 +61,13 @@ impl Log {
     }
 
     /// Returns the number of places in the store that a jumbo waits for.
-    pub fn wanted_numbers(&self) -> usize {
-        self.wanted_numbers.load(Ordering::Relaxed) as usize
+    pub fn wanted_places(&self) -> usize {
+        self.wanted_places.load(Ordering::Relaxed) as usize
     }
 
     /// Clears the number of wanted places, because no jumbo waits any more.
-    pub fn unwant_numbers(&self) {
-        self.wanted_numbers.store(0, Ordering::Relaxed);
+    pub fn unwant_places(&self) {
+        self.wanted_places.store(0, Ordering::Relaxed);
     }
 
     /// Claims the segment numbers that [`Log::adopt_jumbo`] needs for a record of `size` bytes.
@@ -78,13 +78,13 @@ impl Log {
             return Some(JumboClaim { number, parts: Vec::new(), size });
         };
         let parts = store.jumbo_places(size);
-        let mut numbers = lock(&self.numbers);
-        if numbers.len() < parts + self.spared(claim) {
-            self.wanted_numbers.store(parts as u32, Ordering::Relaxed);
+        let mut free = lock(&self.free_places);
+        if free.len() < parts + self.spared(claim) {
+            self.wanted_places.store(parts as u32, Ordering::Relaxed);
             return None;
         }
-        self.unwant_numbers();
-        let mut take = || numbers.take(Tier::of(Stream::Hot));
+        self.unwant_places();
+        let mut take = || free.take(Tier::of(Stream::Hot));
         let number = take()?;
         let parts: Vec<_> = (1..parts).filter_map(|_| take()).collect();
         parts.iter().for_each(|&part| self.segment(part).begin_part());

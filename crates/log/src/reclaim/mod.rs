@@ -222,6 +222,6 @@ impl Log {
         let places = parts.into_iter().flatten().chain([number]);
         // A bad place is not used again, because what is written there would be lost, too.
         let is_bad = |number| self.store.as_ref().is_some_and(|store| store.is_bad(number));
-        lock(&self.numbers).extend(places.filter(|&number| !is_bad(number)));
+        lock(&self.free_places).extend(places.filter(|&number| !is_bad(number)));
     }
 }

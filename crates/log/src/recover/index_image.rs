@@ -148,7 +148,7 @@ impl Log {
     /// Begins an index image. Returns `None` if no segment is free.
     pub fn write_image(&self) -> Option<ImageWriter<'_>> {
         let store = self.durable_log();
-        let mut free: Vec<_> = lock(&self.numbers).iter().collect();
+        let mut free: Vec<_> = lock(&self.free_places).iter().collect();
         let first = free.pop()?;
         let buffer = vec![0; PART_HEADER_BYTES];
         Some(ImageWriter { store, free, first, current: first, buffer, bytes: 0 })
@@ -312,7 +312,7 @@ impl Log {
         }
         let is_free = |row: &ImageRow| row.usage == Usage::Free && !row.bad;
         let free = self.numbers().zip(&rows).filter(|(_, row)| is_free(row));
-        lock(&self.numbers).found_free(free.map(|(number, _)| number).rev());
+        lock(&self.free_places).found_free(free.map(|(number, _)| number).rev());
         resident.sort_unstable();
         Ok(resident.into_iter().map(|(_, number)| number).collect())
     }

@@ -197,13 +197,13 @@ impl Log {
         survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
         self.settle_parts(store, &mut survey, &mut free);
         free.retain(|&number| !store.is_bad(number));
-        lock(&self.numbers).found_free(free);
+        lock(&self.free_places).found_free(free);
         Ok(survey)
     }
 
     /// Returns the survey of a store in which no place is in use.
     pub fn survey_nothing(&self) -> Survey {
-        lock(&self.numbers).found_free(self.numbers().rev());
+        lock(&self.free_places).found_free(self.numbers().rev());
         Survey::default()
     }
 
@@ -524,7 +524,7 @@ impl Log {
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
                 if !store.is_bad(place) {
-                    lock(&self.numbers).put(place);
+                    lock(&self.free_places).put(place);
                 }
             }
         }
@@ -587,7 +587,7 @@ impl Log {
         let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
         let floor = known + 2;
         store.change_superblock(|superblock| superblock.generation_floor = floor);
-        for number in lock(&self.numbers).iter() {
+        for number in lock(&self.free_places).iter() {
             self.segment(number).set_generation(floor - 1);
         }
     }

@@ -153,11 +153,11 @@ impl Log {
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
         // What claims leave to others depends on the number of places.
-        let mut numbers = lock(&self.numbers);
+        let mut free = lock(&self.free_places);
         store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
         self.segments.grow(len, segment);
-        numbers.found_free((first..=last).rev());
+        free.found_free((first..=last).rev());
     }
 }
 

@@ -40,20 +40,20 @@ impl Log {
     pub fn prepare_place(&self) {
         let Some(store) = &self.store else { return };
         let number = {
-            let mut numbers = lock(&self.numbers);
+            let mut free = lock(&self.free_places);
             // Leaves enough places that no writer is refused one while this one is taken.
-            let spare = numbers.len() > self.spared(Claim::Write) + READY_PLACES;
-            spare.then(|| numbers.take_blank(Tier::of(Stream::Hot))).flatten()
+            let spare = free.len() > self.spared(Claim::Write) + READY_PLACES;
+            spare.then(|| free.take_blank(Tier::of(Stream::Hot))).flatten()
         };
         if let Some(number) = number {
             store.prepare(number);
-            lock(&self.numbers).put(number);
+            lock(&self.free_places).put(number);
         }
     }
 
     /// Returns the number of free places on a tier, including reserved ones.
     pub fn free_places(&self, tier: Tier) -> usize {
-        lock(&self.numbers).len_on(tier)
+        lock(&self.free_places).len_on(tier)
     }
 
     /// Returns the number of places on a tier that become free once the commits that emptied them
