@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 impl Lane {
     /// Puts a segment into quarantine whose records are out of the index. `ends` are the offsets of
-    /// the records that no newer version hides. `undoings` is the store's undo count from before
+    /// the records that no newer version hides. `undo_count` is the store's undo count from before
     /// the caller searched for records of the segment. If something was undone since, the index may
     /// lead there again. Then the segment is kept, and this returns false.
     pub(crate) fn quarantine(
@@ -25,12 +25,12 @@ impl Lane {
         stream: Stream,
         number: SegmentNumber,
         mut ends: Vec<u32>,
-        undoings: u64,
+        undo_count: u64,
     ) -> bool {
         if let Some(store) = self.log.store() {
             ends.extend(store.kept_ends(number));
         }
-        if let Err(ends) = self.log.quarantine(number, ends, undoings) {
+        if let Err(ends) = self.log.quarantine(number, ends, undo_count) {
             self.keep_ends(number, ends);
             self.log.postpone_cleaning(stream, number);
             return false;
@@ -54,9 +54,9 @@ impl Lane {
         offsets
     }
 
-    /// Returns [`Store::undoings`](larder_log::Store::undoings); 0 without a store.
-    pub(crate) fn undoings(&self) -> u64 {
-        self.log.store().map_or(0, |store| store.commits.undoings())
+    /// Returns the store's undo count, `CommitMarks::undo_count`; 0 without a store.
+    pub(crate) fn undo_count(&self) -> u64 {
+        self.log.store().map_or(0, |store| store.commits.undo_count())
     }
 
     /// Notes that these records were removed from a segment that was not emptied after all.
@@ -78,7 +78,7 @@ impl Cleaner {
         let Some(mut walk) = self.map_walk.take().or_else(|| self.begin_map_walk(lane)) else {
             return false;
         };
-        if walk.undoings != store.commits.undoings() || walk.undoings % 2 == 1 {
+        if walk.undo_count != store.commits.undo_count() || walk.undo_count % 2 == 1 {
             walk.abandon(lane);
             return false;
         }

@@ -109,7 +109,7 @@ impl Cleaner {
         if loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
             return false;
         }
-        let undoings = lane.undoings();
+        let undo_count = lane.undo_count();
         self.participant.tick();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
@@ -119,7 +119,7 @@ impl Cleaner {
             _ => true,
         });
         self.participant.sleep();
-        moved && lane.log.ends_are_carried(number, undoings)
+        moved && lane.log.ends_are_carried(number, undo_count)
     }
 
     /// Appends a tombstone with the record's version, unless memory holds a newer version of its

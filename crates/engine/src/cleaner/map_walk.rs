@@ -15,7 +15,7 @@ pub(crate) struct MapWalk {
     /// One bit per segment number, for a quick check: most slots lead to segments without a map in
     /// the walk.
     pub(super) wanted: Box<[u64]>,
-    pub(super) undoings: u64,
+    pub(super) undo_count: u64,
     /// The next stripe; `None` until all deaths that the maps will mark are durable.
     pub(super) stripe: Option<usize>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct MapWalk {
 impl MapWalk {
     pub(super) fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
         // Read before the maps are begun.
-        let undoings = lane.undoings();
+        let undo_count = lane.undo_count();
         lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
         let mut maps = BTreeMap::new();
@@ -37,9 +37,9 @@ impl MapWalk {
                 continue;
             }
             wanted[number as usize / 64] |= 1u64 << (number % 64);
-            maps.insert(number, lane.log.new_map(begun, undoings));
+            maps.insert(number, lane.log.new_map(begun, undo_count));
         }
-        MapWalk { maps, wanted, undoings, stripe: None }
+        MapWalk { maps, wanted, undo_count, stripe: None }
     }
 
     /// Returns true if the walk can begin. Removes segments that were freed meanwhile.

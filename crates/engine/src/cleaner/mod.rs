@@ -253,14 +253,14 @@ impl Cleaner {
     /// made dead.
     fn step(&mut self, lane: &Lane, told: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
-        let undoings = lane.undoings();
+        let undo_count = lane.undo_count();
         let places = must_free_places(lane);
         let among = if places { Among::All } else { Among::Resident };
         let percent = cleanable_percent(lane, places);
         let usage = lane.log.usage();
         if let Some((stream, number)) = usage.dead(among) {
             drop(usage);
-            return self.free_dead(lane, stream, number, undoings);
+            return self.free_dead(lane, stream, number, undo_count);
         }
         if let Some((stream, at)) = usage.expired(now, among, self.unreadable_at) {
             drop(usage);
@@ -320,12 +320,12 @@ impl Cleaner {
     /// Evicts from the segment that is next by S3-FIFO, in memory or not, because the index is
     /// full. Frees dead segments first.
     fn evict_coldest(&mut self, lane: &Lane) {
-        let undoings = lane.undoings();
+        let undo_count = lane.undo_count();
         let mut freed = Step::Freed;
         while freed == Step::Freed
             && let Some((stream, number)) = { lane.log.usage().dead(Among::All) }
         {
-            freed = self.free_dead(lane, stream, number, undoings);
+            freed = self.free_dead(lane, stream, number, undo_count);
         }
         if self.evict_oldest(lane, Among::All).is_none()
             && let Some(durable) = &lane.durable
@@ -340,7 +340,7 @@ impl Cleaner {
         lane: &Lane,
         stream: Stream,
         number: SegmentNumber,
-        undoings: u64,
+        undo_count: u64,
     ) -> Step {
         if lane.log.begin_cleaning(number).is_none() {
             return Step::Freed;
@@ -350,7 +350,7 @@ impl Cleaner {
             lane.log.abandon_cleaning(stream, number);
             return Step::Later;
         }
-        let freed = lane.quarantine(stream, number, Vec::new(), undoings);
+        let freed = lane.quarantine(stream, number, Vec::new(), undo_count);
         if freed { Step::Freed } else { Step::Later }
     }
 
@@ -362,9 +362,9 @@ impl Cleaner {
         if lane.log.begin_cleaning(number).is_none() {
             return Step::Freed;
         }
-        let (mut ends, undoings) = (Vec::new(), lane.undoings());
+        let (mut ends, undo_count) = (Vec::new(), lane.undo_count());
         match self.walk(lane, Task { stream, fate, whole: true }, number, &mut ends) {
-            Ok(true) => match lane.quarantine(stream, number, ends, undoings) {
+            Ok(true) => match lane.quarantine(stream, number, ends, undo_count) {
                 true => Step::Freed,
                 // A commit has failed meanwhile.
                 false => Step::Later,

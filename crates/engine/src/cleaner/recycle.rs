@@ -32,7 +32,7 @@ impl Cleaner {
             let emptiest = { lane.log.usage().emptiest(RECYCLE_BELOW) };
             let Some(it) = emptiest.filter(|it| !lane.log.is_pinned(it.segment)) else { break };
             let step = match it.live {
-                0 => self.free_dead(lane, it.stream, it.segment, lane.undoings()),
+                0 => self.free_dead(lane, it.stream, it.segment, lane.undo_count()),
                 _ => self.clean(lane, it.stream, it.segment, Fate::Keep),
             };
             if step != Step::Freed {

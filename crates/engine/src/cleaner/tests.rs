@@ -34,10 +34,10 @@ fn a_refilled_segment_is_not_freed_as_dead() {
     let bytes = lane.log.segment(number).filled() as usize;
     lane.log.segment(number).revive(bytes);
     let mut cleaner = Cleaner::new(&lane);
-    assert_eq!(cleaner.free_dead(&lane, stream, number, lane.undoings()), Step::Later);
+    assert_eq!(cleaner.free_dead(&lane, stream, number, lane.undo_count()), Step::Later);
     assert!(lane.log.sealed(stream).contains(&number));
     lane.log.segment(number).kill(bytes);
     lane.log.note_changed(number);
     assert_eq!(lane.log.usage().dead(Among::All), Some((stream, number)));
-    assert_eq!(cleaner.free_dead(&lane, stream, number, lane.undoings()), Step::Freed);
+    assert_eq!(cleaner.free_dead(&lane, stream, number, lane.undo_count()), Step::Freed);
 }

@@ -33,12 +33,12 @@ impl Cleaner {
         {
             return false;
         }
-        let (now, undoings) = (lane.now.load(Ordering::Relaxed), lane.undoings());
+        let (now, undo_count) = (lane.now.load(Ordering::Relaxed), lane.undo_count());
         let percent = cleanable_percent(lane, true);
         let usage = lane.log.usage();
         if let Some((stream, number)) = usage.dead_on_fast() {
             drop(usage);
-            return self.free_dead(lane, stream, number, undoings) == Step::Freed;
+            return self.free_dead(lane, stream, number, undo_count) == Step::Freed;
         }
         let best = usage.best(&[Tier::Fast], Among::All, percent, |it| benefit(it, now));
         let chosen = best.or_else(|| usage.first_on_fast());

@@ -309,7 +309,7 @@ impl Mover {
 
 impl Job {
     fn new(partitions: Range<usize>, from: usize, to: usize, phase: Phase) -> Self {
-        Job { partitions, from, to, closed: false, phase, undoings: None, given_up: false }
+        Job { partitions, from, to, closed: false, phase, undo_count: None, given_up: false }
     }
 
     /// Takes a step of the current phase. If that ends the phase, enters the next one.
@@ -336,7 +336,7 @@ impl Job {
                 done_if(sync != Some(Durability::Sync) || !from.is_pending(*commit))
             }
             Phase::Clear(walk) => {
-                self.undoings.get_or_insert_with(|| target.undoings());
+                self.undo_count.get_or_insert_with(|| target.undo_count());
                 match walk.empty(to, walked(engine, self.to, partitions), partitions) {
                     Stepped::Done => raise_versions(source, target, partitions),
                     other => other,
@@ -347,7 +347,7 @@ impl Job {
             }
             Phase::Await(commit, since) => {
                 let late = || target.clock_us().saturating_sub(*since) > PATIENCE_US;
-                match await_durable(target, to, *commit, self.undoings) {
+                match await_durable(target, to, *commit, self.undo_count) {
                     Stepped::Waiting if late() || target.health() != Health::Good => {
                         Stepped::Failed
                     }
@@ -356,10 +356,10 @@ impl Job {
             }
             Phase::HandOver => self.hand_over(engine),
             Phase::Empty(walk) => {
-                self.undoings.get_or_insert_with(|| source.undoings());
+                self.undo_count.get_or_insert_with(|| source.undo_count());
                 walk.empty(from, walked(engine, self.from, partitions), partitions)
             }
-            Phase::AwaitEmpty(commit) => await_durable(source, from, *commit, self.undoings),
+            Phase::AwaitEmpty(commit) => await_durable(source, from, *commit, self.undo_count),
             Phase::End => {
                 let ended =
                     engine.change_table_in(&[self.from, self.to], |table| table.motion = None);
@@ -395,7 +395,7 @@ impl Job {
             }
             Phase::Clear(_) | Phase::Copy(_) | Phase::Await(..) => self.give_up(engine, sessions),
             Phase::AwaitEmpty(_) => {
-                self.undoings = None;
+                self.undo_count = None;
                 self.phase = Phase::Empty(Walk::default());
                 Stepped::On
             }
@@ -438,7 +438,7 @@ impl Job {
         }
         self.open(engine, self.to);
         let _ = engine.share_memory();
-        self.undoings = None;
+        self.undo_count = None;
         Stepped::Done
     }
 
@@ -459,7 +459,7 @@ impl Job {
         self.forget_reads(sessions);
         self.open(engine, self.from);
         std::mem::swap(&mut self.from, &mut self.to);
-        self.undoings = None;
+        self.undo_count = None;
         self.given_up = true;
         self.phase = Phase::Empty(Walk::default());
         Stepped::Failed
@@ -504,12 +504,12 @@ fn raise_versions(source: &Lane, target: &Lane, partitions: &Range<usize>) -> St
 }
 
 /// Waits until a commit of the lane is durable, if the lane promises that. Fails if a commit was
-/// undone since the lane had counted `undoings`.
+/// undone since the lane's undo count was `undo_count`.
 fn await_durable(
     lane: &Lane,
     session: &LaneSession,
     commit: u64,
-    undoings: Option<u64>,
+    undo_count: Option<u64>,
 ) -> Stepped {
     if !lane.store_options().is_some_and(promises) {
         return Stepped::Done;
@@ -517,7 +517,7 @@ fn await_durable(
     if session.is_undurable(commit) {
         return Stepped::Waiting;
     }
-    if undoings == Some(lane.undoings()) { Stepped::Done } else { Stepped::Failed }
+    if undo_count == Some(lane.undo_count()) { Stepped::Done } else { Stepped::Failed }
 }
 
 fn done_if(done: bool) -> Stepped {

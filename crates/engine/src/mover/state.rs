@@ -21,7 +21,7 @@ pub(super) struct Job {
     /// The undo count of the lane being written when the current writes began, if they have begun.
     /// The writes span several commits. If one of those fails, the count changes and the writes
     /// must be repeated.
-    pub(super) undoings: Option<u64>,
+    pub(super) undo_count: Option<u64>,
     /// The partitions stay where they were.
     pub(super) given_up: bool,
 }

@@ -97,7 +97,7 @@ impl Lane {
 
     /// Empties the lane. Returns the commit that makes that durable.
     fn flush(&self) -> Option<u64> {
-        let (mut sealed, undoings) = (Vec::new(), self.undoings());
+        let (mut sealed, undo_count) = (Vec::new(), self.undo_count());
         let delayed = self.flush_at.swap(0, Ordering::Relaxed) != 0;
         let last = self.fence.load(Ordering::Acquire);
         if last != 0 && !delayed && self.index.is_bare() {
@@ -127,7 +127,7 @@ impl Lane {
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
             // A segment kept because of an undo is cleaned later like any other.
-            self.quarantine(stream, number, Vec::new(), undoings);
+            self.quarantine(stream, number, Vec::new(), undo_count);
         }
         self.set_full(None);
         self.kick_cleaner();

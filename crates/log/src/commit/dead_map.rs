@@ -36,9 +36,9 @@ pub struct DeadMap {
     pub(super) begun: BegunMap,
     /// The newest commit that the map depends on.
     pub(super) after: u64,
-    /// `CommitMarks::undoings` from before the index was asked. If it differs now, deaths in the
+    /// `CommitMarks::undo_count` from before the index was asked. If it differs now, deaths in the
     /// map may be undone.
-    pub(super) undoings: u64,
+    pub(super) undo_count: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
     pub(super) bits: Vec<u8>,
     pub(super) budget: Arc<Budget>,

@@ -23,9 +23,9 @@ const MAPS_PER_COMMIT: usize = 16;
 const FREED_PER_COMMIT: usize = 64;
 
 impl Log {
-    /// Creates a map in which all records before `begun.until` are dead. `undoings` is
-    /// `CommitMarks::undoings` from before the map was begun.
-    pub fn new_map(&self, begun: BegunMap, undoings: u64) -> DeadMap {
+    /// Creates a map in which all records before `begun.until` are dead. `undo_count` is
+    /// `CommitMarks::undo_count` from before the map was begun.
+    pub fn new_map(&self, begun: BegunMap, undo_count: u64) -> DeadMap {
         let mut bits = vec![0; self.durable_log().map_bytes()];
         let segment = self.segment(begun.segment);
         if segment.jumbo_value() == 0 {
@@ -39,7 +39,7 @@ impl Log {
             mark(&mut bits, RECORD_AT);
         }
         self.budget.charge(bits.len() as u64);
-        DeadMap { begun, after: u64::MAX, undoings, bits, budget: Arc::clone(&self.budget) }
+        DeadMap { begun, after: u64::MAX, undo_count, bits, budget: Arc::clone(&self.budget) }
     }
 
     pub(crate) fn write_maps(
@@ -48,16 +48,16 @@ impl Log {
         committer: &mut Committer,
         written: &mut Written,
     ) -> io::Result<()> {
-        let undoings = store.commits.undoings();
+        let undo_count = store.commits.undo_count();
         committer.maps.retain(|map| {
             let begun = map.begun();
             let gone = self.segment(begun.segment).generation() != begun.generation
                 // A map says that its segment is in use, which must not undo a free mark.
                 || self.is_marked_free(begun.segment);
-            if !gone && map.undoings != undoings {
+            if !gone && map.undo_count != undo_count {
                 self.abandon_map(begun.segment, begun.generation);
             }
-            !gone && map.undoings == undoings
+            !gone && map.undo_count == undo_count
         });
         let durable = store.commits.durable();
         for map in committer.maps.iter().filter(|map| can_write(map, durable)).take(MAPS_PER_COMMIT)
@@ -160,15 +160,15 @@ impl Log {
     }
 
     /// Notes that the ends of a segment in quarantine were copied elsewhere, or that newer versions
-    /// were found. The segment can be freed once these are durable. `undoings` is
-    /// `CommitMarks::undoings` from before the copying. Returns false if something was undone
+    /// were found. The segment can be freed once these are durable. `undo_count` is
+    /// `CommitMarks::undo_count` from before the copying. Returns false if something was undone
     /// since, because the undone records may include the copies.
-    pub fn ends_are_carried(&self, number: SegmentNumber, undoings: u64) -> bool {
+    pub fn ends_are_carried(&self, number: SegmentNumber, undo_count: u64) -> bool {
         let store = self.durable_log();
         let open = store.commits.open();
         // An undo looks at the list afterwards.
         let mut quarantine = lock(&self.quarantine);
-        if store.commits.undoings() != undoings || undoings % 2 == 1 {
+        if store.commits.undo_count() != undo_count || undo_count % 2 == 1 {
             return false;
         }
         let Some(entry) = quarantine.get_mut(number) else { return false };

@@ -72,7 +72,7 @@ impl Log {
 
     /// Puts a segment whose records are out of the index into quarantine. Its frame is reused after
     /// the quiescent period. `ends` are the offsets of its records that were removed without a
-    /// newer version. With a store, `undoings` must be `CommitMarks::undoings`
+    /// newer version. With a store, `undo_count` must be `CommitMarks::undo_count`
     /// as it was before the caller determined that the records are gone and which are ends.
     ///
     /// # Errors
@@ -82,14 +82,14 @@ impl Log {
         &self,
         number: SegmentNumber,
         ends: Vec<u32>,
-        undoings: u64,
+        undo_count: u64,
     ) -> Result<(), Vec<u32>> {
         // Who undoes looks at the list afterwards.
         let mut quarantine = lock(&self.quarantine);
         if self
             .store
             .as_ref()
-            .is_some_and(|s| s.commits.undoings() != undoings || undoings % 2 == 1)
+            .is_some_and(|s| s.commits.undo_count() != undo_count || undo_count % 2 == 1)
         {
             return Err(ends);
         }

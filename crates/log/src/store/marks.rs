@@ -33,7 +33,7 @@ pub struct CommitMarks {
     last_failed: AtomicU64,
     /// Incremented when the changes of failed commits begin to be undone, and again when that ends.
     /// Odd in between.
-    undoings: AtomicU64,
+    undo_count: AtomicU64,
 }
 
 impl CommitMarks {
@@ -46,7 +46,7 @@ impl CommitMarks {
             durable: AtomicU64::new(next - 1),
             failed: Mutex::default(),
             last_failed: AtomicU64::new(0),
-            undoings: AtomicU64::new(0),
+            undo_count: AtomicU64::new(0),
         }
     }
 
@@ -144,19 +144,19 @@ impl CommitMarks {
         self.settled.store(commit, Ordering::Release);
     }
 
-    /// Returns a number that changes when un-durable changes begin to be undone and when that has
-    /// ended. It is odd in between.
-    pub fn undoings(&self) -> u64 {
-        self.undoings.load(Ordering::Acquire)
+    /// Returns the undo count. It changes when un-durable changes begin to be undone and when that
+    /// has ended. It is odd in between.
+    pub fn undo_count(&self) -> u64 {
+        self.undo_count.load(Ordering::Acquire)
     }
 
     /// Announces that un-durable changes are about to be undone.
     /// [`Log::fail_commits`](crate::Log::fail_commits) ends that.
     pub fn begin_undo(&self) {
-        self.undoings.fetch_add(1, Ordering::AcqRel);
+        self.undo_count.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn end_undo(&self) {
-        self.undoings.fetch_add(1, Ordering::AcqRel);
+        self.undo_count.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -138,12 +138,12 @@ pub(super) struct Shown {
     charge: Option<Charge>,
     /// The lane's count of undone commits at the start of the scan. After an undo, the index may
     /// lead to records that were not shown.
-    undoings: u64,
+    undo_count: u64,
 }
 
 impl Shown {
     pub(super) fn new(lane: &Lane) -> Self {
-        Shown { ends: Vec::new(), charge: None, undoings: lane.undoings() }
+        Shown { ends: Vec::new(), charge: None, undo_count: lane.undo_count() }
     }
 
     fn note(&mut self, lane: &Lane, number: SegmentNumber, generation: u32, end: usize) {
@@ -169,9 +169,9 @@ impl Shown {
     /// Forgets everything if a commit was undone, because the index may now lead to records that
     /// were not shown. Called after the index was read.
     pub(super) fn check(&mut self, lane: &Lane) {
-        let now = lane.undoings();
+        let now = lane.undo_count();
         // Odd while an undo is under way.
-        if now != self.undoings || now % 2 == 1 {
+        if now != self.undo_count || now % 2 == 1 {
             self.ends = Vec::new();
             self.charge = None;
         }
