@@ -3,9 +3,11 @@
 //! replies too; only the miss of a quiet get receives none.
 
 use super::execution::conclude;
-use super::intent::IfRefused;
+use super::intent::OnRefusal;
 use super::properties::Effect;
-use super::{Dialect, Executed, Execution, NotKept, Properties, Unready, engine_mode, put_value};
+use super::{
+    Dialect, Executed, Execution, FailureReply, Properties, Unready, engine_mode, put_value,
+};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Item, Key, Refusal as EngineRefusal,
@@ -83,7 +85,7 @@ impl Dialect for Binary {
         value_len: usize,
     ) -> Option<Executed> {
         let (Command::Store(store), [key]) = (&request.command, keys) else { return None };
-        match x.refuse_large(key, value_len, if_refused(store)) {
+        match x.refuse_large(key, value_len, on_refusal(store)) {
             Ok(false) => None,
             Ok(true) => Some(error(x, request.head, Status::TooLarge)),
             Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
@@ -92,7 +94,7 @@ impl Dialect for Binary {
 
     fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>, keys: &[Key<'_>]) -> Executed {
         if let (Command::Store(store), [key]) = (&request.command, keys)
-            && let Err(Unready::Again) = x.leave(key, if_refused(store))
+            && let Err(Unready::Again) = x.leave(key, on_refusal(store))
         {
             return Executed::Again;
         }
@@ -121,8 +123,8 @@ impl Dialect for Binary {
     }
 
     /// Always returns a packet, because quiet requests receive error replies too.
-    fn not_kept(request: &Request<'_>) -> NotKept {
-        NotKept::Packet(request.head)
+    fn failure_reply(request: &Request<'_>) -> FailureReply {
+        FailureReply::Packet(request.head)
     }
 }
 
@@ -177,15 +179,15 @@ fn execute_rare(
 }
 
 /// As in memcached, only a refused set removes the old value, with or without a cas id.
-fn if_refused(request: &Store<'_>) -> IfRefused {
+fn on_refusal(request: &Store<'_>) -> OnRefusal {
     match request.mode {
-        StoreMode::Set => IfRefused::Remove,
-        _ => IfRefused::Keep,
+        StoreMode::Set => OnRefusal::Remove,
+        _ => OnRefusal::Keep,
     }
 }
 
 /// Replies that a write, or the data that a request read, was not kept.
-pub(crate) fn not_kept(output: &mut OutputBuffer<'_>, head: Head) {
+pub(crate) fn put_failure_reply(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }
 
@@ -299,7 +301,7 @@ fn store(
         value: value.unwrap_or(Value::Bytes(request.value)),
         ..EngineStore::set(&[], request.flags, x.expiry(request.exptime))
     };
-    let status = match x.put(key, store, if_refused(request))? {
+    let status = match x.put(key, store, on_refusal(request))? {
         Stored::Stored { cas, .. } => return Ok(ok(x, head, request.quiet, cas)),
         Stored::Exists => Status::Exists,
         Stored::NotFound => Status::NotFound,

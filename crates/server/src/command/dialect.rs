@@ -66,12 +66,12 @@ pub(crate) trait Dialect: Sized {
 
     /// Returns the reply for a request whose commit failed, so that its write or the data it read
     /// was not kept.
-    fn not_kept(request: &Self::Request<'_>) -> NotKept;
+    fn failure_reply(request: &Self::Request<'_>) -> FailureReply;
 }
 
 /// The reply to a request whose commit failed, so that its write or the data it read was not kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum NotKept {
+pub(crate) enum FailureReply {
     /// No reply, because the client wants none.
     Silent,
     /// A line of the text protocol.
@@ -80,13 +80,13 @@ pub(crate) enum NotKept {
     Packet(Head),
 }
 
-impl NotKept {
+impl FailureReply {
     /// Appends the reply to `output`.
     pub(crate) fn put(self, output: &mut OutputBuffer<'_>) {
         match self {
-            NotKept::Silent => {}
-            NotKept::Line => output.extend(reply::STORE_FAILED.as_bytes()),
-            NotKept::Packet(head) => binary::not_kept(output, head),
+            FailureReply::Silent => {}
+            FailureReply::Line => output.extend(reply::STORE_FAILED.as_bytes()),
+            FailureReply::Packet(head) => binary::put_failure_reply(output, head),
         }
     }
 }

@@ -8,7 +8,7 @@ use larder_engine::{
 
 /// What happens to the existing item when a write to its key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfRefused {
+pub(super) enum OnRefusal {
     /// The item stays as it was.
     Keep,
     /// The item is removed, as in memcached: the client believes that the old value is gone, so
@@ -42,32 +42,32 @@ impl<'e> Execution<'e, '_> {
         Ok(self.settle(found)?.map(|got| got.item))
     }
 
-    /// Stores a value. If the write is refused, treats the existing item as `if_refused` says.
+    /// Stores a value. If the write is refused, treats the existing item as `on_refusal` says.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
         key: &Key<'_>,
         store: Store<'_>,
-        if_refused: IfRefused,
+        on_refusal: OnRefusal,
     ) -> Result<Stored, Unready> {
         let stored = self.settle(self.session.store(key, store));
         if let Ok(Stored::TooLarge) | Err(Unready::Refused(_)) = stored {
-            self.leave(key, if_refused)?;
+            self.leave(key, on_refusal)?;
         }
         stored
     }
 
     /// Returns true if a value that has not arrived yet is too large. If so, treats the existing
-    /// item as `if_refused` says.
+    /// item as `on_refusal` says.
     pub(super) fn refuse_large(
         &mut self,
         key: &Key<'_>,
         len: usize,
-        if_refused: IfRefused,
+        on_refusal: OnRefusal,
     ) -> Result<bool, Unready> {
         let too_large = len > self.context.engine().max_value_len(key.bytes().len());
         if too_large {
-            self.leave(key, if_refused)?;
+            self.leave(key, on_refusal)?;
             self.session.count_too_large();
         }
         Ok(too_large)
@@ -76,10 +76,10 @@ impl<'e> Execution<'e, '_> {
     /// Removes or keeps the existing item after a refused write. Returns `Err` if the call must be
     /// repeated. A store that never evicts keeps an acknowledged item until a newer version exists.
     /// Elsewhere the item stays only if the device fails, because its removal would not last.
-    pub(super) fn leave(&mut self, key: &Key<'_>, if_refused: IfRefused) -> Result<(), Unready> {
+    pub(super) fn leave(&mut self, key: &Key<'_>, on_refusal: OnRefusal) -> Result<(), Unready> {
         let options = self.context.engine().options();
         let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;
-        if keeps || if_refused == IfRefused::Keep {
+        if keeps || on_refusal == OnRefusal::Keep {
             return Ok(());
         }
         let delete = Delete { uncounted: true, ..Delete::default() };

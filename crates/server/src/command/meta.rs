@@ -1,7 +1,7 @@
 //! Meta commands. The flags of a command determine the contents and the order of its reply.
 
 use super::expiry::recache_below;
-use super::intent::IfRefused;
+use super::intent::OnRefusal;
 use super::properties::Effect;
 use super::{Executed, Execution, Properties, Unready, engine_mode, put_value};
 use crate::net::OutputBuffer;
@@ -319,7 +319,7 @@ fn set(
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
-    let (status, cas, size): (&[u8], _, _) = match x.put(target.key, store, IfRefused::Remove)? {
+    let (status, cas, size): (&[u8], _, _) = match x.put(target.key, store, OnRefusal::Remove)? {
         Stored::Stored { .. } if target.quiet() => return Ok(Executed::Done),
         Stored::Stored { cas, size } => (b"HD", cas, size),
         Stored::Exists => (b"EX", 0, given),
@@ -348,7 +348,7 @@ pub(super) fn refuse_value(
     }
     let mut decoded = DECODED;
     let Some(key) = key_of(x, command, keys, &mut decoded) else { return Ok(None) };
-    let too_large = x.refuse_large(&key, value_len, IfRefused::Remove)?;
+    let too_large = x.refuse_large(&key, value_len, OnRefusal::Remove)?;
     Ok(too_large.then_some(reply::TOO_LARGE))
 }
 
@@ -360,7 +360,7 @@ pub(super) fn refuse_for_memory(
 ) -> Result<(), Unready> {
     let mut decoded = DECODED;
     match key_of(x, command, keys, &mut decoded) {
-        Some(key) => x.leave(&key, IfRefused::Remove),
+        Some(key) => x.leave(&key, OnRefusal::Remove),
         None => Ok(()),
     }
 }

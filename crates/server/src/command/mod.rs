@@ -19,7 +19,7 @@ pub(crate) mod text;
 
 pub(crate) use context::{CommandCounters, CommandTotals};
 pub use context::{Hooks, ServerContext, Switches};
-pub(crate) use dialect::{Dialect, NotKept};
+pub(crate) use dialect::{Dialect, FailureReply};
 pub(crate) use dump::Dump;
 pub(crate) use execution::{
     Executed, Execution, LongValue, PartOfKeys, Sent, Unready, engine_mode, put_value,

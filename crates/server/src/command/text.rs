@@ -1,11 +1,11 @@
 //! Classic text commands.
 
 use super::execution::conclude;
-use super::intent::IfRefused;
+use super::intent::OnRefusal;
 use super::properties::Effect;
 use super::refusal::refusal_line;
 use super::{
-    Dialect, Dump, Executed, Execution, LongValue, NotKept, PartOfKeys, Properties, Unready,
+    Dialect, Dump, Executed, Execution, FailureReply, LongValue, PartOfKeys, Properties, Unready,
     engine_mode, meta, put_value, stats,
 };
 use larder_engine::{
@@ -71,7 +71,7 @@ impl Dialect for Text {
         value_len: usize,
     ) -> Option<Executed> {
         let too_large = match (request, keys) {
-            (Request::Store(store), [key]) => x.refuse_large(key, value_len, if_refused(store)),
+            (Request::Store(store), [key]) => x.refuse_large(key, value_len, on_refusal(store)),
             (Request::Meta(command), keys) => match meta::refuse_value(x, command, keys, value_len)
             {
                 Ok(None) => Ok(false),
@@ -89,7 +89,7 @@ impl Dialect for Text {
 
     fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>, keys: &[Key<'_>]) -> Executed {
         let refused = match (request, keys) {
-            (Request::Store(store), [key]) => x.leave(key, if_refused(store)),
+            (Request::Store(store), [key]) => x.leave(key, on_refusal(store)),
             (Request::Meta(command), keys) => meta::refuse_for_memory(x, command, keys),
             _ => Ok(()),
         };
@@ -141,8 +141,8 @@ impl Dialect for Text {
         }
     }
 
-    fn not_kept(request: &Request<'_>) -> NotKept {
-        if Self::properties(request).noreply { NotKept::Silent } else { NotKept::Line }
+    fn failure_reply(request: &Request<'_>) -> FailureReply {
+        if Self::properties(request).noreply { FailureReply::Silent } else { FailureReply::Line }
     }
 }
 
@@ -270,7 +270,7 @@ fn store(
     let value = value.unwrap_or(Value::Bytes(request.value));
     let plain = EngineStore::set(&[], request.flags, x.expiry(request.exptime));
     let store = EngineStore { mode, compare, value, ..plain };
-    let line = match x.put(key, store, if_refused(request))? {
+    let line = match x.put(key, store, on_refusal(request))? {
         Stored::Stored { .. } => reply::STORED,
         Stored::NotStored => reply::NOT_STORED,
         Stored::Exists => reply::EXISTS,
@@ -281,10 +281,10 @@ fn store(
 }
 
 /// As in memcached, only a refused set without a cas id removes the old value.
-fn if_refused(request: &Store<'_>) -> IfRefused {
+fn on_refusal(request: &Store<'_>) -> OnRefusal {
     match (request.mode, request.compare) {
-        (StoreMode::Set, None) => IfRefused::Remove,
-        _ => IfRefused::Keep,
+        (StoreMode::Set, None) => OnRefusal::Remove,
+        _ => OnRefusal::Keep,
     }
 }
 

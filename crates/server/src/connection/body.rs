@@ -143,7 +143,12 @@ impl Worker {
             Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
-                connection.withhold_output(&mut x, start, Repair::Say(D::not_kept(request)), false);
+                connection.withhold_output(
+                    &mut x,
+                    start,
+                    Repair::Say(D::failure_reply(request)),
+                    false,
+                );
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -227,7 +232,7 @@ impl Worker {
         let received = body.fill(self, &keys, input);
         let start = output.len();
         let mut x = self.execution(output);
-        let repair = Repair::Say(D::not_kept(&request));
+        let repair = Repair::Say(D::failure_reply(&request));
         match received {
             Received::All => {}
             Received::Part | Received::Wait => {

@@ -10,7 +10,7 @@
 //! byte is the first byte of the first gate's reply. No byte is released before every gate in front
 //! of it is durable or repaired.
 
-use crate::command::{NotKept, Points};
+use crate::command::{FailureReply, Points};
 use crate::net::{Budget, OutputBuffer};
 use larder_engine::{CommitPoint, CommitState};
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 #[derive(Debug)]
 pub(super) enum Repair {
     /// A reply that says that something was not kept.
-    Say(NotKept),
+    Say(FailureReply),
     /// The present state: this request, which changes nothing, is executed again.
     Again(Box<[u8]>),
     /// None is possible, so the connection closes.
@@ -30,7 +30,7 @@ impl Repair {
     /// Writes the replacement if that needs no more work. Returns false otherwise.
     pub(super) fn put(&self, output: &mut OutputBuffer<'_>) -> bool {
         match self {
-            Repair::Say(not_kept) => not_kept.put(output),
+            Repair::Say(reply) => reply.put(output),
             Repair::Again(_) | Repair::Close => return false,
         }
         true

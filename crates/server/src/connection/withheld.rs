@@ -11,7 +11,7 @@ use super::gates::{Front, Gates, Repair};
 use super::{Connection, Protocol, Worker};
 use crate::command::binary::Binary;
 use crate::command::text::Text;
-use crate::command::{Dialect, Executed, Execution, LongValue, NotKept, Points};
+use crate::command::{Dialect, Executed, Execution, FailureReply, LongValue, Points};
 use crate::net::{Flow, OutputBuffer};
 use larder_protocol::Parse;
 
@@ -39,14 +39,14 @@ impl Connection {
     ) {
         let (repair, open) = match executed {
             // There is no reply yet.
-            Executed::Again => (Repair::Say(NotKept::Silent), false),
+            Executed::Again => (Repair::Say(FailureReply::Silent), false),
             // Some of its keys are answered, and later output may have been sent when the commit
             // fails.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
             }
-            _ => (Repair::Say(D::not_kept(request)), matches!(executed, Executed::Value(_))),
+            _ => (Repair::Say(D::failure_reply(request)), matches!(executed, Executed::Value(_))),
         };
         self.withhold_output(x, start, repair, open);
     }
@@ -61,7 +61,7 @@ impl Connection {
         open: bool,
     ) {
         let Some(points) = x.points.take() else { return };
-        if matches!(repair, Repair::Say(NotKept::Silent)) && start == x.output.len() {
+        if matches!(repair, Repair::Say(FailureReply::Silent)) && start == x.output.len() {
             // No reply waits for it. The call still requests its commit, like that of any change.
             return points.each(|point| x.session.wake_on_commit(point));
         }
@@ -172,7 +172,7 @@ impl Worker {
             return (Again::Impossible, None);
         };
         if overtaken {
-            D::not_kept(&request).put(output);
+            D::failure_reply(&request).put(output);
             return (Again::Done(None), None);
         }
         let mut x = self.execution(output);

@@ -1,7 +1,7 @@
 //! The queue of withheld replies, compared with a plain list of them.
 
 use super::super::gates::{Front, Gates, Repair};
-use crate::command::{NotKept, Points};
+use crate::command::{FailureReply, Points};
 use crate::net::{Budget, OutputMemory};
 use larder_disk::Random;
 use larder_engine::{CommitPoint, CommitState};
@@ -167,13 +167,13 @@ impl World {
             if random.one_in(2) {
                 reply.points = self.commits.some(random);
                 let repair = match random.below(3) {
-                    0 => Repair::Say(NotKept::Silent),
-                    1 => Repair::Say(NotKept::Line),
+                    0 => Repair::Say(FailureReply::Silent),
+                    1 => Repair::Say(FailureReply::Line),
                     _ => Repair::Again((*b"get").into()),
                 };
                 reply.repair = match repair {
-                    Repair::Say(NotKept::Silent) => Some(Vec::new()),
-                    Repair::Say(NotKept::Line) => Some(LOST.to_vec()),
+                    Repair::Say(FailureReply::Silent) => Some(Vec::new()),
+                    Repair::Say(FailureReply::Line) => Some(LOST.to_vec()),
                     _ => None,
                 };
                 let gates = self.gates.get_or_insert_with(|| Gates::new(start));
@@ -214,7 +214,7 @@ fn gates_are_charged_for_their_memory() {
     for position in 1..=20 {
         let start = output.len();
         output.extend(b"STORED\r\n");
-        gates.add(start, &mut output, point(position), Repair::Say(NotKept::Line), false);
+        gates.add(start, &mut output, point(position), Repair::Say(FailureReply::Line), false);
     }
     // 160 bytes of replies and the size of 20 gates.
     assert!(output.is_full());
