@@ -3,7 +3,7 @@
 use crate::lane::Lane;
 use crate::lock::lock;
 use crate::stats::{Counters, Stats, Totals};
-use larder_log::{Held, Tier};
+use larder_log::{SegmentTotals, Tier};
 use std::sync::Arc;
 
 impl Lane {
@@ -19,7 +19,7 @@ impl Lane {
         ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
     }
 
-    /// Returns all counts since the start, without a look at what is held.
+    /// Returns all counts since the start, without a look at the segments.
     pub(crate) fn totals(&self) -> Totals {
         lock(&self.counters).sum()
     }
@@ -64,26 +64,26 @@ impl Lane {
             stats.recovered_items = recovered.items;
             stats.recovery_ms = recovered.took.as_millis() as u64;
         }
-        let held = self.held();
-        stats.segments = held.segments;
-        stats.item_bytes = held.live;
-        stats.flash_item_bytes = held.absent_live;
-        stats.jumbos = held.jumbos;
-        stats.frame_bytes += held.jumbo_bytes;
+        let totals = self.segment_totals();
+        stats.segments = totals.segments;
+        stats.item_bytes = totals.live;
+        stats.flash_item_bytes = totals.absent_live;
+        stats.jumbos = totals.jumbos;
+        stats.frame_bytes += totals.jumbo_bytes;
         stats
     }
 
     /// Sums over all segments that hold records, as far as threads have reported what they made
     /// dead.
-    fn held(&self) -> Held {
+    fn segment_totals(&self) -> SegmentTotals {
         // Asks for the counts, so that the next call has them.
         self.log.want_counts();
-        let mut held = self.log.usage().held();
+        let mut totals = self.log.usage().totals();
         for number in self.log.unsealed() {
-            held.segments += 1;
-            held.live += u64::from(self.log.live(number));
+            totals.segments += 1;
+            totals.live += u64::from(self.log.live(number));
         }
-        held
+        totals
     }
 
     /// Returns the bytes of a tier's places, and the bytes of those that are not free.

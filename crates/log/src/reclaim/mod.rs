@@ -16,7 +16,7 @@ pub(crate) mod quarantine;
 mod queues;
 pub(crate) mod usage;
 
-pub use usage::{Among, Candidate, Held, UsageTable};
+pub use usage::{Among, Candidate, SegmentTotals, UsageTable};
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::Appended;

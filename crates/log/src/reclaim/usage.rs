@@ -120,7 +120,7 @@ impl Row {
 
 /// Sums over all sealed segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct SegmentTotals {
     /// Number of segments.
     pub segments: u64,
     /// Live bytes of records.
@@ -133,7 +133,7 @@ pub struct Held {
     pub jumbo_bytes: u64,
 }
 
-impl Held {
+impl SegmentTotals {
     fn change(&mut self, contents: &Contents, change: impl Fn(&mut u64, u64)) {
         let live = u64::from(contents.live);
         change(&mut self.segments, 1);
@@ -193,7 +193,7 @@ pub struct UsageTable {
     pub(super) first_expiry: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that are being emptied.
     pub(super) cleaning: BTreeSet<SegmentNumber>,
-    pub(super) held: Held,
+    pub(super) totals: SegmentTotals,
 }
 
 impl UsageTable {
@@ -216,7 +216,7 @@ impl UsageTable {
             expiring: Default::default(),
             first_expiry: BTreeSet::new(),
             cleaning: BTreeSet::new(),
-            held: Held::default(),
+            totals: SegmentTotals::default(),
         }
     }
 
@@ -231,7 +231,7 @@ impl UsageTable {
         }
         debug_assert!(self.rows[index].is_none(), "segment {number} is in two places");
         self.rows[index] = Some(row);
-        self.held.change(&row.contents, |total, more| *total += more);
+        self.totals.change(&row.contents, |total, more| *total += more);
         match row.standing {
             Standing::Waiting => drop(self.waiting.insert(row.order, number)),
             Standing::Ready => self.put_in_orders(number, &row),
@@ -241,7 +241,7 @@ impl UsageTable {
 
     pub(super) fn remove(&mut self, number: SegmentNumber) -> Option<Row> {
         let row = self.rows.get_mut(number as usize)?.take()?;
-        self.held.change(&row.contents, |total, less| *total -= less);
+        self.totals.change(&row.contents, |total, less| *total -= less);
         match row.standing {
             Standing::Waiting => drop(self.waiting.remove(&row.order)),
             Standing::Ready => self.take_out_of_orders(number, &row),
@@ -444,8 +444,8 @@ impl UsageTable {
     }
 
     /// Returns the sums over all sealed segments.
-    pub fn held(&self) -> Held {
-        self.held
+    pub fn totals(&self) -> SegmentTotals {
+        self.totals
     }
 }
 

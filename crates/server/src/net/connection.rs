@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::byte_queue::ByteQueue;
 use super::control::{Order, Shared};
 use super::counters::Counters;
-use super::held::Held;
 use super::slab::Slab;
 use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport};
 
@@ -51,9 +51,9 @@ pub(super) struct Connection<C, I> {
     /// The service's state of the connection; `None` while the connection lingers.
     pub(super) service: Option<C>,
     /// Input that the service has not consumed.
-    pub(super) input: Held,
+    pub(super) input: ByteQueue,
     /// Output that the socket has not taken.
-    pub(super) output: Held,
+    pub(super) output: ByteQueue,
     pub(super) flow: Flow,
     /// True if the client has ended its side.
     pub(super) ended: bool,
@@ -302,8 +302,8 @@ impl<S: Service, I> Core<S, I> {
         self.connections.insert(Connection {
             socket,
             service,
-            input: Held::default(),
-            output: Held::default(),
+            input: ByteQueue::default(),
+            output: ByteQueue::default(),
             flow: Flow::Read,
             ended: false,
             unseen: false,
@@ -323,9 +323,9 @@ impl<S: Service, I> Core<S, I> {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = connection.service.take() else { return };
         let budget = &*self.shared.options.budget;
-        for held in [&mut connection.input, &mut connection.output] {
-            self.counters.buffer_bytes.adjust(held.capacity(), 0);
-            held.clear(budget);
+        for queue in [&mut connection.input, &mut connection.output] {
+            self.counters.buffer_bytes.adjust(queue.capacity(), 0);
+            queue.clear(budget);
         }
         connection.unseen = false;
         self.now = coarse_ms();

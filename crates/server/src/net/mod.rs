@@ -4,12 +4,12 @@
 
 mod backend;
 mod buffer;
+mod byte_queue;
 mod connection;
 mod control;
 mod counters;
 mod epoll;
 mod event_loop;
-mod held;
 mod listener;
 mod options;
 mod relief;

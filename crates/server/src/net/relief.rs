@@ -36,7 +36,7 @@ const LOOK_MS: u64 = 2;
 
 /// The reason why a connection keeps bytes. Connections with a greater reason are closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Blame {
+enum Cause {
     /// The server has not answered yet.
     Server,
     /// The client may only be pausing for a moment.
@@ -53,7 +53,7 @@ enum Blame {
 struct Holder {
     key: u32,
     bytes: u64,
-    blame: Blame,
+    cause: Cause,
     /// Time for which no byte was moved, in milliseconds; at most [`SILENCE_MS`].
     silent: u64,
 }
@@ -63,12 +63,12 @@ impl Holder {
     /// connection that keeps at most `share` bytes comes after all that keep more. Silence counts
     /// squared. Among connections that may only be pausing, silence counts before size, because
     /// nothing else shows which ones are stuck.
-    fn cost(&self, share: u64) -> (bool, Blame, u64, u64) {
+    fn cost(&self, share: u64) -> (bool, Cause, u64, u64) {
         let silence = (self.silent + 1).pow(2);
-        let blamed = self.bytes > share;
-        match self.blame {
-            Blame::Pause => (blamed, self.blame, silence, self.bytes),
-            _ => (blamed, self.blame, self.bytes * silence, 0),
+        let large = self.bytes > share;
+        match self.cause {
+            Cause::Pause => (large, self.cause, silence, self.bytes),
+            _ => (large, self.cause, self.bytes * silence, 0),
         }
     }
 }
@@ -130,8 +130,8 @@ impl<S: Service, I> Core<S, I> {
         }
         let mut gone = Vec::new();
         for victim in victims(holders, part, excess) {
-            match victim.blame {
-                Blame::Others => self.give_up(victim.key),
+            match victim.cause {
+                Cause::Others => self.give_up(victim.key),
                 _ => gone.push(victim.key),
             }
         }
@@ -174,13 +174,13 @@ impl<S: Service, I> Core<S, I> {
                 moving += bytes;
                 continue;
             }
-            let blame = match connection.flow {
-                Flow::Park if reads && self.service.can_give_up(state) => Blame::Others,
-                flow if reads && flow.waits() => Blame::Server,
-                _ if silent >= PAUSE_MS || slow => Blame::Client,
-                _ => Blame::Pause,
+            let cause = match connection.flow {
+                Flow::Park if reads && self.service.can_give_up(state) => Cause::Others,
+                flow if reads && flow.waits() => Cause::Server,
+                _ if silent >= PAUSE_MS || slow => Cause::Client,
+                _ => Cause::Pause,
             };
-            holders.push(Holder { key, bytes, blame, silent });
+            holders.push(Holder { key, bytes, cause, silent });
         }
         (holders, moving)
     }
@@ -209,16 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn clients_to_blame_are_closed_before_pausing_and_waiting_ones() {
-        let of = |key, bytes, blame, silent| Holder { key, bytes, blame, silent };
+    fn slow_clients_are_closed_before_pausing_and_waiting_ones() {
+        let of = |key, bytes, cause, silent| Holder { key, bytes, cause, silent };
         let holders = [
-            of(7, 500, Blame::Client, 5_000),
-            of(6, 280_000, Blame::Server, 3_000),
-            of(5, 340_000, Blame::Pause, 40),
-            of(4, 57_000, Blame::Pause, 400),
-            of(3, 280_000, Blame::Others, 3_000),
-            of(2, 16_000, Blame::Client, 4_000),
-            of(1, 57_000, Blame::Client, 5_000),
+            of(7, 500, Cause::Client, 5_000),
+            of(6, 280_000, Cause::Server, 3_000),
+            of(5, 340_000, Cause::Pause, 40),
+            of(4, 57_000, Cause::Pause, 400),
+            of(3, 280_000, Cause::Others, 3_000),
+            of(2, 16_000, Cause::Client, 4_000),
+            of(1, 57_000, Cause::Client, 5_000),
         ];
         assert_eq!(order(&holders, 70_000, u64::MAX), [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(order(&holders, 70_000, 57_001), [1, 2]);
@@ -227,16 +227,16 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_and_most_silent_blamed_clients_are_closed_first() {
-        let of = |key, bytes, silent| Holder { key, bytes, blame: Blame::Client, silent };
+    fn the_largest_and_most_silent_slow_clients_are_closed_first() {
+        let of = |key, bytes, silent| Holder { key, bytes, cause: Cause::Client, silent };
         let holders = [of(1, 2_000, 5_000), of(2, 50_000, 900), of(3, 50_000, 5_000)];
         assert_eq!(order(&holders, 3_000, u64::MAX), [3, 1, 2]);
     }
 
     #[test]
     fn small_connections_do_not_pay_for_large_ones_that_wait_for_the_server() {
-        let little = |key| Holder { key, bytes: 2_000, blame: Blame::Client, silent: 5_000 };
-        let much = |key| Holder { key, bytes: 300_000, blame: Blame::Server, silent: 0 };
+        let little = |key| Holder { key, bytes: 2_000, cause: Cause::Client, silent: 5_000 };
+        let much = |key| Holder { key, bytes: 300_000, cause: Cause::Server, silent: 0 };
         let holders = [little(1), much(2), little(3), much(4)];
         let mut gone = order(&holders, 400_000, 300_001);
         gone.sort_unstable();
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn small_connections_are_closed_when_they_are_many() {
         let holders: Vec<_> = (0..5_000)
-            .map(|key| Holder { key, bytes: 960, blame: Blame::Client, silent: 5_000 })
+            .map(|key| Holder { key, bytes: 960, cause: Cause::Client, silent: 5_000 })
             .collect();
         assert_eq!(order(&holders, 4 << 20, 960 * 10).len(), 10);
     }

@@ -7,7 +7,7 @@ use super::options::Budget;
 /// A queue of bytes. Invariant: the queue has charged exactly its capacity, and it owns no memory
 /// while it is empty. It must be [cleared](Self::clear) before it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct ByteQueue {
     memory: Vec<u8>,
     start: usize,
 }
@@ -15,7 +15,7 @@ pub(super) struct Held {
 /// Allocations are multiples of this size, in bytes.
 const GRAIN: usize = 64;
 
-impl Held {
+impl ByteQueue {
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..]
@@ -119,21 +119,21 @@ mod tests {
     #[test]
     fn the_budget_is_charged_for_the_capacity() {
         let meter = Meter::default();
-        let mut held = Held::default();
-        held.replace(b"set key 0 0 5", &meter);
-        assert_eq!((held.bytes(), meter.used.load(Relaxed)), (&b"set key 0 0 5"[..], 64));
-        held.append(&[b'x'; 100], &meter);
-        assert_eq!(held.capacity(), meter.used.load(Relaxed));
-        held.consume(13, &meter);
-        assert_eq!(held.bytes(), &[b'x'; 100]);
+        let mut queue = ByteQueue::default();
+        queue.replace(b"set key 0 0 5", &meter);
+        assert_eq!((queue.bytes(), meter.used.load(Relaxed)), (&b"set key 0 0 5"[..], 64));
+        queue.append(&[b'x'; 100], &meter);
+        assert_eq!(queue.capacity(), meter.used.load(Relaxed));
+        queue.consume(13, &meter);
+        assert_eq!(queue.bytes(), &[b'x'; 100]);
         for _ in 0..50 {
-            held.append(&[b'y'; 50], &meter);
-            held.consume(50, &meter);
-            assert_eq!(held.len(), 100);
-            assert_eq!(held.capacity(), meter.used.load(Relaxed));
+            queue.append(&[b'y'; 50], &meter);
+            queue.consume(50, &meter);
+            assert_eq!(queue.len(), 100);
+            assert_eq!(queue.capacity(), meter.used.load(Relaxed));
         }
-        assert!(held.capacity() < 512);
-        held.consume(100, &meter);
-        assert_eq!((held.capacity(), meter.used.load(Relaxed)), (0, 0));
+        assert!(queue.capacity() < 512);
+        queue.consume(100, &meter);
+        assert_eq!((queue.capacity(), meter.used.load(Relaxed)), (0, 0));
     }
 }
