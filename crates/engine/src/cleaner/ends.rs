@@ -19,8 +19,8 @@ const MOST_FAILED: usize = 4;
 
 /// Returns at most `most` segments that need dead maps and for which one can be made.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
-    let mut needed = lane.log.blocking_segments(until, most + lane.older.passed_over());
-    needed.retain(|&number| !lane.older.is_passed_over(number));
+    let mut needed = lane.log.blocking_segments(until, most + lane.older.skipped());
+    needed.retain(|&number| !lane.older.is_skipped(number));
     needed.truncate(most);
     needed
 }
@@ -64,7 +64,7 @@ impl Cleaner {
             if !moves || !self.move_ends_of(lane, number) {
                 let needed = mappable(lane, durable, most);
                 let blocker = lane.log.blocker_of(number);
-                let waits = blocker.is_some_and(|blocker| lane.older.is_passed_over(blocker));
+                let waits = blocker.is_some_and(|blocker| lane.older.is_skipped(blocker));
                 if !needed.is_empty() || !waits {
                     self.ends.moved = 0;
                     self.ends.maps_until = durable;

@@ -60,7 +60,7 @@ const COMMIT_LOOKS: u32 = 64;
 const PATIENCE_US: u64 = 5_000_000;
 /// Partitions that could not be moved are skipped for at most 2 to the power of this many later
 /// choices of partitions.
-const MOST_TIRED: u32 = 8;
+const MAX_BACKOFF: u32 = 8;
 
 /// Wakes the mover's thread.
 struct WakeThread(Thread);
@@ -253,11 +253,11 @@ impl Mover {
             Stepped::Done => {
                 let first = job.partitions.start;
                 match job.given_up {
-                    false => drop(self.tired.remove(&first)),
+                    false => drop(self.backoff.remove(&first)),
                     true => {
-                        let tired = self.tired.entry(first).or_default();
-                        tired.failures += 1;
-                        tired.wait = 1 << tired.failures.min(MOST_TIRED);
+                        let backoff = self.backoff.entry(first).or_default();
+                        backoff.failures += 1;
+                        backoff.wait = 1 << backoff.failures.min(MAX_BACKOFF);
                     }
                 }
                 self.job = None;
@@ -268,13 +268,13 @@ impl Mover {
 
     /// Chooses the next motion, if some keys should have another owner.
     fn choose(&mut self, engine: &Engine) -> Option<Job> {
-        self.tired.values_mut().for_each(|tired| tired.wait = tired.wait.saturating_sub(1));
+        self.backoff.values_mut().for_each(|backoff| backoff.wait = backoff.wait.saturating_sub(1));
         let table = *lock(&engine.table);
         let works = |number| engine.lanes[engine.position_of(number)].health() == Health::Good;
-        let rested = |first: usize| self.tired.get(&first).is_none_or(|tired| tired.wait == 0);
+        let due = |first: usize| self.backoff.get(&first).is_none_or(|backoff| backoff.wait == 0);
         let receives = |number| engine.lanes[engine.position_of(number)].receives();
         let run = run_length(engine);
-        let next = next_motion(&table, &engine.capacities(), run, works, receives, rested);
+        let next = next_motion(&table, &engine.capacities(), run, works, receives, due);
         let (partitions, from, to) = next?;
         let (from, to) = (engine.position_of(from), engine.position_of(to));
         let phase = Phase::Ready(engine.lanes[to].log.evicting(), 0);

@@ -57,7 +57,7 @@ pub(super) enum Phase {
 pub(crate) struct Mover {
     pub(super) job: Option<Job>,
     /// Partitions that could not be moved, by the first partition.
-    pub(super) tired: HashMap<usize, Tired>,
+    pub(super) backoff: HashMap<usize, Backoff>,
     /// One session for each lane while there is a job. They sleep between steps.
     pub(super) sessions: Vec<LaneSession>,
     pub(super) ended: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Mover {
 
 /// How often partitions could not be moved, and how many choices they are still skipped.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tired {
+pub(super) struct Backoff {
     pub(super) failures: u32,
     pub(super) wait: u32,
 }

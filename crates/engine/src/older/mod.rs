@@ -142,7 +142,7 @@ impl Lane {
             (u128::from(data) * u128::from(items) / u128::from((items + older).max(1))) as u64;
         let bytes = (of_items / DATA_SHARE).min(self.budget.limit() / MEMORY_SHARE);
         // Where nothing may be lost, each unreadable record prevents tombstones from being dropped.
-        let waits = self.may_lose_nothing() && self.older.passed_over() > 0;
+        let waits = self.may_lose_nothing() && self.older.skipped() > 0;
         let most = if waits || self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
         self.older.most.store(most as usize, Ordering::Relaxed);
     }
@@ -191,7 +191,7 @@ impl Cleaner {
         if !is_due {
             return;
         }
-        // Comes before passed-over segments are retried, because they may be passed over again.
+        // Comes before skipped segments are retried, because they may be skipped again.
         lane.limit_older();
         if found / RETRY != now / RETRY {
             self.settling.waiting.extend(lane.older.retry());
@@ -234,7 +234,7 @@ impl Cleaner {
             return count;
         }
         if lane.may_lose_nothing() {
-            lane.older.pass_over(number);
+            lane.older.skip(number);
             return count - left.len();
         }
         self.give_up_older(lane, number, &left.into_iter().collect());

@@ -139,7 +139,7 @@ pub(super) struct Shard {
     /// Segments with lists, the longest last: see [`List::length_class`].
     pub(super) by_length: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that could not be read completely.
-    pub(super) passed_over: HashSet<SegmentNumber>,
+    pub(super) skipped: HashSet<SegmentNumber>,
     /// Segments that wait for dead maps.
     pub(super) closed: HashSet<SegmentNumber>,
 }
@@ -169,9 +169,9 @@ impl Shard {
         }
         if is_empty {
             self.lists.remove(&number);
-            self.passed_over.remove(&number);
+            self.skipped.remove(&number);
         }
-        if from != to && !self.passed_over.contains(&number) {
+        if from != to && !self.skipped.contains(&number) {
             self.by_length.remove(&(from, number));
             if !is_empty {
                 self.by_length.insert((to, number));
@@ -245,7 +245,7 @@ impl OlderSlots {
                 log.assume_dead(number, 0);
             }
             shard.by_length.clear();
-            shard.passed_over.clear();
+            shard.skipped.clear();
         }
     }
 
@@ -265,38 +265,38 @@ impl OlderSlots {
         entries.map(|&entry| Address::new(number, offset(entry))).collect()
     }
 
-    /// Returns a segment with about the longest list, except for those [passed
-    /// over](OlderSlots::pass_over).
+    /// Returns a segment with about the longest list, except for
+    /// [skipped](OlderSlots::skip) ones.
     pub(super) fn longest(&self) -> Option<SegmentNumber> {
         let longest = |shard: &Mutex<Shard>| lock(shard).by_length.last().copied();
         self.shards.iter().filter_map(longest).max().map(|(_, number)| number)
     }
 
     /// Excludes a segment some of whose older slots cannot be settled.
-    pub(super) fn pass_over(&self, number: SegmentNumber) {
-        let Shard { lists, by_length, passed_over, .. } = &mut *lock(self.shard(number));
+    pub(super) fn skip(&self, number: SegmentNumber) {
+        let Shard { lists, by_length, skipped, .. } = &mut *lock(self.shard(number));
         if let Some(list) = lists.get(&number) {
             by_length.remove(&(list.length_class(), number));
-            passed_over.insert(number);
+            skipped.insert(number);
         }
     }
 
-    /// Returns the number of segments that are passed over.
-    pub(crate) fn passed_over(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).passed_over.len()).sum()
+    /// Returns the number of segments that are skipped.
+    pub(crate) fn skipped(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).skipped.len()).sum()
     }
 
-    /// Returns true if the segment is passed over.
-    pub(crate) fn is_passed_over(&self, number: SegmentNumber) -> bool {
-        lock(self.shard(number)).passed_over.contains(&number)
+    /// Returns true if the segment is skipped.
+    pub(crate) fn is_skipped(&self, number: SegmentNumber) -> bool {
+        lock(self.shard(number)).skipped.contains(&number)
     }
 
-    /// Readmits all segments that were passed over, and returns them.
+    /// Readmits all segments that were skipped, and returns them.
     pub(super) fn retry(&self) -> Vec<SegmentNumber> {
         let mut tried = Vec::new();
         for shard in &self.shards {
-            let Shard { lists, by_length, passed_over, .. } = &mut *lock(shard);
-            for number in passed_over.drain() {
+            let Shard { lists, by_length, skipped, .. } = &mut *lock(shard);
+            for number in skipped.drain() {
                 by_length.extend(lists.get(&number).map(|list| (list.length_class(), number)));
                 tried.push(number);
             }
