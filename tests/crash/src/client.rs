@@ -12,6 +12,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock;
 use crate::journal::{Event, Journal};
 use crate::operation::{Key, Operation};
@@ -25,73 +27,37 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const CAS_IDS: usize = 16;
 
 /// The work of a client process.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ClientPlan {
-    #[arg(long)]
     pub(crate) port: u16,
-    #[arg(long)]
     pub(crate) seed: u64,
     /// The number of its first writer.
-    #[arg(long)]
     pub(crate) first: u16,
     /// Connections that write.
-    #[arg(long)]
     pub(crate) writers: u16,
     /// Connections that read the keys of all writers.
-    #[arg(long)]
     pub(crate) readers: u16,
     /// Writers of all processes together.
-    #[arg(long)]
     pub(crate) all: u16,
     /// Keys of each writer.
-    #[arg(long)]
     pub(crate) keys: u16,
-    #[arg(long, value_enum)]
     pub(crate) sizes: Sizes,
     /// The longest value.
-    #[arg(long)]
     pub(crate) largest: u32,
     /// Requests on their way on one connection.
-    #[arg(long)]
     pub(crate) window: usize,
     /// Requests of each writer; 0 goes on until the server ends.
-    #[arg(long)]
     pub(crate) requests: u64,
     /// Where journals go.
-    #[arg(long)]
     pub(crate) journals: PathBuf,
 }
 
-impl ClientPlan {
-    /// Returns the command-line arguments with which a process does this work.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let sizes = clap::ValueEnum::to_possible_value(&self.sizes);
-        let sizes = sizes.map_or_else(String::new, |value| value.get_name().to_owned());
-        [
-            ("port", self.port.to_string()),
-            ("seed", self.seed.to_string()),
-            ("first", self.first.to_string()),
-            ("writers", self.writers.to_string()),
-            ("readers", self.readers.to_string()),
-            ("all", self.all.to_string()),
-            ("keys", self.keys.to_string()),
-            ("sizes", sizes),
-            ("largest", self.largest.to_string()),
-            ("window", self.window.to_string()),
-            ("requests", self.requests.to_string()),
-            ("journals", self.journals.display().to_string()),
-        ]
-        .into_iter()
-        .flat_map(|(name, value)| [format!("--{name}"), value])
-        .collect()
-    }
-}
-
-/// Runs a client process until its work ends.
+/// Runs a client process until its work ends. Its plan is a [`ClientPlan`] as JSON.
 ///
 /// # Errors
 /// Returns an error if a journal cannot be written. Errors of connections go into the journals.
-pub(crate) fn run(plan: &ClientPlan) -> io::Result<()> {
+pub(crate) fn run(plan: &str) -> io::Result<()> {
+    let plan: &ClientPlan = &serde_json::from_str(plan)?;
     thread::scope(|scope| {
         let writers = (plan.first..plan.first + plan.writers)
             .map(|writer| scope.spawn(move || Writer::run(plan, writer)));

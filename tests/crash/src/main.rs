@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
-use crate::client::ClientPlan;
 use crate::disk::Disk;
 use crate::machine::Machine;
 use crate::rounds::{Done, Limits, Stopped};
@@ -125,13 +124,16 @@ impl Arguments {
 enum Role {
     /// A client process; the test starts these itself.
     #[command(hide = true)]
-    Client(ClientPlan),
+    Client {
+        /// Its [`client::ClientPlan`], as JSON.
+        plan: String,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.role {
-        Some(Role::Client(plan)) => client::run(plan).map(|()| true),
+        Some(Role::Client { plan }) => client::run(plan).map(|()| true),
         None => Run::new(arguments).and_then(Run::run),
     };
     match done {

@@ -3,13 +3,15 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock;
 use crate::operation::{Key, Operation, Store};
 use crate::value::{Chunk, Content};
 use larder_disk::Random;
 
 /// The lengths of values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Sizes {
     /// Mostly up to a hundred bytes.
     Small,

@@ -197,7 +197,8 @@ impl World {
             plan.all = load.processes * plan.writers;
             plan.journals = journals.clone();
             let mut command = Command::new(std::env::current_exe()?);
-            command.arg("client").args(plan.arguments()).stdin(Stdio::null());
+            command.arg("client").arg(serde_json::to_string(&plan)?);
+            command.stdin(Stdio::null());
             children.push(command.spawn()?);
         }
         Ok(Clients { children, journals })
