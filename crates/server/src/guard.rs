@@ -1,6 +1,6 @@
 //! The layer in front of the service, for every protocol: it enforces `--protocol` and keeps the
-//! list behind `stats conns`, so the parsers know neither. The access of a connection is a state
-//! here. Authentication would belong here too, before a parser sees a byte.
+//! list behind `stats conns`, so the parsers know neither. Authentication would belong here too,
+//! before a parser sees a byte.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -68,22 +68,12 @@ pub(crate) struct Guarded<C> {
     connection: C,
     id: ConnectionId,
     entry: Arc<Registered>,
-    access: Access,
-    /// Its first bytes have been checked for HTTP.
+    /// Its first bytes have been judged: its protocol is allowed, and HTTP was counted.
     greeted: bool,
 }
 
 /// The first bytes of HTTP requests. memcached's commands are in lower case.
 const HTTP: [&[u8]; 6] = [b"OPTIONS /", b"DELETE /", b"POST /", b"HEAD /", b"GET /", b"PUT /"];
-
-/// The access that a connection has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    /// Nothing yet. Its first byte decides.
-    Undecided,
-    /// Everything. Its bytes go to the service.
-    Granted,
-}
 
 impl<S> Guard<S> {
     pub(crate) fn new(service: S, registry: Arc<Registry>, protocol: Protocol, now: Now) -> Self {
@@ -142,11 +132,7 @@ impl<S: Service> Service for Guard<S> {
         let entry = Arc::new(Registered { peer: peer.clone(), last_command });
         self.registry.lock().insert(id, Arc::clone(&entry));
         let connection = self.service.connect(peer, id);
-        let access = match self.protocol {
-            Protocol::Auto => Access::Granted,
-            Protocol::Ascii | Protocol::Binary => Access::Undecided,
-        };
-        Guarded { connection, id, entry, access, greeted: false }
+        Guarded { connection, id, entry, greeted: false }
     }
 
     #[inline]
@@ -161,15 +147,12 @@ impl<S: Service> Service for Guard<S> {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
-        if guarded.access == Access::Undecided
+        if !guarded.greeted
             && let Some(first) = input.bytes().first()
         {
             if !self.admits(*first) {
                 return Flow::Close;
             }
-            guarded.access = Access::Granted;
-        }
-        if !guarded.greeted && !input.bytes().is_empty() {
             guarded.greeted = true;
             if HTTP.iter().any(|http| input.bytes().starts_with(http)) {
                 self.registry.http.fetch_add(1, Relaxed);
