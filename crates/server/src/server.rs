@@ -38,7 +38,6 @@ use error::system;
 use hooks::ServerHooks;
 use prepare::{Pidfile, bind, bind_admin, drop_rights, inherit, prepare_process, write_port_file};
 
-pub use devices::Misplaced;
 pub use error::StartError;
 pub use reload::{Listed, Reloaded, Reloader};
 pub(crate) use running::Running;

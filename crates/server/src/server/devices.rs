@@ -2,7 +2,7 @@
 //! is recognised, and the error names the command line that would be right. Nothing is created or
 //! changed until every device is in its place.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use larder_disk::{Glance, OpenError};
@@ -12,25 +12,6 @@ use larder_engine::{Content, LABEL_AREA, LabelError, StoreError, SuperblockError
 
 use super::error::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
-
-/// Why a device of `--store` cannot be used in its place.
-#[derive(Debug)]
-pub struct Misplaced {
-    /// What is wrong.
-    what: String,
-    /// The command line that would be right, if known.
-    instead: Option<String>,
-}
-
-impl fmt::Display for Misplaced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        match &self.instead {
-            Some(instead) => write!(f, "; start with {instead}"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// A device of the settings, with its content.
 struct Given<'a> {
@@ -83,7 +64,7 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
         if let Some(first) = given.iter().find(|other| other.glance.is_same(&glance)) {
             let (first, second) = (first.name(), store.path.display());
             let what = format!("--store names the same device twice, as {first} and as {second}");
-            return Err(StartError::Misplaced(Misplaced { what, instead: None }));
+            return Err(StartError::Misplaced { what, instead: None });
         }
         let content = Content::of(&glance.head);
         if content == Content::Other {
@@ -110,7 +91,7 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     wrong = wrong.or_else(|| lanes.iter().find_map(|lane| wrong_lower(&given, lane)));
     if let Some(what) = wrong {
         let instead = Some(command_line(&given));
-        return Err(StartError::Misplaced(Misplaced { what, instead }));
+        return Err(StartError::Misplaced { what, instead });
     }
     let mut used = Used::new();
     for (part, bytes) in lanes.iter().flat_map(|lane| used_parts(&given, lane)) {

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 
 use larder_engine::{OpenError, StoreError};
 
-use super::devices::Misplaced;
 use crate::net::BindError;
 
 /// The reason why a server could not start. The message says what to do.
@@ -30,7 +29,12 @@ pub enum StartError {
         error: io::Error,
     },
     /// A device of the store is given in the wrong role.
-    Misplaced(Misplaced),
+    Misplaced {
+        /// What is wrong.
+        what: String,
+        /// The command line that would be right, if known.
+        instead: Option<String>,
+    },
     /// The store cannot be opened.
     Store(larder_disk::OpenError),
     /// The store cannot be used.
@@ -63,7 +67,10 @@ impl fmt::Display for StartError {
                 "the admin page cannot listen on {address} ({error}): choose another address with \
                  --admin, or --admin off"
             ),
-            StartError::Misplaced(error) => error.fmt(f),
+            StartError::Misplaced { what, instead: None } => f.write_str(what),
+            StartError::Misplaced { what, instead: Some(instead) } => {
+                write!(f, "{what}; start with {instead}")
+            }
             StartError::Store(error) => write!(f, "--store {error}"),
             StartError::Recovery { store, error } => write!(f, "--store {store}: {error}"),
             StartError::Engine(OpenError::MemoryTooSmall { minimum }) => {
