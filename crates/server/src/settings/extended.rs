@@ -2,7 +2,7 @@
 //! tune mechanisms Larder does not have are accepted with a note. Options that protect, restrict or
 //! keep data in a way that Larder does not support are refused.
 
-use super::{Settings, store, units};
+use super::{Settings, store, values};
 
 /// Tuning options without a meaning here. A name that ends in `_` stands for all names with that
 /// prefix.
@@ -50,8 +50,8 @@ pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         if name == "idle_timeout" {
-            let timeout = units::parse_duration(value).map_err(|e| format!("{name}: {e}"))?;
-            settings.idle_timeout = (!timeout.is_zero()).then_some(timeout);
+            let timeout = values::optional_duration(value);
+            settings.idle_timeout = timeout.map_err(|e| format!("{name}: {e}"))?;
             continue;
         }
         if name == "ext_path" {

@@ -1,13 +1,15 @@
 //! The settings of the store.
 
+use std::time::Duration;
+
 use larder_engine::{Durability, LaneNumber, MAX_LANES};
 
 use super::paths::StorePath;
 use super::types::Settings;
-use super::values::{name_of, positive_duration, split};
+use super::values::{name_of, one_of, positive_duration, split};
 
 /// The values of `--durability`.
-pub(super) const DURABILITIES: &[(&str, Durability)] =
+const DURABILITIES: &[(&str, Durability)] =
     &[("none", Durability::None), ("async", Durability::Async), ("sync", Durability::Sync)];
 
 /// Returns the name of a durability in the settings.
@@ -15,34 +17,30 @@ pub(crate) fn durability_name(durability: Durability) -> String {
     name_of(durability, DURABILITIES)
 }
 
-/// Sets `--store`.
-pub(super) fn set_store(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.store = split(text).map(StorePath::parse).collect::<Result<_, _>>()?;
-    Ok(())
+/// Parses `--store`.
+pub(super) fn parse_stores(text: &str) -> Result<Vec<StorePath>, String> {
+    split(text).map(StorePath::parse).collect()
 }
 
-/// Sets `--forget`.
-pub(super) fn set_forget(settings: &mut Settings, text: &str) -> Result<(), String> {
+/// Parses `--forget`.
+pub(super) fn parse_lanes(text: &str) -> Result<Vec<LaneNumber>, String> {
     let lane = |text: &str| {
         let known = text.parse().ok().map(LaneNumber).filter(|lane| lane.index() < MAX_LANES);
         let last = MAX_LANES - 1;
         known.ok_or_else(|| format!("{text:?} is not the number of a lane: those are 0 to {last}"))
     };
-    settings.forget = split(text).map(lane).collect::<Result<_, _>>()?;
-    Ok(())
+    split(text).map(lane).collect()
 }
 
-/// Returns the lanes in the form that `--forget` accepts.
-pub(super) fn show_forget(settings: &Settings) -> String {
-    let lanes: Vec<_> = settings.forget.iter().map(ToString::to_string).collect();
-    lanes.join(",")
+/// Parses `--sync-interval`.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    positive_duration(text)
+        .map_err(|reason| format!("{reason}; --durability sync waits for each write"))
 }
 
-/// Sets `--sync-interval`.
-pub(super) fn set_sync_interval(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.sync_interval = positive_duration(text)
-        .map_err(|reason| format!("{reason}; --durability sync waits for each write"))?;
-    Ok(())
+/// Parses `--durability`.
+pub(super) fn parse_durability(text: &str) -> Result<Option<Durability>, String> {
+    one_of(text, DURABILITIES).map(Some)
 }
 
 /// Sets memcached's `-o ext_path=PATH:SIZE`. As in memcached, items kept there end with the

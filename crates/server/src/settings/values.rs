@@ -1,6 +1,7 @@
 //! Parsing and formatting of setting values. The errors say what to do.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use larder_engine::WhenFull;
 
@@ -67,7 +68,7 @@ pub(super) fn show_switch(on: bool) -> String {
     if on { "true" } else { "false" }.to_owned()
 }
 
-pub(super) fn show_duration(duration: std::time::Duration) -> String {
+pub(super) fn show_duration(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_millis()) {
         (seconds, 0) => format!("{seconds}s"),
         _ => format!("{}ms", duration.as_millis()),
@@ -75,11 +76,44 @@ pub(super) fn show_duration(duration: std::time::Duration) -> String {
 }
 
 /// Reads a duration longer than zero.
-pub(super) fn positive_duration(text: &str) -> Result<std::time::Duration, String> {
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        std::time::Duration::ZERO => Err(format!("{text:?} is no time: write for example 1s")),
+        Duration::ZERO => Err(format!("{text:?} is no time: write for example 1s")),
         duration => Ok(duration),
     }
+}
+
+/// Parses a time that may be 0, which is no time.
+pub(super) fn optional_duration(text: &str) -> Result<Option<Duration>, String> {
+    Ok(Some(parse_duration(text)?).filter(|duration| !duration.is_zero()))
+}
+
+/// Parses the number of worker threads.
+pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
+    match positive(text)? {
+        1025.. => Err("more than 1024 threads help nobody: use one per core".to_owned()),
+        threads => Ok(threads),
+    }
+}
+
+/// Parses how many clients may wait to be accepted.
+pub(super) fn parse_backlog(text: &str) -> Result<i32, String> {
+    Ok(i32::try_from(positive(text)?).unwrap_or(i32::MAX))
+}
+
+/// Parses how often `-v` was given.
+pub(super) fn parse_verbosity(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number from 0"))
+}
+
+/// Parses text that may be missing.
+pub(super) fn optional(text: &str) -> Result<Option<String>, String> {
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+/// Parses host names.
+pub(super) fn parse_hosts(text: &str) -> Result<Vec<String>, String> {
+    Ok(split(text).map(str::to_ascii_lowercase).collect())
 }
 
 pub(super) fn path(text: &str) -> Result<Option<PathBuf>, String> {
@@ -94,7 +128,7 @@ pub(super) fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
-pub(super) fn joined(parts: Vec<ListenAddress>) -> String {
+pub(super) fn joined<T: ToString>(parts: &[T]) -> String {
     parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -106,14 +140,13 @@ pub(super) fn set_listen(settings: &mut Settings, text: &str) -> Result<(), Stri
     }
 }
 
-pub(super) fn set_port(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.port = match text.parse::<i64>() {
-        Ok(-1) => Port::Any,
-        Ok(0) => Port::Off,
-        Ok(port @ 1..=65535) => Port::Fixed(port as u16),
-        _ => return Err(format!("{text:?} is not a port: write a number from 1 to 65535")),
-    };
-    Ok(())
+pub(super) fn parse_port(text: &str) -> Result<Port, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(Port::Any),
+        Ok(0) => Ok(Port::Off),
+        Ok(port @ 1..=65535) => Ok(Port::Fixed(port as u16)),
+        _ => Err(format!("{text:?} is not a port: write a number from 1 to 65535")),
+    }
 }
 
 pub(super) fn show_port(settings: &Settings) -> String {
@@ -124,12 +157,11 @@ pub(super) fn show_port(settings: &Settings) -> String {
     }
 }
 
-pub(super) fn set_socket_mode(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.socket_mode = u32::from_str_radix(text, 8)
+pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| format!("{text:?} is not a mode: write octal digits such as 700 or 0770"))?;
-    Ok(())
+        .ok_or_else(|| format!("{text:?} is not a mode: write octal digits such as 700 or 0770"))
 }
 
 pub(super) fn set_admin(settings: &mut Settings, text: &str) -> Result<(), String> {
@@ -150,18 +182,16 @@ pub(super) fn set_admin(settings: &mut Settings, text: &str) -> Result<(), Strin
     Ok(())
 }
 
-pub(super) fn set_memory(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.memory = parse_size(text, Bare::Mebibytes)?;
-    Ok(())
+pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
+    parse_size(text, Bare::Mebibytes)
 }
 
-pub(super) fn set_max_item_size(settings: &mut Settings, text: &str) -> Result<(), String> {
+pub(super) fn parse_item_size(text: &str) -> Result<u64, String> {
     let size = parse_size(text, Bare::Bytes)?;
     if !(1024..=1 << 30).contains(&size) {
         return Err(format!("{text:?} is out of range: it must lie between 1k and 1GB"));
     }
-    settings.max_item_size = size;
-    Ok(())
+    Ok(size)
 }
 
 /// Sets the prefix delimiter. As in memcached, this also turns `stats detail` on.

@@ -4,8 +4,8 @@
 use super::super::extended;
 use super::super::setting::Group::{Refused, Tuning};
 use super::super::setting::Kind::{List, Switch, Value};
-use super::super::setting::{Setting, setting};
-use super::super::values::{self, set_udp};
+use super::super::setting::{Setting, field, setting};
+use super::super::values::{parse_backlog, set_udp};
 
 /// A flag that tunes nothing here. It is accepted, with a note that says why.
 macro_rules! ignored {
@@ -78,13 +78,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("N"),
         Tuning,
         "Clients that may wait to be accepted; the kernel may have a lower limit",
-        (
-            |s, text| {
-                s.listen_backlog = i32::try_from(values::positive(text)?).unwrap_or(i32::MAX);
-                Ok(())
-            },
-            |s| s.listen_backlog.to_string(),
-        ),
+        field!(listen_backlog, parse_backlog, |s| s.listen_backlog.to_string()),
     ),
     ignored!("slab-growth-factor", 'f', Value("FACTOR"), "there are no slabs"),
     ignored!("slab-min-size", 'n', Value("BYTES"), "there are no slabs"),

@@ -3,10 +3,9 @@
 use super::super::setting::Group::Network;
 use super::super::setting::Kind::{List, Value};
 use super::super::setting::{Setting, choice, field, setting};
-use super::super::units::parse_duration;
 use super::super::values::{
-    BACKENDS, PROTOCOLS, joined, name_of, one_of, path, positive, set_admin, set_listen, set_port,
-    set_socket_mode, show_duration, show_path, show_port, split,
+    BACKENDS, PROTOCOLS, joined, name_of, one_of, optional_duration, parse_hosts, parse_mode,
+    parse_port, path, positive, set_admin, set_listen, show_duration, show_path, show_port,
 };
 
 pub(super) static SETTINGS: &[Setting] = &[
@@ -16,7 +15,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         List("ADDR"),
         Network,
         "Address or address:port to listen on; repeatable, * is every address",
-        (set_listen, |s| joined(s.listen_addresses())),
+        (set_listen, |s| joined(&s.listen_addresses())),
     )
     .brief("Address or address:port"),
     setting(
@@ -25,7 +24,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("PORT"),
         Network,
         "TCP port; 0 is no TCP, -1 lets the kernel choose",
-        (set_port, show_port),
+        field!(port, parse_port, show_port),
     )
     .brief("TCP port"),
     setting(
@@ -44,7 +43,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("MODE"),
         Network,
         "Permissions of the Unix socket, in octal",
-        (set_socket_mode, |s| format!("{:o}", s.socket_mode)),
+        field!(socket_mode, parse_mode, |s| format!("{:o}", s.socket_mode)),
     )
     .or("unix-mask"),
     setting(
@@ -63,14 +62,9 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("DURATION"),
         Network,
         "Close connections that are silent for this long; 0 is never",
-        (
-            |s, text| {
-                let timeout = parse_duration(text)?;
-                s.idle_timeout = (!timeout.is_zero()).then_some(timeout);
-                Ok(())
-            },
-            |s| show_duration(s.idle_timeout.unwrap_or_default()),
-        ),
+        field!(idle_timeout, optional_duration, |s| {
+            show_duration(s.idle_timeout.unwrap_or_default())
+        }),
     ),
     setting(
         "protocol",
@@ -103,12 +97,6 @@ pub(super) static SETTINGS: &[Setting] = &[
         List("NAME"),
         Network,
         "Host name under which the admin page may be asked for; addresses and localhost always may",
-        (
-            |s, text| {
-                s.admin_hosts = split(text).map(str::to_ascii_lowercase).collect();
-                Ok(())
-            },
-            |s| s.admin_hosts.join(","),
-        ),
+        field!(admin_hosts, parse_hosts, |s| s.admin_hosts.join(",")),
     ),
 ];

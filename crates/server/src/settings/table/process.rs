@@ -5,8 +5,8 @@ use super::super::setting::Kind::{Count, Switch, Value};
 use super::super::setting::{Setting, choice, field, setting, switch};
 use super::super::units::parse_duration;
 use super::super::values::{
-    LOG_FORMATS, LOG_LEVELS, name_of, one_of, parse_switch, path, positive, set_prefix_delimiter,
-    show_duration, show_path, show_switch,
+    LOG_FORMATS, LOG_LEVELS, name_of, one_of, optional, parse_switch, parse_threads,
+    parse_verbosity, path, set_prefix_delimiter, show_duration, show_path, show_switch,
 };
 
 pub(super) static SETTINGS: &[Setting] = &[
@@ -49,16 +49,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("N"),
         Process,
         "Worker threads; the number of cores unless given",
-        (
-            |s, text| {
-                s.threads = positive(text)?;
-                if s.threads > 1024 {
-                    return Err("more than 1024 threads help nobody: use one per core".to_owned());
-                }
-                Ok(())
-            },
-            |s| s.threads.to_string(),
-        ),
+        field!(threads, parse_threads, |s| s.threads.to_string()),
     )
     .brief("Worker threads"),
     switch!("daemon", Some('d'), Process, "Run in the background", daemon)
@@ -69,13 +60,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("USER"),
         Process,
         "User to become when started as root",
-        (
-            |s, text| {
-                s.user = (!text.is_empty()).then(|| text.to_owned());
-                Ok(())
-            },
-            |s| s.user.clone().unwrap_or_default(),
-        ),
+        field!(user, optional, |s| s.user.clone().unwrap_or_default()),
     )
     .brief("User to become when started as root"),
     setting(
@@ -102,14 +87,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Count,
         Log,
         "Log more: -v is level debug, -vv is trace",
-        (
-            |s, text| {
-                s.verbosity =
-                    text.parse().map_err(|_| format!("{text:?} is not a number from 0"))?;
-                Ok(())
-            },
-            |s| s.verbosity.to_string(),
-        ),
+        field!(verbosity, parse_verbosity, |s| s.verbosity.to_string()),
     )
     .brief("Log more; -vv logs all"),
     setting(

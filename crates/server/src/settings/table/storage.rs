@@ -4,14 +4,14 @@ use larder_engine::WhenFull;
 
 use super::super::setting::Group::{Memory, Store};
 use super::super::setting::Kind::{List, Switch, Value};
-use super::super::setting::{Setting, choice, setting, switch};
+use super::super::setting::{Setting, choice, field, setting, switch};
 use super::super::store::{
-    DURABILITIES, durability_name, set_forget, set_store, set_sync_interval, show_forget,
+    durability_name, parse_durability, parse_interval, parse_lanes, parse_stores,
 };
 use super::super::types::Settings;
 use super::super::units::show_size;
 use super::super::values::{
-    WHEN_FULL, name_of, one_of, parse_switch, set_max_item_size, set_memory, show_duration,
+    WHEN_FULL, joined, name_of, one_of, parse_item_size, parse_memory, parse_switch, show_duration,
     show_switch,
 };
 
@@ -22,7 +22,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("SIZE"),
         Memory,
         "RAM for data and index together: 64 (MiB), 512MB, 2GB",
-        (set_memory, |s| show_size(s.memory)),
+        field!(memory, parse_memory, |s| show_size(s.memory)),
     )
     .brief("RAM for data, index and buffers")
     .or("memory-limit"),
@@ -32,7 +32,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("SIZE"),
         Memory,
         "Largest item: 1m, 512k, 1GB at most",
-        (set_max_item_size, |s| show_size(s.max_item_size)),
+        field!(max_item_size, parse_item_size, |s| show_size(s.max_item_size)),
     ).brief("Largest item"),
     setting(
         "when-full",
@@ -66,7 +66,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Store,
         "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB; each \
          of several devices takes a share of the keys",
-        (set_store, Settings::show_store),
+        field!(store, parse_stores, Settings::show_store),
     ).brief("Keep items in a directory, file or device"),
     setting(
         "forget",
@@ -74,7 +74,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         List("LANE"),
         Store,
         "Start without this lane of the store, whose device is gone for good, and without what was on it",
-        (set_forget, show_forget),
+        field!(forget, parse_lanes, |s| joined(&s.forget)),
     ),
     setting(
         "durability",
@@ -83,13 +83,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Store,
         "What an acknowledged write survives: nothing (none), a crash, but for the writes of the last \
          --sync-interval (async), or a crash (sync)",
-        (
-            |s, text| {
-                s.durability = Some(one_of(text, DURABILITIES)?);
-                Ok(())
-            },
-            |s| durability_name(s.durability()),
-        ),
+        field!(durability, parse_durability, |s| durability_name(s.durability())),
     ).brief("What a write survives"),
     setting(
         "sync-interval",
@@ -97,7 +91,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("DURATION"),
         Store,
         "With --durability async: how long an acknowledged write may not be durable yet",
-        (set_sync_interval, |s| show_duration(s.sync_interval)),
+        field!(sync_interval, parse_interval, |s| show_duration(s.sync_interval)),
     ),
     switch!(
         "accept-damage",
