@@ -33,18 +33,6 @@ pub(crate) struct Totals {
     pub(crate) taken_told: u64,
 }
 
-impl std::ops::AddAssign for Totals {
-    fn add_assign(&mut self, other: Totals) {
-        self.answered += other.answered;
-        self.failed += other.failed;
-        self.in_flight += other.in_flight;
-        self.read += other.read;
-        self.checked += other.checked;
-        self.taken += other.taken;
-        self.taken_told += other.taken_told;
-    }
-}
-
 /// The histories of all keys.
 #[derive(Debug)]
 pub(crate) struct Checker {
