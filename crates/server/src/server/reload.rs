@@ -157,7 +157,7 @@ mod tests {
     fn limits_and_switches_can_change() {
         let asked = |connections: usize| {
             let mut settings = Settings { max_connections: connections, ..settings() };
-            settings.origins.insert("max-connections", crate::settings::Origin::Flag);
+            settings.asked.insert("max-connections");
             settings
         };
         let server = Server::start(asked(1)).unwrap();
@@ -199,7 +199,7 @@ mod tests {
         let mut new = Settings { memory: 96 << 20, log_level: LogLevel::Warn, ..settings() };
         new.drain_timeout = Duration::from_secs(3);
         new.threads = 2;
-        new.origins.insert("threads", crate::settings::Origin::Flag);
+        new.asked.insert("threads");
         let reloaded = reloader.reload(&new);
         assert_eq!(
             reloaded.changed,

@@ -3,30 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// The source of a value, from the strongest to the weakest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// A flag on the command line.
-    Flag,
-    /// An environment variable.
-    Environment,
-    /// The configuration file.
-    File(PathBuf),
-    /// No source gave a value.
-    Default,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Flag => f.write_str("command line"),
-            Origin::Environment => f.write_str("environment"),
-            Origin::File(path) => path.display().fmt(f),
-            Origin::Default => f.write_str("default"),
-        }
-    }
-}
-
 /// The reason why the settings cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]

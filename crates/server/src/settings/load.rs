@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::setting::{Group, Kind, Setting};
-use super::{Flavor, Origin, Settings, SettingsError, help, table};
+use super::{Flavor, Settings, SettingsError, help, table};
 
 /// The environment variables of a process that concern settings.
 #[derive(Clone, Debug, Default)]
@@ -159,7 +159,7 @@ pub fn from_matches(
     apply_environment(&mut settings, environment)?;
     for setting in table::all() {
         if let Some(text) = flag(setting, matches, usize::MAX) {
-            apply(&mut settings, setting, &text, Origin::Flag, || flag_name(setting, flavor))?;
+            apply(&mut settings, setting, &text, || flag_name(setting, flavor))?;
         }
     }
     if flavor == Flavor::Memcached
@@ -190,7 +190,7 @@ pub fn check_refused(matches: &ArgMatches) -> Result<(), SettingsError> {
     for setting in table::all().filter(|setting| refused(setting)) {
         if let Some(text) = flag(setting, matches, end) {
             let place = || flag_name(setting, Flavor::Memcached);
-            apply(&mut settings, setting, &text, Origin::Flag, place)?;
+            apply(&mut settings, setting, &text, place)?;
         }
     }
     Ok(())
@@ -200,12 +200,11 @@ fn apply(
     settings: &mut Settings,
     setting: &Setting,
     text: &str,
-    origin: Origin,
     place: impl FnOnce() -> String,
 ) -> Result<(), SettingsError> {
     (setting.set)(settings, text)
         .map_err(|reason| SettingsError::Value { place: place(), reason })?;
-    settings.origins.insert(setting.key, origin);
+    settings.asked.insert(setting.key);
     Ok(())
 }
 
@@ -220,7 +219,7 @@ fn apply_environment(
         if setting.key == "port" && text.contains("://") {
             continue;
         }
-        apply(settings, setting, text, Origin::Environment, || name)?;
+        apply(settings, setting, text, || name)?;
     }
     let known = |name: &str| {
         name == "LARDER_CONFIG" || table::all().any(|setting| setting.environment() == name)
@@ -260,7 +259,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
         let place = || format!("{}: {}", path.display(), setting.key);
         let text =
             file_text(value).map_err(|reason| SettingsError::Value { place: place(), reason })?;
-        apply(settings, setting, &text, Origin::File(path.to_owned()), place)?;
+        apply(settings, setting, &text, place)?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ mod types;
 mod units;
 mod values;
 
-pub use error::{Origin, SettingsError};
+pub use error::SettingsError;
 pub use help::{MEMCACHED_VERSION, memcached_help, short_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, SHORT_HELP, check_refused, command, from_matches, memcached_command};
@@ -44,9 +44,9 @@ impl Settings {
         };
         // A shown value can always be set; a test checks this for the whole table.
         let _ = (setting.set)(self, &(setting.show)(other));
-        match other.origins.get(setting.key) {
-            Some(origin) => self.origins.insert(setting.key, origin.clone()),
-            None => self.origins.remove(setting.key),
+        match other.is_asked(setting.key) {
+            true => self.asked.insert(setting.key),
+            false => self.asked.remove(setting.key),
         };
     }
 

@@ -1,13 +1,12 @@
 //! The settings and the types of their values.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_engine::{Durability, LaneNumber, WhenFull};
 
-use super::error::Origin;
 use super::listen::ListenAddress;
 use super::paths::{LanePaths, StorePath, lanes};
 use crate::command::Switches;
@@ -169,8 +168,8 @@ pub struct Settings {
     pub port_file: Option<PathBuf>,
     /// Log messages about settings that were accepted and have no effect.
     pub notes: Vec<String>,
-    /// The source of each setting that was given, by key.
-    pub origins: BTreeMap<&'static str, Origin>,
+    /// The keys of the settings that any source gave.
+    pub asked: BTreeSet<&'static str>,
 }
 
 /// The default address of the admin page of `larder serve`.
@@ -221,7 +220,7 @@ impl Default for Settings {
             config: None,
             port_file: None,
             notes: Vec::new(),
-            origins: BTreeMap::new(),
+            asked: BTreeSet::new(),
         }
     }
 }
@@ -236,14 +235,9 @@ impl Settings {
         settings
     }
 
-    /// Returns the source of the setting `key` (its key in the configuration file).
-    pub fn origin(&self, key: &str) -> &Origin {
-        self.origins.get(key).unwrap_or(&Origin::Default)
-    }
-
-    /// Returns true if any source gave the setting `key`.
+    /// Returns true if any source gave the setting `key` (its key in the configuration file).
     pub fn is_asked(&self, key: &str) -> bool {
-        self.origins.contains_key(key)
+        self.asked.contains(key)
     }
 
     /// Returns the log level, raised by all `-v`.
