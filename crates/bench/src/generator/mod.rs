@@ -274,7 +274,7 @@ impl Shared {
     fn add_second(&self, second: usize, tally: Tally) {
         let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
         while seconds.len() < second {
-            seconds.push(Tally::new());
+            seconds.push(Tally::default());
         }
         match seconds.get_mut(second) {
             Some(sum) => sum.add(&tally),

@@ -51,7 +51,7 @@ impl VerbCount {
 }
 
 /// The counts and latencies of the requests in one period.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counts: [VerbCount; VERBS],
     /// One histogram per verb of the mix, created at first use.
@@ -62,14 +62,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new() -> Tally {
-        Tally {
-            counts: [VerbCount::default(); VERBS],
-            latencies: [const { None }; VERBS],
-            lag: None,
-        }
-    }
-
     #[inline]
     pub(crate) fn record(&mut self, asked: Asked, reply: &Reply<'_>, latency: u64) {
         let count = &mut self.counts[asked.verb as usize];
@@ -186,7 +178,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_within_three_digits() {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         for microseconds in 1..=100_000u64 {
             let asked = Asked { verb: Verb::Get, keys: 1 };
             tally.record(asked, &Reply::Values(1), microseconds * 1000);
@@ -204,11 +196,11 @@ mod tests {
 
     #[test]
     fn a_multi_get_counts_its_keys() {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         tally.record(Asked { verb: Verb::Get, keys: 50 }, &Reply::Values(48), 1000);
         let total = tally.total();
         assert_eq!((total.requests, total.keys, total.hits, total.misses), (1, 50, 48, 2));
-        let mut sum = Tally::new();
+        let mut sum = Tally::default();
         sum.add(&tally);
         sum.add(&tally);
         assert_eq!(sum.total().keys, 100);

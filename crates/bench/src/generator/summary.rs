@@ -208,7 +208,7 @@ impl Summary {
         moments: Vec<Moment>,
         seconds: Vec<Tally>,
     ) -> Result<Summary> {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         seconds.iter().for_each(|second| tally.add(second));
         let mut faults = Faults::default();
         let mut numbers = Vec::new();

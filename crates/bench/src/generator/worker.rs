@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
         let schedule = Schedule::new(load.pacing, load.seed, index as u64, threads);
         let book = Book {
             window: Window { from: 0, to: u64::MAX, by_start: schedule.is_some() },
-            tally: Tally::new(),
+            tally: Tally::default(),
             faults: Faults::default(),
             answered: 0,
             answered_keys: 0,
@@ -364,8 +364,7 @@ impl<'a> Worker<'a> {
     /// Hands over the tally of `second` as it is. Adding up histograms here would delay requests
     /// once a second.
     fn end_second(&mut self, second: u64) {
-        self.shared
-            .add_second(second as usize, std::mem::replace(&mut self.book.tally, Tally::new()));
+        self.shared.add_second(second as usize, std::mem::take(&mut self.book.tally));
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) enum Front {
 }
 
 /// The replies that a connection withholds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Gates {
     /// The withheld bytes, except those still in the output of the running call.
     bytes: SmallVec<[u8; SHORT]>,
@@ -96,16 +96,7 @@ pub(super) struct Gates {
 impl Gates {
     /// Creates an empty queue during a call whose next reply begins at `split` in its output.
     pub(super) fn new(split: usize) -> Self {
-        Gates {
-            bytes: SmallVec::new(),
-            base: 0,
-            gates: SmallVec::new(),
-            cost: 0,
-            lanes: SmallVec::new(),
-            split,
-            charged: 0,
-            closing: false,
-        }
+        Gates { split, ..Gates::default() }
     }
 
     /// Withholds the reply in the output from `start` on.
