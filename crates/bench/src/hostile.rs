@@ -125,7 +125,7 @@ pub struct Outcome {
 }
 
 /// A running crowd. Dropping it ends the crowd.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Crowd {
     stop: Arc<AtomicBool>,
     seen: Arc<Seen>,
@@ -148,12 +148,7 @@ impl Crowd {
         if matches!(kind, Kind::Deaf | Kind::Trickle) {
             store_large(address).map_err(failed)?;
         }
-        let mut crowd = Crowd {
-            stop: Arc::default(),
-            seen: Arc::default(),
-            threads: Vec::new(),
-            idle: Vec::new(),
-        };
+        let mut crowd = Crowd::default();
         let (_, connections, act) = kind.conduct();
         for number in 0..connections {
             let stream = connect(address).map_err(failed)?;

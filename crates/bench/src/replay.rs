@@ -189,6 +189,7 @@ const KEYS_PER_GET: usize = 50;
 
 /// Collects the answers to a batch and marks the keys that were found. Servers answer in the order
 /// of the request.
+#[derive(Default)]
 struct Answers<'a> {
     batch: &'a [Access],
     found: Vec<bool>,
@@ -200,14 +201,7 @@ struct Answers<'a> {
 
 impl<'a> Answers<'a> {
     fn new(batch: &'a [Access]) -> Answers<'a> {
-        Answers {
-            batch,
-            found: vec![false; batch.len()],
-            next: 0,
-            replies: 0,
-            refused: 0,
-            wrong: None,
-        }
+        Answers { batch, found: vec![false; batch.len()], ..Answers::default() }
     }
 
     fn finish(self) -> Result<Vec<bool>> {

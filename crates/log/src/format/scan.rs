@@ -46,11 +46,12 @@ pub enum Extent {
 }
 
 /// How a segment ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     /// At its sealed trailer, or where its meta says.
     Sealed,
     /// Behind a commit, with nothing of this generation after it.
+    #[default]
     Open,
     /// Before an incomplete commit.
     Torn {
@@ -72,7 +73,7 @@ pub struct Damage {
 }
 
 /// The result of a scan.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Scanned {
     /// The header; `None` if it is damaged and the expected generation was used.
     pub header: Option<Header>,
@@ -125,20 +126,7 @@ pub fn segment<'a>(
         Extent::Sealed => (image.len(), image.len()),
         Extent::Exactly(end) => (image.len().min(end as usize), image.len().min(end as usize)),
     };
-    let scanned = Scanned {
-        header: header.ok(),
-        generation,
-        end: 0,
-        records: 0,
-        newer: 0,
-        last_commit: 0,
-        proof: 0,
-        seq_limit: 0,
-        durable: Default::default(),
-        damage: Damage::default(),
-        ending: Ending::Open,
-        torn: None,
-    };
+    let scanned = Scanned { header: header.ok(), generation, ..Scanned::default() };
     let seed = SegmentSeed::new(expect.identity.checksum_seed, expect.segment, generation);
     let ends_at_limit = matches!(expect.extent, Extent::Exactly(_));
     let mut walk = Walk { bytes: &image[..limit], known, ends_at_limit, seed, scanned, visit };

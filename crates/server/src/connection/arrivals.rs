@@ -40,8 +40,10 @@ pub(super) const LOOK: Duration = Duration::from_millis(40);
 const EXPELLED_AT_ONCE: usize = 1 << 20;
 
 /// The memory of a value that is being received.
+#[derive(Default)]
 pub(super) enum Memory {
     /// Nothing has arrived, or the value has lost its place.
+    #[default]
     None,
     /// Memory of the pool. The complete value is copied from it.
     Buffer(ValueBuffer),
@@ -61,9 +63,10 @@ impl Memory {
 }
 
 /// The state of a request for a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It waits in the queue.
+    #[default]
     Waiting,
     /// It may receive its value.
     Admitted,
@@ -81,6 +84,7 @@ struct Place {
     state: Mutex<PlaceState>,
 }
 
+#[derive(Default)]
 struct PlaceState {
     standing: Standing,
     /// The times of the first and the last arrival of bytes since it was admitted.
@@ -222,21 +226,12 @@ impl Arrivals {
     /// Requests a place for a value of `len` bytes. If it has to wait, `waker` is woken when it is
     /// admitted.
     pub(super) fn enter(self: &Arc<Self>, len: usize, waker: &Waker) -> Arrival {
-        let state = PlaceState {
-            standing: Standing::Waiting,
-            times: None,
-            idle_since: None,
-            starved: false,
-            complete: false,
-            arrived: 0,
-            memory: Memory::None,
-        };
         let memory = match len <= self.engine.large_value_threshold() {
             true => value_buffers::capacity(len),
             false => len,
         };
         let (memory, waker) = (memory as u64, waker.clone());
-        let place = Arc::new(Place { len, memory, waker, state: Mutex::new(state) });
+        let place = Arc::new(Place { len, memory, waker, state: Mutex::default() });
         let share = self.share();
         self.change(|[usual, long]| match len as u64 > (share / LONG_SHARE).max(USUAL) {
             false => usual.enter(Arc::clone(&place), share),
