@@ -123,19 +123,15 @@ impl Segment {
         self.jumbo_mapping.store(0, Ordering::Relaxed);
         self.record_size.store(0, Ordering::Relaxed);
         self.largest.store(0, Ordering::Relaxed);
-        self.begin_use();
+        self.begin_generation();
         self.frame.store(frame, Ordering::Release);
         self.set_state(State::Open);
         self.capacity.store(room.end as u32, Ordering::Relaxed);
         self.tail.store(room.start as u32, Ordering::Release);
     }
 
-    /// Begins a new generation in which the place is a further part of a jumbo, without a segment.
-    pub(crate) fn begin_part(&self) {
-        self.begin_use();
-    }
-
-    fn begin_use(&self) {
+    /// Begins a new generation. A further part of a jumbo, which is no segment, needs no more.
+    pub(crate) fn begin_generation(&self) {
         self.set_generation(self.generation().wrapping_add(1));
     }
 

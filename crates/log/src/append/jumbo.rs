@@ -87,7 +87,7 @@ impl Log {
         let mut take = || free.take(Tier::of(Stream::Hot));
         let number = take()?;
         let parts: Vec<_> = (1..parts).filter_map(|_| take()).collect();
-        parts.iter().for_each(|&part| self.segment(part).begin_part());
+        parts.iter().for_each(|&part| self.segment(part).begin_generation());
         Some(JumboClaim { number, parts, size })
     }
 }

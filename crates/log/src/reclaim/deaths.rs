@@ -211,7 +211,7 @@ impl Log {
         drop(unmarked);
         // A segment in quarantine needs a map only if it and others in quarantine wait for each
         // other in a cycle.
-        if staying.is_empty() && !self.any_is_freeable() {
+        if staying.is_empty() && self.freeable(self.durable_log()).is_empty() {
             leaving.truncate(most);
             return leaving;
         }
@@ -223,10 +223,6 @@ impl Log {
     pub fn needs_maps(&self, until: u64, wanted: usize) -> bool {
         self.blocking_segments(until, wanted.min(COUNTED)).len() >= wanted.min(COUNTED)
             && lock(&self.durable_log().deaths.unmarked).0.len() >= wanted
-    }
-
-    fn any_is_freeable(&self) -> bool {
-        !self.freeable(self.durable_log()).is_empty()
     }
 
     /// Returns the last two closed segments with copied tombstones. A segment that blocks any

@@ -28,7 +28,9 @@ impl Log {
             if room > usage.gain_room {
                 // This is rare, because the room is at least doubled each time.
                 usage.gain_room = room.next_power_of_two();
-                self.reckon_gains(&mut usage);
+                for number in 1..usage.rows.len() as SegmentNumber {
+                    self.look_at(&mut usage, number);
+                }
             }
             return usage;
         }
@@ -74,12 +76,6 @@ impl Log {
         for number in done {
             let contents = self.contents(number, usage.gain_room);
             usage.update(number, Standing::Ready, contents);
-        }
-    }
-
-    fn reckon_gains(&self, usage: &mut UsageTable) {
-        for number in 1..usage.rows.len() as SegmentNumber {
-            self.look_at(usage, number);
         }
     }
 

@@ -366,7 +366,8 @@ impl Log {
     /// Those of the device, or that the segment is not what it was.
     pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
         let segment = self.segment(number);
-        if segment.state() != State::Sealed || self.has_frame(number) || segment.is_dead_jumbo() {
+        if segment.state() != State::Sealed || !segment.frame().is_null() || segment.is_dead_jumbo()
+        {
             return Ok(());
         }
         if segment.is_jumbo() {
@@ -390,9 +391,5 @@ impl Log {
             Ok(true) | Err(_) => unsafe { self.frames.put(frame, &self.budget) },
         }
         damaged.map(drop)
-    }
-
-    fn has_frame(&self, number: SegmentNumber) -> bool {
-        !self.segment(number).frame().is_null()
     }
 }

@@ -18,23 +18,14 @@ pub struct PartialRecords<'a> {
     /// Offset of the bytes in the segment.
     start: usize,
     /// Offset of the next record in the segment.
-    next: usize,
-    damaged: bool,
+    pub next: usize,
+    /// The run ended because of damage.
+    pub damaged: bool,
 }
 
 impl PartialRecords<'_> {
     /// Offset of the first record of a segment.
     pub const BEGIN: usize = HEADER_BYTES;
-
-    /// Returns the offset of the next record in the segment.
-    pub fn next_offset(&self) -> usize {
-        self.next
-    }
-
-    /// Returns true if the run ended because of damage.
-    pub fn is_damaged(&self) -> bool {
-        self.damaged
-    }
 }
 
 impl Log {
@@ -117,13 +108,13 @@ mod tests {
         let mut whole = records(&bytes);
         let kinds: Vec<_> = whole.by_ref().map(|(_, record)| record.kind()).collect();
         assert_eq!(kinds, [Kind::Item, Kind::Filler, Kind::Item]);
-        assert!(!whole.is_damaged() && whole.next_offset() == bytes.len());
+        assert!(!whole.damaged && whole.next == bytes.len());
 
         let filler = (bytes.len() - FILLER) / 2;
         // The changed length reaches the end of the second item.
         bytes[filler + 7] = (bytes.len() - filler - HEADER) as u8;
         let mut damaged = records(&bytes);
         assert_eq!(damaged.by_ref().count(), 1);
-        assert!(damaged.is_damaged() && damaged.next_offset() == filler);
+        assert!(damaged.damaged && damaged.next == filler);
     }
 }

@@ -34,7 +34,9 @@ impl Store {
             return Ok(true);
         };
         self.answers(offset).then(|| bytes.fill(0)).ok_or(error)?;
-        self.note_bad(offset);
+        if let Some(number) = self.geometry.segment_at(offset) {
+            self.retire(number);
+        }
         Ok(false)
     }
 
@@ -69,12 +71,6 @@ impl Store {
                 [lower, middle, last].into_iter().any(can_read)
             }
             _ => SUPERBLOCKS.into_iter().any(can_read),
-        }
-    }
-
-    fn note_bad(&self, offset: u64) {
-        if let Some(number) = self.geometry.segment_at(offset) {
-            self.retire(number);
         }
     }
 

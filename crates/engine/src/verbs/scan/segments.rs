@@ -119,9 +119,9 @@ impl LaneSession {
                 break;
             }
         }
-        reading.next = run.next_offset();
+        reading.next = run.next;
         let ends = reading.next >= segment.filled() as usize;
-        let stuck = !more && (run.is_damaged() || reading.next == reading.start);
+        let stuck = !more && (run.damaged || reading.next == reading.start);
         if !more {
             // The next read of the segment begins at this offset.
             reading.start = reading.next;
