@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use larder_engine::UnixSeconds;
 use larder_protocol::BINARY_MAGIC;
 
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
@@ -17,14 +16,7 @@ use crate::settings::Protocol;
 #[derive(Debug)]
 pub(crate) struct Registered {
     pub(crate) peer: Peer,
-    last_command: AtomicU32,
-}
-
-impl Registered {
-    /// Returns the time at which input last arrived.
-    pub(crate) fn last_command(&self) -> UnixSeconds {
-        self.last_command.load(Relaxed)
-    }
+    pub(crate) last_command: AtomicU32,
 }
 
 /// The connections of all workers. The lock is taken when a connection opens or closes, and by
@@ -33,17 +25,12 @@ impl Registered {
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,
     /// Number of connections that began with an HTTP request.
-    http: AtomicU64,
+    pub(crate) http: AtomicU64,
 }
 
 impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Registered>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the number of connections that began with an HTTP request.
-    pub(crate) fn http(&self) -> u64 {
-        self.http.load(Relaxed)
     }
 
     /// Returns all open connections.

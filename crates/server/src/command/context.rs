@@ -195,11 +195,6 @@ impl ServerContext {
         &*self.hooks
     }
 
-    /// Returns true if `stats detail` is on.
-    pub fn detail_enabled(&self) -> bool {
-        self.prefixes.is_enabled()
-    }
-
     /// Returns the counters of a new worker.
     pub(crate) fn register(&self) -> Arc<CommandCounters> {
         let counters = Arc::new(CommandCounters::default());

@@ -34,7 +34,7 @@ pub(crate) struct Running {
     /// Set when the server accepts no new connections.
     pub(crate) draining: AtomicBool,
     /// Set if writes were refused for lack of space in the last seconds.
-    refusing: AtomicBool,
+    pub(super) refusing: AtomicBool,
     /// The commands' context, once it exists. Weak, because the context holds `self` as its hooks.
     context: OnceLock<Weak<ServerContext>>,
     /// The way in which records that are not in memory are read.
@@ -132,7 +132,7 @@ impl Running {
 
     /// Returns true if `stats detail` is on.
     pub(crate) fn detail_enabled(&self) -> bool {
-        self.context().is_some_and(|context| context.detail_enabled())
+        self.context().is_some_and(|context| context.prefixes.is_enabled())
     }
 
     /// Returns the counters of event loops and commands since the last reset.
@@ -147,7 +147,7 @@ impl Running {
         for counters in self.net.counters() {
             totals.loops.add(counters);
         }
-        totals.http = self.registry.http();
+        totals.http = self.registry.http.load(Relaxed);
         totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();
         totals
     }
@@ -177,11 +177,6 @@ impl Running {
             Health::Good => None,
             Health::Failing { reason } => Some(reason),
         }
-    }
-
-    /// Notes if writes are being refused for lack of space.
-    pub(crate) fn note_refusing(&self, refusing: bool) {
-        self.refusing.store(refusing, Relaxed);
     }
 
     /// Sets the counters of event loops and commands to zero.

@@ -3,6 +3,7 @@
 //! writes to a slow log. It also returns freed memory to the kernel.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -74,7 +75,7 @@ impl Watcher {
         }
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
         // Comes before the log lines: a reader of the log finds the health that it names.
-        running.note_refusing(refuses);
+        running.refusing.store(refuses, Relaxed);
         if self.trouble.is_empty() {
             self.trouble = KINDS.iter().map(Trouble::new).collect();
         }

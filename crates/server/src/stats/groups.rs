@@ -5,6 +5,7 @@ use super::rows::{Row, put};
 use crate::net::{Endpoint, Peer};
 use crate::server::Running;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The unit of the log, in bytes.
 const UNIT: u64 = 8;
@@ -114,7 +115,7 @@ pub(super) fn connections(running: &Running, row: &mut Row<'_>) {
         row(&format!("{id}:addr"), format_args!("{from}"));
         row(&format!("{id}:listen_addr"), format_args!("{to}"));
         row(&format!("{id}:state"), format_args!("conn_read"));
-        let idle = now.saturating_sub(entry.last_command());
+        let idle = now.saturating_sub(entry.last_command.load(Relaxed));
         row(&format!("{id}:secs_since_last_cmd"), format_args!("{idle}"));
     }
 }
