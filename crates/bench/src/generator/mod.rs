@@ -160,7 +160,7 @@ impl Load {
                 .collect::<Result<Vec<Report>>>();
             (reports, moments)
         });
-        Summary::build(self, workload.shape(), reports?, moments?, shared.into_seconds())
+        Summary::build(self, &workload.shape, reports?, moments?, shared.into_seconds())
     }
 
     fn connect(&self) -> Result<Connection> {

@@ -348,7 +348,7 @@ impl<'a> Worker<'a> {
     fn abandon(&mut self) {
         let now = self.shared.now();
         let window = self.book.window;
-        let first = self.workload.shape().mix.first();
+        let first = self.workload.shape.mix.first();
         for connection in &mut self.connections {
             let sent = connection.pending.iter().map(|request| (request.asked.verb, request.start));
             let unsent = connection.backlog.iter().map(|&due| (first, due));

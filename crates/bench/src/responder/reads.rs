@@ -27,7 +27,7 @@ pub(super) struct Reads {
     /// Number of reads that each connection waits for. A connection without reads has no entry.
     pending: HashMap<u64, usize>,
     random: Random,
-    failed: bool,
+    pub(super) failed: bool,
 }
 
 impl Reads {
@@ -108,10 +108,5 @@ impl Reads {
     /// Returns true if the connection has reads in flight.
     pub(super) fn awaits(&self, id: ConnectionId) -> bool {
         self.pending.contains_key(&id.get())
-    }
-
-    /// Returns true if a read of the device has failed.
-    pub(super) fn failed(&self) -> bool {
-        self.failed
     }
 }

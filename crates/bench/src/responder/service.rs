@@ -202,7 +202,7 @@ impl Service for NullService {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
-        if self.reads.as_ref().is_some_and(Reads::failed) {
+        if self.reads.as_ref().is_some_and(|reads| reads.failed) {
             return Flow::Close;
         }
         loop {

@@ -63,7 +63,7 @@ impl Default for Shape {
 /// A shape with everything computed from it. All generator threads share it.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    shape: Shape,
+    pub(crate) shape: Shape,
     keys: Keys,
     counters: Keys,
     pub(crate) values: Values,
@@ -99,10 +99,6 @@ impl Workload {
             ttl: shape.ttl.to_string(),
             shape,
         })
-    }
-
-    pub(crate) fn shape(&self) -> &Shape {
-        &self.shape
     }
 
     /// Returns the source for generator thread `index` out of `threads`.
