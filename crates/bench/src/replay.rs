@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
+use larder_client::reply::{Parser, Reply, Sink};
 use larder_client::{Address, Stream};
 use serde::Serialize;
 
-use crate::generator::{Parser, Reply, Sink};
 use crate::trace::{Access, Trace};
 use crate::workload::Lengths;
 use crate::workload::keys::push_number;
@@ -67,7 +67,7 @@ impl Replay {
         let values = Values::new(Lengths { min: 0, max: self.size_max });
         let mut session = Session {
             stream,
-            parser: Parser::new(),
+            parser: Parser::default(),
             values,
             output: Vec::new(),
             input: vec![0; 1 << 16],

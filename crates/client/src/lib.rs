@@ -21,6 +21,7 @@ mod client;
 mod error;
 mod meta;
 mod pipeline;
+pub mod reply;
 mod stream;
 mod text;
 

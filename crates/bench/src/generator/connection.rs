@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use larder_client::Stream;
+use larder_client::reply::{Parser, Reply, Sink};
 
 use super::record::{Faults, Tally, fits};
-use super::reply::{Parser, Reply, Sink};
 use crate::workload::values::Expected;
 use crate::workload::{Asked, Verb, Workload};
 
@@ -44,7 +44,7 @@ impl Connection {
     pub(crate) fn new(stream: Stream) -> Connection {
         Connection {
             stream,
-            parser: Parser::new(),
+            parser: Parser::default(),
             pending: VecDeque::new(),
             numbers: VecDeque::new(),
             backlog: VecDeque::new(),

@@ -5,7 +5,6 @@ mod connection;
 mod pacing;
 mod poll;
 mod record;
-mod reply;
 mod stamps;
 mod summary;
 mod worker;
@@ -21,7 +20,6 @@ use larder_client::{Address, Stream};
 pub use pacing::Pacing;
 pub(crate) use poll::thread_cpu;
 pub use record::VerbCount;
-pub(crate) use reply::{Parser, Reply, Sink};
 pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};
 
 use crate::process::{Probe, Sample};

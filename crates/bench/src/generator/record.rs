@@ -2,9 +2,9 @@
 //! make a run void.
 
 use hdrhistogram::Histogram;
+use larder_client::reply::Reply;
 use serde::Serialize;
 
-use super::reply::Reply;
 use crate::workload::mix::VERBS;
 use crate::workload::{Asked, Verb};
 

@@ -3,7 +3,7 @@
 //! the first line of an answer shows whether more lines follow.
 
 /// Receives the values and answers that the parser finds. A value comes in pieces, as it arrives.
-pub(crate) trait Sink {
+pub trait Sink {
     /// A value begins. The key is empty in meta answers.
     fn value(&mut self, key: &[u8], length: usize);
     /// The next piece of the value.
@@ -14,7 +14,7 @@ pub(crate) trait Sink {
 
 /// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reply<'a> {
+pub enum Reply<'a> {
     /// The end of the answer to a get, with the number of values found (0 or 1 for a meta get).
     Values(u32),
     /// `STORED`.
@@ -39,8 +39,9 @@ pub(crate) enum Reply<'a> {
     Error(&'a [u8]),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum State {
+    #[default]
     Line,
     Body {
         meta: bool,
@@ -59,8 +60,8 @@ enum State {
 const LINE_MAX: usize = 4096;
 
 /// The parser's state between two reads from a connection.
-#[derive(Debug)]
-pub(crate) struct Parser {
+#[derive(Debug, Default)]
+pub struct Parser {
     state: State,
     /// A line whose end has not arrived yet.
     partial: Vec<u8>,
@@ -68,13 +69,12 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    pub(crate) fn new() -> Parser {
-        Parser { state: State::Line, partial: Vec::new(), values: 0 }
-    }
-
     /// Consumes all of `bytes`. Returns an error text if they are not answers. The parser must not
     /// be used after an error, because it no longer knows where an answer begins.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Returns a description of the bytes that are no answer.
+    pub fn feed(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), String> {
         while !bytes.is_empty() {
             match self.state {
                 State::Line => {
@@ -257,7 +257,7 @@ mod tests {
         SERVER_ERROR out of memory\r\nCLIENT_ERROR bad\r\nVALUE c 0 3\r\nEND\r\nEND\r\n";
 
     fn parse(pieces: &[&[u8]]) -> Log {
-        let mut parser = Parser::new();
+        let mut parser = Parser::default();
         let mut log = Log::default();
         for piece in pieces {
             parser.feed(piece, &mut log).unwrap();
@@ -299,9 +299,12 @@ mod tests {
             "99999999999999999999\r\n",
             "VALUE a 0 99999999999999999999\r\n",
         ] {
-            assert!(Parser::new().feed(text.as_bytes(), &mut Log::default()).is_err(), "{text:?}");
+            assert!(
+                Parser::default().feed(text.as_bytes(), &mut Log::default()).is_err(),
+                "{text:?}"
+            );
         }
-        assert!(Parser::new().feed(&[b'x'; LINE_MAX + 1], &mut Log::default()).is_err());
+        assert!(Parser::default().feed(&[b'x'; LINE_MAX + 1], &mut Log::default()).is_err());
     }
 
     proptest! {
@@ -321,7 +324,7 @@ mod tests {
 
         #[test]
         fn noise_never_panics(bytes: Vec<u8>, cut in 0usize..64) {
-            let mut parser = Parser::new();
+            let mut parser = Parser::default();
             let (left, right) = bytes.split_at(cut.min(bytes.len()));
             let mut log = Log::default();
             let _ = parser.feed(left, &mut log).and_then(|()| parser.feed(right, &mut log));
