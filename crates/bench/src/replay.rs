@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use larder_client::reply::{Parser, Reply, Sink};
 use larder_client::{Address, Stream};
+use larder_client::{Parser, Reply, Sink};
 use serde::Serialize;
 
 use crate::trace::{Access, Trace};
@@ -236,10 +236,10 @@ impl Sink for Answers<'_> {
 
     fn body(&mut self, _offset: usize, _piece: &[u8]) {}
 
-    fn reply(&mut self, reply: Reply<'_>) {
+    fn reply(&mut self, reply: Reply<'_>, _values: u32) {
         self.replies += 1;
         match reply {
-            Reply::Values(_) | Reply::Stored => {}
+            Reply::End | Reply::Stored => {}
             Reply::Error(_) | Reply::NotStored => self.refused += 1,
             other => {
                 self.wrong.get_or_insert_with(|| format!("{other:?} in a replay"));

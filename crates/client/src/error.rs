@@ -43,6 +43,33 @@ impl Error {
         let line = String::from_utf8_lossy(line);
         Error::Protocol(format!("{request} was answered with {line:?}"))
     }
+
+    /// The error that the line of a [`Reply::Error`](crate::Reply::Error) stands for.
+    pub(crate) fn answered(line: &[u8]) -> Error {
+        let text = |from: usize| {
+            String::from_utf8_lossy(line.get(from..).unwrap_or_default()).trim().to_owned()
+        };
+        match line {
+            b"ERROR" => Error::UnknownCommand,
+            line if line.starts_with(b"CLIENT_ERROR") => Error::Client(text(12)),
+            line if line.starts_with(b"SERVER_ERROR") => Error::Server(text(12)),
+            _ => Error::Server(text(6)),
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    /// Keeps the kind of [`Error::Io`]. [`Error::Closed`] becomes an unexpected end and
+    /// [`Error::Protocol`] invalid data.
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::Io { source, .. } => source.kind(),
+            Error::Closed => io::ErrorKind::UnexpectedEof,
+            Error::Protocol(_) => io::ErrorKind::InvalidData,
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
 }
 
 impl fmt::Display for Error {

@@ -2,34 +2,38 @@
 //!
 //! It exists so that the lab, the live view, `larder ctl` and the tests speak to any
 //! memcached-compatible server through the same few lines, without a foreign driver's opinions in
-//! between. One [`Client`] is one connection, one request at a time unless a [`Pipeline`] is used.
-//! There is no pooling, no retry and no key distribution.
+//! between. One [`Client`] is one connection, with one request at a time. Any other requests, and
+//! many at once, are sent as bytes, and their replies read as [`Reply`]. There is no pooling, no
+//! retry and no key distribution.
 //!
 //! ```no_run
-//! use larder_client::Client;
+//! use larder_client::{Client, Reply};
 //!
 //! let mut client = Client::connect("127.0.0.1:11211")?;
 //! client.set(b"fig", b"sweet", 0, 60)?; // flags 0, for a minute
 //! assert_eq!(client.get(b"fig")?.map(|item| item.value), Some(b"sweet".to_vec()));
 //! client.set(b"visits", b"41", 0, 0)?;
 //! assert_eq!(client.incr(b"visits", 1)?, Some(42));
+//! client.send_raw(b"mg fig v\r\ndelete fig\r\n")?;
+//! let (reply, value) = client.replies().reply()?;
+//! assert_eq!((reply.value_length(), value), (Some(5), &b"sweet"[..]));
+//! assert_eq!(client.replies().reply()?.0, Reply::Deleted);
 //! # Ok::<(), larder_client::Error>(())
 //! ```
 
 mod address;
 mod client;
 mod error;
-mod meta;
-mod pipeline;
-pub mod reply;
+mod reader;
+mod reply;
 mod stream;
 mod text;
 
 pub use address::{Address, DEFAULT_PORT};
 pub use client::{Client, Options};
 pub use error::Error;
-pub use meta::MetaReply;
-pub use pipeline::{Pipeline, Reply};
+pub use reader::ReplyReader;
+pub use reply::{Code, Flags, Parser, Reply, Sink};
 pub use stream::Stream;
 pub use text::{Item, Stored};
 

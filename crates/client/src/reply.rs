@@ -1,42 +1,221 @@
-//! Finds the ends of answers in a stream of bytes that may be cut anywhere. The parser keeps no
-//! values, and it need not know the requests: the load sends only text and meta commands for which
-//! the first line of an answer shows whether more lines follow.
+//! The replies of memcached's text and meta protocols. [`Reply`] parses one line. [`Parser`] finds
+//! lines and values in a stream of bytes that may be cut anywhere; it keeps no values.
+//! [`ReplyReader`](crate::ReplyReader) does so in a blocking way. None of them needs to know the
+//! requests. A line that is not of these protocols is an error.
 
-/// Receives the values and answers that the parser finds. A value comes in pieces, as it arrives.
-pub trait Sink {
-    /// A value begins. The key is empty in meta answers.
-    fn value(&mut self, key: &[u8], length: usize);
-    /// The next piece of the value.
-    fn body(&mut self, offset: usize, piece: &[u8]);
-    /// An answer is complete.
-    fn reply(&mut self, reply: Reply<'_>);
-}
+/// The longest line of a reply, in bytes.
+pub(crate) const LINE_MAX: usize = 64 * 1024;
+/// The longest value that a reply may announce, in bytes: the largest item size of memcached.
+const VALUE_MAX: u64 = 1 << 30;
 
-/// A complete answer.
+/// A line of a reply. All lines but [`Reply::Value`], [`Reply::Stat`] and [`Reply::Prefix`] end
+/// their reply, after the value if they announce one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The end of the answer to a get, with the number of values found (0 or 1 for a meta get).
-    Values(u32),
+    /// `VALUE`: an item of a get. Its value follows, then further items or `END`.
+    Value {
+        /// The key as the server wrote it.
+        key: &'a [u8],
+        /// The client flags.
+        flags: u32,
+        /// The length of the value in bytes.
+        length: usize,
+        /// The cas id, if the request was of the `gets` family.
+        cas: Option<u64>,
+    },
+    /// `END` of a get or of statistics.
+    End,
     /// `STORED`.
     Stored,
-    /// `NOT_STORED` or `NS`.
+    /// `NOT_STORED`: the condition of an add, replace, append or prepend did not hold.
     NotStored,
-    /// `EXISTS` or `EX`.
+    /// `EXISTS`: the item has another cas id.
     Exists,
-    /// `NOT_FOUND` or `NF`.
+    /// `NOT_FOUND`.
     NotFound,
     /// `DELETED`.
     Deleted,
     /// `TOUCHED`.
     Touched,
-    /// `HD`: a meta command succeeded.
-    Done,
-    /// `MN`: all requests before it are answered.
-    Noop,
+    /// `OK`.
+    Ok,
+    /// `RESET`, the reply to `stats reset`.
+    Reset,
     /// A counter's value.
     Number(u64),
-    /// `ERROR`, `CLIENT_ERROR …` or `SERVER_ERROR …`.
+    /// `VERSION`, with the text after it.
+    Version(&'a [u8]),
+    /// `STAT`, with the row after it: a name, a space and a value.
+    Stat(&'a [u8]),
+    /// `PREFIX`, with the row of `stats detail dump` after it.
+    Prefix(&'a [u8]),
+    /// The reply to a meta command.
+    Meta(Code, Flags<'a>),
+    /// The whole line of `ERROR`, `CLIENT_ERROR …` or `SERVER_ERROR …`.
     Error(&'a [u8]),
+}
+
+/// The result of a meta command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// `HD`: the command succeeded.
+    Done,
+    /// `VA`: the command succeeded, and a value of this many bytes follows.
+    Value(usize),
+    /// `EN`: `mg` found no item.
+    Miss,
+    /// `NF`: another command found no item.
+    NotFound,
+    /// `NS`: the mode of the command does not allow the write.
+    NotStored,
+    /// `EX`: the item has another cas id.
+    Exists,
+    /// `MN`: all requests before the `mn` are answered.
+    Noop,
+    /// `ME`: what `me` tells about an item; its flags begin with the key.
+    Debug,
+}
+
+/// The flags of a meta reply: words that begin with the letter of the flag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags<'a>(pub &'a [u8]);
+
+impl<'a> Flags<'a> {
+    /// Returns the text of the first flag with this letter.
+    pub fn get(self, letter: u8) -> Option<&'a [u8]> {
+        self.0.split(|&byte| byte == b' ').find_map(|word| word.strip_prefix(&[letter]))
+    }
+
+    /// Returns the number of the first flag with this letter.
+    pub fn number(self, letter: u8) -> Option<u64> {
+        number(self.get(letter)?)
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Parses a line without its line end. Returns `None` if it is not of these protocols.
+    #[inline(always)]
+    pub fn parse(line: &'a [u8]) -> Option<Reply<'a>> {
+        if let Some(rest) = line.strip_prefix(b"VALUE ") {
+            return value_line(rest);
+        }
+        if let Some(rest) = line.strip_prefix(b"VA ") {
+            let (length, rest) = leading_number(rest)?;
+            let flags = if rest.is_empty() { rest } else { rest.strip_prefix(b" ")? };
+            return Some(Reply::Meta(Code::Value(value_length(length)?), Flags(flags)));
+        }
+        Some(match line {
+            b"END" => Reply::End,
+            b"STORED" => Reply::Stored,
+            b"NOT_STORED" => Reply::NotStored,
+            b"EXISTS" => Reply::Exists,
+            b"NOT_FOUND" => Reply::NotFound,
+            b"DELETED" => Reply::Deleted,
+            b"TOUCHED" => Reply::Touched,
+            b"OK" => Reply::Ok,
+            b"RESET" => Reply::Reset,
+            // Some servers pad the reply to decr with spaces.
+            [b'0'..=b'9', ..] => {
+                let (number, rest) = leading_number(line)?;
+                rest.iter().all(|&byte| byte == b' ').then_some(Reply::Number(number))?
+            }
+            &[a, b] => Reply::Meta(code(a, b)?, Flags::default()),
+            &[a, b, b' ', ref flags @ ..] => Reply::Meta(code(a, b)?, Flags(flags)),
+            line => return rare(line),
+        })
+    }
+
+    /// Returns the length of the value that follows, if one does.
+    #[inline]
+    pub fn value_length(&self) -> Option<usize> {
+        match *self {
+            Reply::Value { length, .. } | Reply::Meta(Code::Value(length), _) => Some(length),
+            _ => None,
+        }
+    }
+}
+
+/// Parses `key flags length [cas]`.
+#[inline(always)]
+fn value_line(line: &[u8]) -> Option<Reply<'_>> {
+    let end = memchr::memchr(b' ', line).filter(|&end| end > 0)?;
+    let (flags, rest) = leading_number(&line[end + 1..])?;
+    let (length, rest) = leading_number(rest.strip_prefix(b" ")?)?;
+    let cas = if rest.is_empty() { None } else { Some(number(rest.strip_prefix(b" ")?)?) };
+    let (flags, length) = (u32::try_from(flags).ok()?, value_length(length)?);
+    Some(Reply::Value { key: &line[..end], flags, length, cas })
+}
+
+#[inline(always)]
+fn value_length(length: u64) -> Option<usize> {
+    usize::try_from(length).ok().filter(|_| length <= VALUE_MAX)
+}
+
+#[inline(always)]
+fn code(a: u8, b: u8) -> Option<Code> {
+    Some(match [a, b] {
+        [b'H', b'D'] => Code::Done,
+        [b'E', b'N'] => Code::Miss,
+        [b'N', b'F'] => Code::NotFound,
+        [b'N', b'S'] => Code::NotStored,
+        [b'E', b'X'] => Code::Exists,
+        [b'M', b'N'] => Code::Noop,
+        [b'M', b'E'] => Code::Debug,
+        _ => return None,
+    })
+}
+
+#[cold]
+fn rare(line: &[u8]) -> Option<Reply<'_>> {
+    let (word, rest) = match memchr::memchr(b' ', line) {
+        Some(end) => (&line[..end], &line[end + 1..]),
+        None => (line, &b""[..]),
+    };
+    match word {
+        b"VERSION" => Some(Reply::Version(rest)),
+        b"STAT" if !rest.is_empty() => Some(Reply::Stat(rest)),
+        b"PREFIX" if !rest.is_empty() => Some(Reply::Prefix(rest)),
+        // `shutdown` is refused with a colon.
+        b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" | b"SERVER_ERROR:" => Some(Reply::Error(line)),
+        _ => None,
+    }
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    leading_number(text).filter(|(_, rest)| rest.is_empty()).map(|(number, _)| number)
+}
+
+#[inline]
+fn leading_number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let mut number = 0u64;
+    let mut digits = 0;
+    for &byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
+        digits += 1;
+    }
+    (digits > 0).then(|| (number, &text[digits..]))
+}
+
+/// Describes bytes that are not of these protocols.
+#[cold]
+pub(crate) fn unknown(line: &[u8]) -> String {
+    let line = &line[..line.len().min(200)];
+    format!("the answer {:?} is not of this protocol", String::from_utf8_lossy(line))
+}
+
+/// Receives the values and replies that the parser finds. A value comes in pieces, as it arrives.
+pub trait Sink {
+    /// A value begins. The key is empty in meta replies.
+    fn value(&mut self, key: &[u8], length: usize);
+    /// The next piece of the value.
+    fn body(&mut self, offset: usize, piece: &[u8]);
+    /// A reply of `values` values is complete. `reply` is its last line. The flags of a meta reply
+    /// with a value are not kept. Each row of statistics counts as a reply.
+    fn reply(&mut self, reply: Reply<'_>, values: u32);
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,13 +230,10 @@ enum State {
     /// Behind a value, with the number of bytes of the line end already seen.
     BodyEnd {
         meta: bool,
+        length: usize,
         seen: usize,
     },
 }
-
-/// The longest line of an answer, in bytes: a key of 250 bytes and some numbers, with room to
-/// spare.
-const LINE_MAX: usize = 4096;
 
 /// The parser's state between two reads from a connection.
 #[derive(Debug, Default)]
@@ -69,15 +245,30 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Consumes all of `bytes`. Returns an error text if they are not answers. The parser must not
-    /// be used after an error, because it no longer knows where an answer begins.
+    /// Consumes all of `bytes`. Returns an error text if they are not replies. The parser must not
+    /// be used after an error, because it no longer knows where a reply begins.
     ///
     /// # Errors
-    /// Returns a description of the bytes that are no answer.
+    /// Returns a description of the bytes that are no reply.
     pub fn feed(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), String> {
         while !bytes.is_empty() {
             match self.state {
                 State::Line => {
+                    // The most frequent lines need no search for their end.
+                    if self.partial.is_empty() {
+                        if let Some(rest) = bytes.strip_prefix(b"END\r\n") {
+                            bytes = rest;
+                            sink.reply(Reply::End, std::mem::take(&mut self.values));
+                            continue;
+                        }
+                        if self.values == 0
+                            && let Some(rest) = bytes.strip_prefix(b"STORED\r\n")
+                        {
+                            bytes = rest;
+                            sink.reply(Reply::Stored, 0);
+                            continue;
+                        }
+                    }
                     let Some(end) = memchr::memchr(b'\n', bytes) else {
                         self.partial.extend_from_slice(bytes);
                         if self.partial.len() > LINE_MAX {
@@ -103,27 +294,29 @@ impl Parser {
                     sink.body(offset, piece);
                     bytes = rest;
                     let offset = offset + piece.len();
+                    if offset == length
+                        && let Some(rest) = bytes.strip_prefix(b"\r\n")
+                    {
+                        bytes = rest;
+                        self.end_value(meta, length, sink);
+                        continue;
+                    }
                     self.state = if offset == length {
-                        State::BodyEnd { meta, seen: 0 }
+                        State::BodyEnd { meta, length, seen: 0 }
                     } else {
                         State::Body { meta, offset, length }
                     };
                 }
-                State::BodyEnd { meta, seen } => {
+                State::BodyEnd { meta, length, seen } => {
                     let end = &b"\r\n"[seen..];
                     let (got, rest) = bytes.split_at(end.len().min(bytes.len()));
                     if got != &end[..got.len()] {
                         return Err("a value is longer than its length says".into());
                     }
                     bytes = rest;
-                    self.state = State::BodyEnd { meta, seen: seen + got.len() };
+                    self.state = State::BodyEnd { meta, length, seen: seen + got.len() };
                     if got.len() == end.len() {
-                        self.state = State::Line;
-                        if meta {
-                            sink.reply(Reply::Values(1));
-                        } else {
-                            self.values += 1;
-                        }
+                        self.end_value(meta, length, sink);
                     }
                 }
             }
@@ -132,93 +325,41 @@ impl Parser {
     }
 
     #[inline]
+    fn end_value(&mut self, meta: bool, length: usize, sink: &mut impl Sink) {
+        self.state = State::Line;
+        if meta {
+            sink.reply(Reply::Meta(Code::Value(length), Flags::default()), 1);
+        } else {
+            self.values += 1;
+        }
+    }
+
+    #[inline]
     fn line(&mut self, line: &[u8], sink: &mut impl Sink) -> Result<(), String> {
-        let line = line.strip_suffix(b"\r\n").ok_or_else(|| unknown(line))?;
-        if let Some(rest) = line.strip_prefix(b"VALUE ") {
-            let (key, length) = value_line(rest).ok_or_else(|| unknown(line))?;
-            sink.value(key, length);
-            self.state = State::Body { meta: false, offset: 0, length };
-            self.skip_empty_body();
-            return Ok(());
-        }
-        if let Some(rest) = line.strip_prefix(b"VA ") {
-            let (length, _) = leading_number(rest).ok_or_else(|| unknown(line))?;
-            let length = usize::try_from(length).map_err(|_| unknown(line))?;
-            sink.value(b"", length);
-            self.state = State::Body { meta: true, offset: 0, length };
-            self.skip_empty_body();
-            return Ok(());
-        }
-        let reply = match line {
-            b"END" => Reply::Values(std::mem::take(&mut self.values)),
-            b"STORED" => Reply::Stored,
-            b"NOT_STORED" => Reply::NotStored,
-            b"EXISTS" => Reply::Exists,
-            b"NOT_FOUND" => Reply::NotFound,
-            b"DELETED" => Reply::Deleted,
-            b"TOUCHED" => Reply::Touched,
-            [b'0'..=b'9', ..] => match leading_number(line) {
-                Some((number, rest)) if rest.trim_ascii().is_empty() => Reply::Number(number),
-                _ => return Err(unknown(line)),
-            },
-            [b'H', b'D'] | [b'H', b'D', b' ', ..] => Reply::Done,
-            b"MN" => Reply::Noop,
-            [b'E', b'N'] => Reply::Values(0),
-            [b'N', b'S'] | [b'N', b'S', b' ', ..] => Reply::NotStored,
-            [b'E', b'X'] | [b'E', b'X', b' ', ..] => Reply::Exists,
-            [b'N', b'F'] | [b'N', b'F', b' ', ..] => Reply::NotFound,
-            line if is_error(line) => {
-                // If a get fails after some values, its answer also ends here.
-                self.values = 0;
-                Reply::Error(line)
-            }
-            line => return Err(unknown(line)),
+        let Some(reply) = line.strip_suffix(b"\r\n").and_then(Reply::parse) else {
+            return Err(unknown(line));
         };
-        sink.reply(reply);
+        let (meta, key, length) = match reply {
+            Reply::Value { key, length, .. } => (false, key, length),
+            Reply::Meta(Code::Value(length), _) if self.values == 0 => (true, &b""[..], length),
+            // A get that fails after some values ends with the error.
+            Reply::End | Reply::Error(_) => {
+                sink.reply(reply, std::mem::take(&mut self.values));
+                return Ok(());
+            }
+            reply if self.values == 0 => {
+                sink.reply(reply, 0);
+                return Ok(());
+            }
+            _ => return Err(unknown(line)),
+        };
+        sink.value(key, length);
+        self.state = match length {
+            0 => State::BodyEnd { meta, length, seen: 0 },
+            _ => State::Body { meta, offset: 0, length },
+        };
         Ok(())
     }
-
-    fn skip_empty_body(&mut self) {
-        if let State::Body { meta, length: 0, .. } = self.state {
-            self.state = State::BodyEnd { meta, seen: 0 };
-        }
-    }
-}
-
-fn is_error(line: &[u8]) -> bool {
-    line.starts_with(b"ERROR")
-        || line.starts_with(b"SERVER_ERROR")
-        || line.starts_with(b"CLIENT_ERROR")
-}
-
-fn unknown(line: &[u8]) -> String {
-    let line = &line[..line.len().min(200)];
-    format!("the answer {:?} is not of this protocol", String::from_utf8_lossy(line))
-}
-
-/// Parses `key flags length [cas]`. Returns the key and the length.
-#[inline]
-fn value_line(line: &[u8]) -> Option<(&[u8], usize)> {
-    let end = memchr::memchr(b' ', line)?;
-    let (_, rest) = leading_number(&line[end + 1..])?;
-    let (length, rest) = leading_number(rest.strip_prefix(b" ")?)?;
-    (rest.is_empty() || rest[0] == b' ').then_some(())?;
-    Some((&line[..end], usize::try_from(length).ok()?))
-}
-
-#[inline]
-fn leading_number(text: &[u8]) -> Option<(u64, &[u8])> {
-    let mut number = 0u64;
-    let mut digits = 0;
-    for &byte in text {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            break;
-        }
-        number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
-        digits += 1;
-    }
-    (digits > 0).then(|| (number, &text[digits..]))
 }
 
 #[cfg(test)]
@@ -240,12 +381,12 @@ mod tests {
             assert_eq!(offset, self.1.len(), "pieces must be adjacent");
             self.1.extend_from_slice(piece);
         }
-        fn reply(&mut self, reply: Reply<'_>) {
+        fn reply(&mut self, reply: Reply<'_>, values: u32) {
             let body = String::from_utf8_lossy(&self.1).into_owned();
             self.1.clear();
             match reply {
                 Reply::Error(line) => self.0.push(format!("{}", String::from_utf8_lossy(line))),
-                reply => self.0.push(format!("{reply:?} {body:?}")),
+                reply => self.0.push(format!("{reply:?} {values} {body:?}")),
             }
         }
     }
@@ -268,11 +409,11 @@ mod tests {
     #[test]
     fn whole() {
         let log = parse(&[STREAM]);
-        assert_eq!(log.0[..4], ["value a 5", "value b 0", "Values(2) \"\"", "Values(0) \"\""]);
+        assert_eq!(log.0[..4], ["value a 5", "value b 0", "End 2 \"\"", "End 0 \"\""]);
         assert_eq!(log.0.len(), 27);
-        assert_eq!(log.0[10], "Number(18446744073709551615) \"\"");
-        assert_eq!(log.0[12..14], ["value  4", "Values(1) \"END\\r\""]);
-        assert_eq!(log.0[25..], ["value c 3", "Values(1) \"END\""]);
+        assert_eq!(log.0[10], "Number(18446744073709551615) 0 \"\"");
+        assert_eq!(log.0[12..14], ["value  4", "Meta(Value(4), Flags([])) 1 \"END\\r\""]);
+        assert_eq!(log.0[25..], ["value c 3", "End 1 \"END\""]);
     }
 
     #[test]
@@ -298,6 +439,23 @@ mod tests {
             "12x\r\n",
             "99999999999999999999\r\n",
             "VALUE a 0 99999999999999999999\r\n",
+            "VALUE a 0 1073741825\r\n",
+            "VALUE a 4294967296 1\r\n",
+            "VALUE  0 1\r\n",
+            "VALUE a 0 1 \r\n",
+            "VALUE a 0 1 2 3\r\n",
+            "VALUE a +0 1\r\n",
+            "VALUES a 0 1\r\n",
+            "VALUE a 0 1\r\nx\r\nSTORED\r\n",
+            "VALUE a 0 1\r\nx\r\nVA 1\r\n",
+            "VA x\r\n",
+            "VA 1x\r\n",
+            "HDx\r\n",
+            "STORED \r\n",
+            "STAT\r\n",
+            "ERRORS\r\n",
+            "7\t\r\n",
+            "\r\n",
         ] {
             assert!(
                 Parser::default().feed(text.as_bytes(), &mut Log::default()).is_err(),
@@ -305,6 +463,31 @@ mod tests {
             );
         }
         assert!(Parser::default().feed(&[b'x'; LINE_MAX + 1], &mut Log::default()).is_err());
+    }
+
+    #[test]
+    fn each_status_has_a_case_of_its_own() {
+        let word = |text: &'static str| Reply::parse(text.as_bytes()).unwrap();
+        assert_eq!(word("DELETED"), Reply::Deleted);
+        assert_eq!(word("TOUCHED"), Reply::Touched);
+        assert_eq!(word("OK"), Reply::Ok);
+        assert_eq!(word("RESET"), Reply::Reset);
+        assert_eq!(word("VERSION 1.6 x"), Reply::Version(b"1.6 x"));
+        assert_eq!(word("STAT a b c"), Reply::Stat(b"a b c"));
+        assert_eq!(word("SERVER_ERROR: no"), Reply::Error(b"SERVER_ERROR: no"));
+        let item = Reply::Value { key: b"k", flags: 7, length: 12, cas: Some(99) };
+        assert_eq!(word("VALUE k 7 12 99"), item);
+        assert_eq!(word("HD "), Reply::Meta(Code::Done, Flags(b"")));
+    }
+
+    #[test]
+    fn flags_are_found_by_their_letter() {
+        let Some(Reply::Meta(Code::Value(5), flags)) = Reply::parse(b"VA 5 f30 kname t-1") else {
+            panic!("a value");
+        };
+        assert_eq!((flags.number(b'f'), flags.get(b'k')), (Some(30), Some(&b"name"[..])));
+        assert_eq!((flags.number(b't'), flags.get(b't')), (None, Some(&b"-1"[..])));
+        assert_eq!(flags.get(b'c'), None);
     }
 
     proptest! {

@@ -85,6 +85,12 @@ impl Stream {
     }
 }
 
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.receive(buffer)
+    }
+}
+
 impl Read for &Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.receive(buffer)

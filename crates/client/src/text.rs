@@ -1,9 +1,9 @@
 //! The text commands.
 
+use std::fmt;
 use std::io::Write;
 
-use crate::client::check_key;
-use crate::{Client, Error, Result};
+use crate::{Client, Error, Reply, Result};
 
 /// What a get found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,12 +107,22 @@ impl Client {
 
     /// Deletes; false if there was nothing.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        self.found("delete", key, None, b"DELETED")
+        self.send("delete", &[key], format_args!(""), None)?;
+        self.answer("delete", |reply| match reply {
+            Reply::Deleted => Some(true),
+            Reply::NotFound => Some(false),
+            _ => None,
+        })
     }
 
     /// Sets the expiry; false if there is no such item.
     pub fn touch(&mut self, key: &[u8], expiry: i64) -> Result<bool> {
-        self.found("touch", key, Some(expiry), b"TOUCHED")
+        self.send("touch", &[key], format_args!(" {expiry}"), None)?;
+        self.answer("touch", |reply| match reply {
+            Reply::Touched => Some(true),
+            Reply::NotFound => Some(false),
+            _ => None,
+        })
     }
 
     /// Adds to a counter; `None` if there is none.
@@ -127,73 +137,55 @@ impl Client {
 
     /// Forgets everything, at once or after `delay` seconds.
     pub fn flush_all(&mut self, delay: Option<u32>) -> Result<()> {
-        match delay {
-            Some(delay) => self.command(&format!("flush_all {delay}"))?,
-            None => self.command("flush_all")?,
-        }
-        self.expect_line("flush_all", b"OK")
+        self.command("flush_all", delay)?;
+        self.answer("flush_all", |reply| (reply == Reply::Ok).then_some(()))
     }
 
     /// The version the server answers, without the word `VERSION`.
     pub fn version(&mut self) -> Result<String> {
-        self.command("version")?;
-        let line = self.read_answer()?;
-        match line.strip_prefix(b"VERSION ") {
-            Some(version) => Ok(String::from_utf8_lossy(version).into_owned()),
-            None => Err(Error::unexpected("version", line)),
-        }
+        self.command("version", None::<&str>)?;
+        self.answer("version", |reply| match reply {
+            Reply::Version(version) => Some(String::from_utf8_lossy(version).into_owned()),
+            _ => None,
+        })
     }
 
     /// The rows of `stats` or of `stats GROUP` in the order of the server.
     pub fn stats(&mut self, group: Option<&str>) -> Result<Vec<(String, String)>> {
-        match group {
-            Some(group) => self.command(&format!("stats {group}"))?,
-            None => self.command("stats")?,
-        }
+        self.command("stats", group)?;
         let mut rows = Vec::new();
-        loop {
-            let line = self.read_answer()?;
-            match line {
-                // `stats reset` is answered with RESET, `stats detail on` with OK.
-                b"END" | b"RESET" | b"OK" => return Ok(rows),
-                _ => rows.push(stat_row(line)?),
+        let row = |reply: Reply<'_>| match reply {
+            Reply::Stat(row) => {
+                let row = String::from_utf8_lossy(row);
+                let (name, value) = row.split_once(' ').unwrap_or((&row, ""));
+                Some(Some((name.to_owned(), value.to_owned())))
             }
+            // `stats reset` is answered with RESET, `stats detail on` with OK.
+            Reply::End | Reply::Reset | Reply::Ok => Some(None),
+            _ => None,
+        };
+        while let Some(row) = self.answer("stats", row)? {
+            rows.push(row);
         }
+        Ok(rows)
     }
 
     fn retrieve<K: AsRef<[u8]>>(&mut self, verb: &str, keys: &[K]) -> Result<Vec<Item>> {
-        self.begin(verb);
-        for key in keys {
-            check_key(key.as_ref())?;
-            self.request.push(b' ');
-            self.request.extend_from_slice(key.as_ref());
-        }
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.request.extend_from_slice(b"\r\n");
-        self.send_request()?;
-        self.read_items()
-    }
-
-    pub(crate) fn read_items(&mut self) -> Result<Vec<Item>> {
         let mut items = Vec::new();
-        loop {
-            let line = self.read_answer()?;
-            if line == b"END" {
-                return Ok(items);
-            }
-            items.push(self.read_item()?);
+        if keys.is_empty() {
+            return Ok(items);
         }
-    }
-
-    /// Reads the value behind the `VALUE` line in `self.line`.
-    fn read_item(&mut self) -> Result<Item> {
-        let parsed = parse_value_line(&self.line);
-        let Some((key, flags, length, cas)) = parsed else {
-            return Err(Error::unexpected("a get", &self.line));
-        };
-        Ok(Item { key, value: self.read_value(length)?, flags, cas })
+        self.send(verb, keys, format_args!(""), None)?;
+        loop {
+            match self.replies.reply()? {
+                (Reply::Value { key, flags, cas, .. }, value) if items.len() < keys.len() => {
+                    items.push(Item { key: key.to_vec(), value: value.to_vec(), flags, cas });
+                }
+                (Reply::End, _) => return Ok(items),
+                (Reply::Error(line), _) => return Err(Error::answered(line)),
+                _ => return Err(Error::unexpected("a get", self.replies.last_line())),
+            }
+        }
     }
 
     fn store(
@@ -205,149 +197,78 @@ impl Client {
         expiry: i64,
         cas: Option<u64>,
     ) -> Result<Stored> {
-        check_key(key)?;
-        self.begin(verb);
-        self.request.push(b' ');
-        self.request.extend_from_slice(key);
-        push(&mut self.request, format_args!(" {flags} {expiry} {}", value.len()));
-        if let Some(cas) = cas {
-            push(&mut self.request, format_args!(" {cas}"));
-        }
-        self.request.extend_from_slice(b"\r\n");
-        self.request.extend_from_slice(value);
-        self.request.extend_from_slice(b"\r\n");
-        self.send_request()?;
-        match self.read_answer()? {
-            b"STORED" => Ok(Stored::Stored),
-            b"NOT_STORED" => Ok(Stored::NotStored),
-            b"EXISTS" => Ok(Stored::Exists),
-            b"NOT_FOUND" => Ok(Stored::NotFound),
-            line => Err(Error::unexpected(verb, line)),
-        }
-    }
-
-    fn found(&mut self, verb: &str, key: &[u8], number: Option<i64>, yes: &[u8]) -> Result<bool> {
-        check_key(key)?;
-        self.begin(verb);
-        self.request.push(b' ');
-        self.request.extend_from_slice(key);
-        if let Some(number) = number {
-            push(&mut self.request, format_args!(" {number}"));
-        }
-        self.request.extend_from_slice(b"\r\n");
-        self.send_request()?;
-        match self.read_answer()? {
-            b"NOT_FOUND" => Ok(false),
-            line if line == yes => Ok(true),
-            line => Err(Error::unexpected(verb, line)),
-        }
+        let length = value.len();
+        let cas = cas.map(|cas| format!(" {cas}")).unwrap_or_default();
+        let rest = format_args!(" {flags} {expiry} {length}{cas}");
+        self.send(verb, &[key], rest, Some(value))?;
+        self.answer(verb, |reply| match reply {
+            Reply::Stored => Some(Stored::Stored),
+            Reply::NotStored => Some(Stored::NotStored),
+            Reply::Exists => Some(Stored::Exists),
+            Reply::NotFound => Some(Stored::NotFound),
+            _ => None,
+        })
     }
 
     fn count(&mut self, verb: &str, key: &[u8], by: u64) -> Result<Option<u64>> {
-        check_key(key)?;
-        self.begin(verb);
-        self.request.push(b' ');
-        self.request.extend_from_slice(key);
-        push(&mut self.request, format_args!(" {by}\r\n"));
-        self.send_request()?;
-        match self.read_answer()? {
-            b"NOT_FOUND" => Ok(None),
-            line => match number(line) {
-                Some(number) => Ok(Some(number)),
-                None => Err(Error::unexpected(verb, line)),
-            },
-        }
+        self.send(verb, &[key], format_args!(" {by}"), None)?;
+        self.answer(verb, |reply| match reply {
+            Reply::Number(number) => Some(Some(number)),
+            Reply::NotFound => Some(None),
+            _ => None,
+        })
     }
 
-    /// Sends a command that is a line and nothing else.
-    fn command(&mut self, line: &str) -> Result<()> {
+    /// Sends a command without a key.
+    fn command(&mut self, verb: &str, argument: Option<impl fmt::Display>) -> Result<()> {
+        let line = argument.map_or(verb.to_owned(), |argument| format!("{verb} {argument}"));
         if line.contains(['\r', '\n']) {
             return Err(Error::Usage("a command must be one line".into()));
         }
-        self.begin(line);
-        self.request.extend_from_slice(b"\r\n");
-        self.send_request()
+        self.send_raw(format!("{line}\r\n").as_bytes())
     }
 
-    fn begin(&mut self, verb: &str) {
-        self.request.clear();
-        self.request.extend_from_slice(verb.as_bytes());
+    /// Sends a command with keys, and with the value behind its line if there is one.
+    fn send<K: AsRef<[u8]>>(
+        &mut self,
+        verb: &str,
+        keys: &[K],
+        rest: fmt::Arguments<'_>,
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let mut request = verb.as_bytes().to_vec();
+        for key in keys {
+            check_key(key.as_ref())?;
+            request.push(b' ');
+            request.extend_from_slice(key.as_ref());
+        }
+        // Writing to a vector does not fail.
+        let _ = request.write_fmt(format_args!("{rest}\r\n"));
+        for piece in value.into_iter().flat_map(|value| [value, b"\r\n"]) {
+            request.extend_from_slice(piece);
+        }
+        self.send_raw(&request)
     }
 
-    fn expect_line(&mut self, request: &str, wanted: &[u8]) -> Result<()> {
-        match self.read_answer()? {
-            line if line == wanted => Ok(()),
-            line => Err(Error::unexpected(request, line)),
+    /// Reads one reply. `read` returns `None` for a reply that does not belong to `request`.
+    fn answer<T>(&mut self, request: &str, read: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
+        match self.replies.reply()?.0 {
+            Reply::Error(line) => Err(Error::answered(line)),
+            reply => match read(reply) {
+                Some(answer) => Ok(answer),
+                None => Err(Error::unexpected(request, self.replies.last_line())),
+            },
         }
     }
 }
 
-/// `VALUE key flags length [cas]`.
-pub(crate) fn parse_value_line(line: &[u8]) -> Option<(Vec<u8>, u32, usize, Option<u64>)> {
-    let mut words = line.split(|&b| b == b' ');
-    if words.next() != Some(b"VALUE".as_slice()) {
-        return None;
-    }
-    let key = words.next()?.to_vec();
-    let flags = number(words.next()?)?.try_into().ok()?;
-    let length = number(words.next()?)?.try_into().ok()?;
-    let cas = match words.next() {
-        Some(word) => Some(number(word)?),
-        None => None,
+/// Refuses keys that would break the request line, before they are sent.
+fn check_key(key: &[u8]) -> Result<()> {
+    let reason = match key {
+        [] => "is empty",
+        key if key.len() > 250 => "is longer than 250 bytes",
+        key if key.iter().any(|&b| b <= b' ' || b == 0x7f) => "holds a space or a control byte",
+        _ => return Ok(()),
     };
-    words.next().is_none().then_some((key, flags, length, cas))
-}
-
-fn stat_row(line: &[u8]) -> Result<(String, String)> {
-    let text = String::from_utf8_lossy(line);
-    let mut words = text.splitn(3, ' ');
-    match (words.next(), words.next(), words.next()) {
-        (Some("STAT"), Some(name), value) => {
-            Ok((name.to_owned(), value.unwrap_or_default().to_owned()))
-        }
-        _ => Err(Error::unexpected("stats", line)),
-    }
-}
-
-/// A decimal number; memcached pads the answer of decr with spaces in some versions.
-pub(crate) fn number(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text.trim_ascii_end()).ok()?.parse().ok()
-}
-
-/// Formats into a buffer, which cannot fail.
-pub(crate) fn push(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    let _ = buffer.write_fmt(text);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn value_lines() {
-        assert_eq!(parse_value_line(b"VALUE k 7 12"), Some((b"k".to_vec(), 7, 12, None)));
-        assert_eq!(parse_value_line(b"VALUE k 7 12 99"), Some((b"k".to_vec(), 7, 12, Some(99))));
-        for line in ["VALUE k 7", "VALUE k x 1", "VALUE k 1 1 1 1", "VALUES k 1 1", "END"] {
-            assert_eq!(parse_value_line(line.as_bytes()), None, "{line}");
-        }
-    }
-
-    #[test]
-    fn stat_rows() {
-        let row = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(
-            stat_row(b"STAT version 1.6.45 larder").unwrap(),
-            row("version", "1.6.45 larder")
-        );
-        assert_eq!(stat_row(b"STAT empty").unwrap(), row("empty", ""));
-        assert!(stat_row(b"STORED").is_err());
-    }
-
-    #[test]
-    fn padded_numbers() {
-        assert_eq!(number(b"9  "), Some(9));
-        assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(number(b"18446744073709551616"), None);
-        assert_eq!(number(b""), None);
-    }
+    Err(Error::Usage(format!("the key {:?} {reason}", String::from_utf8_lossy(key))))
 }

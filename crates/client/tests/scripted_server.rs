@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::thread::{self, JoinHandle};
 
-use larder_client::{Address, Client, Error, Options, Reply, Stored};
+use larder_client::{Address, Client, Code, Error, Flags, Options, Reply, Stored};
 
 /// Serves one connection: reads `request` (and fails if it differs), answers `reply`, in order.
 fn serve(mut stream: impl Read + Write, script: &[(&str, &str)], piece: usize) {
@@ -84,35 +84,41 @@ fn every_text_verb() {
 
 #[test]
 fn meta_and_pipelines() {
+    const PIPELINE: &str =
+        "get a b\r\nset a 0 0 1\r\nx\r\ndelete a\r\nincr n 1\r\nmg a\r\nmg b v\r\nget z\r\n";
     let (mut client, server) = scripted(
         &[
             ("mg a v f\r\n", "VA 3 f9\r\na\nb\r\n"),
             ("ms a 2 c\r\nhi\r\n", "HD c7\r\n"),
             (
-                "get a b\r\nset a 0 0 1\r\nx\r\ndelete a\r\nincr n 1\r\nmg a\r\nmg b v\r\nget z\r\n",
+                PIPELINE,
                 "VALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\nSERVER_ERROR out of memory\r\n\
                  DELETED\r\n7\r\nEN\r\nVA 1\r\nv\r\nEND\r\n",
             ),
         ],
         2,
     );
-    let reply = client.meta("mg a v f", None).unwrap();
-    assert_eq!((reply.value.as_deref(), reply.flag('f')), (Some(&b"a\nb"[..]), Some("9")));
-    assert_eq!(client.meta("ms a 2 c", Some(b"hi")).unwrap().flag('c'), Some("7"));
+    client.send_raw(b"mg a v f\r\n").unwrap();
+    let value = (Reply::Meta(Code::Value(3), Flags(b"f9")), &b"a\nb"[..]);
+    assert_eq!(client.replies().reply().unwrap(), value);
+    client.send_raw(b"ms a 2 c\r\nhi\r\n").unwrap();
+    assert_eq!(client.replies().reply().unwrap().0, Reply::Meta(Code::Done, Flags(b"c7")));
 
-    let mut pipeline = client.pipeline();
-    pipeline.get(&[b"a", b"b"]).unwrap().set(b"a", b"x", 0, 0).unwrap();
-    pipeline.delete(b"a").unwrap().incr(b"n", 1).unwrap();
-    pipeline.meta("mg a", None).unwrap().meta("mg b v", None).unwrap().get(&[b"z"]).unwrap();
-    let replies = pipeline.run().unwrap();
-    assert_eq!(replies.len(), 7);
-    assert!(matches!(&replies[0], Reply::Items(items) if items.len() == 2));
-    assert!(matches!(&replies[1], Reply::Error(Error::Server(text)) if text == "out of memory"));
-    assert!(matches!(replies[2], Reply::Done));
-    assert!(matches!(replies[3], Reply::Number(7)));
-    assert!(matches!(&replies[4], Reply::Meta(meta) if meta.is("EN")));
-    assert!(matches!(&replies[5], Reply::Meta(meta) if meta.value.as_deref() == Some(b"v")));
-    assert!(matches!(&replies[6], Reply::Items(items) if items.is_empty()));
+    client.send_raw(PIPELINE.as_bytes()).unwrap();
+    let item = |key| Reply::Value { key, flags: 0, length: 1, cas: None };
+    for expected in [
+        (item(b"a"), &b"1"[..]),
+        (item(b"b"), b"2"),
+        (Reply::End, b""),
+        (Reply::Error(b"SERVER_ERROR out of memory"), b""),
+        (Reply::Deleted, b""),
+        (Reply::Number(7), b""),
+        (Reply::Meta(Code::Miss, Flags(b"")), b""),
+        (Reply::Meta(Code::Value(1), Flags(b"")), b"v"),
+        (Reply::End, b""),
+    ] {
+        assert_eq!(client.replies().reply().unwrap(), expected);
+    }
     server.join().unwrap();
 }
 

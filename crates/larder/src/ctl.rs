@@ -117,7 +117,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
         "ping" => say!("{address} answers, version {}", client.version()?),
         "stats" if text_of(matches, "group") == Some("reset") => {
             client.send_raw(b"stats reset\r\n")?;
-            match client.read_line()? {
+            match client.replies().line()? {
                 b"RESET" => say!("reset"),
                 line => return Err(unexpected(line)),
             }
@@ -184,7 +184,7 @@ fn grow(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
 /// Sends a command to which the server replies with OK or with the reason for a refusal.
 fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
     client.send_raw(command.as_bytes())?;
-    match client.read_line()? {
+    match client.replies().line()? {
         b"OK" => Ok(()),
         line => {
             let line = String::from_utf8_lossy(line);

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use larder_client::Stream;
-use larder_client::reply::{Parser, Reply, Sink};
+use larder_client::{Parser, Reply, Sink, Stream};
 
 use super::record::{Faults, Tally, fits};
 use crate::workload::values::Expected;
@@ -157,7 +156,7 @@ impl Sink for Judge<'_> {
     }
 
     #[inline]
-    fn reply(&mut self, reply: Reply<'_>) {
+    fn reply(&mut self, reply: Reply<'_>, values: u32) {
         // An error that arrives before the answer to a run of quiet sets concerns one of these
         // sets.
         if let (Some(run), Reply::Error(line)) = (self.pending.front(), reply)
@@ -191,7 +190,7 @@ impl Sink for Judge<'_> {
         self.book.answered_keys += u64::from(request.asked.keys);
         if self.book.window.holds(request.start, self.now) {
             let latency = self.now.saturating_sub(request.start);
-            self.book.tally.record(request.asked, &reply, latency);
+            self.book.tally.record(request.asked, &reply, values, latency);
         }
     }
 }

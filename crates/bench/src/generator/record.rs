@@ -2,7 +2,7 @@
 //! make a run void.
 
 use hdrhistogram::Histogram;
-use larder_client::reply::Reply;
+use larder_client::{Code, Reply};
 use serde::Serialize;
 
 use crate::workload::mix::VERBS;
@@ -63,18 +63,20 @@ pub(crate) struct Tally {
 
 impl Tally {
     #[inline]
-    pub(crate) fn record(&mut self, asked: Asked, reply: &Reply<'_>, latency: u64) {
+    pub(crate) fn record(&mut self, asked: Asked, reply: &Reply<'_>, values: u32, latency: u64) {
         let count = &mut self.counts[asked.verb as usize];
         count.requests += 1;
         count.keys += u64::from(asked.keys);
         match *reply {
-            Reply::Values(found) => {
-                count.hits += u64::from(found);
-                count.misses += u64::from(asked.keys.saturating_sub(found));
+            Reply::End | Reply::Meta(Code::Value(_) | Code::Miss, _) => {
+                count.hits += u64::from(values);
+                count.misses += u64::from(asked.keys.saturating_sub(values));
             }
-            Reply::Noop => count.hits += u64::from(asked.keys),
-            Reply::NotFound => count.misses += 1,
-            Reply::NotStored | Reply::Exists => count.refused += 1,
+            Reply::Meta(Code::Noop, _) => count.hits += u64::from(asked.keys),
+            Reply::NotFound | Reply::Meta(Code::NotFound, _) => count.misses += 1,
+            Reply::NotStored | Reply::Exists | Reply::Meta(Code::NotStored | Code::Exists, _) => {
+                count.refused += 1
+            }
             Reply::Error(_) => count.errors += 1,
             _ => count.hits += 1,
         }
@@ -155,20 +157,24 @@ impl Faults {
 
 /// Returns true if `reply` is a valid kind of answer to `verb`.
 pub(crate) fn fits(verb: Verb, reply: &Reply<'_>) -> bool {
-    use Reply as R;
+    use {Code as C, Reply as R};
     matches!(
         (verb, reply),
         (_, R::Error(_))
-            | (Verb::Get | Verb::Gets | Verb::Gat | Verb::MetaGet, R::Values(_))
+            | (Verb::Get | Verb::Gets | Verb::Gat, R::End)
+            | (Verb::MetaGet, R::Meta(C::Value(_) | C::Miss, _))
             | (Verb::Set | Verb::SetCounter | Verb::Add, R::Stored)
             | (Verb::Add, R::NotStored)
             | (Verb::Delete, R::Deleted | R::NotFound)
             | (Verb::Touch, R::Touched | R::NotFound)
             | (Verb::Incr | Verb::Decr, R::Number(_) | R::NotFound)
-            | (Verb::MetaSet, R::Done | R::NotStored | R::Exists | R::NotFound)
-            | (Verb::QuietSets, R::Noop)
-            | (Verb::MetaDelete, R::Done | R::NotFound | R::Exists)
-            | (Verb::MetaArithmetic, R::Values(1) | R::Done | R::NotFound | R::NotStored)
+            | (Verb::MetaSet, R::Meta(C::Done | C::NotStored | C::Exists | C::NotFound, _))
+            | (Verb::QuietSets, R::Meta(C::Noop, _))
+            | (Verb::MetaDelete, R::Meta(C::Done | C::NotFound | C::Exists, _))
+            | (
+                Verb::MetaArithmetic,
+                R::Meta(C::Value(_) | C::Done | C::NotFound | C::NotStored, _)
+            )
     )
 }
 
@@ -181,7 +187,7 @@ mod tests {
         let mut tally = Tally::default();
         for microseconds in 1..=100_000u64 {
             let asked = Asked { verb: Verb::Get, keys: 1 };
-            tally.record(asked, &Reply::Values(1), microseconds * 1000);
+            tally.record(asked, &Reply::End, 1, microseconds * 1000);
         }
         let all = tally.all_latencies();
         for (quantile, exact) in
@@ -197,7 +203,7 @@ mod tests {
     #[test]
     fn a_multi_get_counts_its_keys() {
         let mut tally = Tally::default();
-        tally.record(Asked { verb: Verb::Get, keys: 50 }, &Reply::Values(48), 1000);
+        tally.record(Asked { verb: Verb::Get, keys: 50 }, &Reply::End, 48, 1000);
         let total = tally.total();
         assert_eq!((total.requests, total.keys, total.hits, total.misses), (1, 50, 48, 2));
         let mut sum = Tally::default();
@@ -210,8 +216,10 @@ mod tests {
     #[test]
     fn foreign_answers_do_not_fit() {
         assert!(!fits(Verb::Get, &Reply::Stored));
-        assert!(!fits(Verb::Set, &Reply::Values(0)));
+        assert!(!fits(Verb::Set, &Reply::End));
         assert!(!fits(Verb::Set, &Reply::NotStored));
+        assert!(!fits(Verb::Touch, &Reply::Deleted));
+        assert!(!fits(Verb::MetaGet, &Reply::End));
         assert!(fits(Verb::Delete, &Reply::NotFound));
         assert!(fits(Verb::Incr, &Reply::Error(b"ERROR")));
     }
