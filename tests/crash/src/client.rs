@@ -5,13 +5,13 @@
 //! A writing connection has two threads, so that it can send while answers are outstanding.
 
 use std::collections::VecDeque;
-use std::io::{self, BufReader, Write};
-use std::net::TcpStream;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use larder_client::{Address, ReplyReader, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -69,11 +69,9 @@ pub(crate) fn run(plan: &str) -> io::Result<()> {
     })
 }
 
-fn connect(port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn connect(port: u16) -> io::Result<Stream> {
+    let stream = Stream::connect(&Address::Tcp(format!("127.0.0.1:{port}")), None)?;
+    stream.set_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
@@ -130,7 +128,7 @@ impl Writer {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, plan: &ClientPlan, writer: u16, mut stream: &TcpStream) -> io::Result<()> {
+    fn send(&self, plan: &ClientPlan, writer: u16, mut stream: &Stream) -> io::Result<()> {
         let random = Random::part(plan.seed, &[u64::from(writer)]);
         let mut choice = Random::part(plan.seed, &[u64::from(writer), 1]);
         let mut work = Workload::new(random, writer, plan.keys, plan.sizes, plan.largest);
@@ -172,8 +170,8 @@ impl Writer {
         }
     }
 
-    fn receive(&self, stream: &TcpStream) -> io::Result<()> {
-        let mut from = BufReader::with_capacity(1 << 16, stream);
+    fn receive(&self, stream: &Stream) -> io::Result<()> {
+        let mut from = ReplyReader::new(stream);
         loop {
             let (number, key, operation) = {
                 let idle =
@@ -232,7 +230,7 @@ fn read_all(plan: &ClientPlan, reader: u16) -> io::Result<()> {
         Err(error) => return journal.note(&[ended(&error)]),
     };
     let mut random = Random::part(plan.seed, &[u64::from(plan.first), 2, u64::from(reader)]);
-    let mut from = BufReader::with_capacity(1 << 16, &stream);
+    let mut from = ReplyReader::new(&stream);
     let mut number = 0;
     loop {
         number += 1;

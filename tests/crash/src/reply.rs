@@ -1,6 +1,8 @@
-//! The server's replies, parsed from the bytes of a connection.
+//! The meaning of the server's replies to the requests of clients.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, Read};
+
+use larder_client::{Code, Reply as Line, ReplyReader};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,98 +37,60 @@ pub(crate) enum Reply {
     Failed(String),
 }
 
-fn broken(what: &str, line: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
-}
-
-/// The longest line in bytes. Short values are also read as lines.
-const LINE: u64 = 1 << 16;
-
-/// Reads one line and removes its line end.
-pub(crate) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
-    let mut line = Vec::new();
-    from.by_ref().take(LINE).read_until(b'\n', &mut line)?;
-    if line.pop() != Some(b'\n') || line.pop() != Some(b'\r') {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(String::from_utf8_lossy(&line).into_owned())
-}
-
-/// Returns the value of the meta flag `letter` in a reply line.
-fn flag(line: &str, letter: char) -> Option<&str> {
-    line.split(' ').skip(1).find_map(|word| word.strip_prefix(letter))
-}
-
-fn number(line: &str, letter: char) -> Option<u64> {
-    flag(line, letter)?.parse().ok()
-}
-
-/// Reads a value of `length` bytes and the line end after it.
-fn value(from: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; length + 2];
-    from.read_exact(&mut bytes)?;
-    if bytes.split_off(length) != b"\r\n" {
-        return Err(broken("a value without its line end", &length.to_string()));
-    }
-    Ok(bytes)
-}
-
 /// Reads the answer to `operation`.
 ///
 /// # Errors
 /// Returns the error of a broken connection, or [`io::ErrorKind::InvalidData`] for a malformed
 /// reply.
-pub(crate) fn read(from: &mut impl BufRead, operation: &Operation) -> io::Result<Reply> {
-    let line = read_line(from)?;
-    if let Some(reason) = line.strip_prefix("SERVER_ERROR ") {
-        return Ok(Reply::Failed(reason.to_owned()));
-    }
+pub(crate) fn read(from: &mut ReplyReader<impl Read>, operation: &Operation) -> io::Result<Reply> {
+    let (line, value) = from.reply()?;
+    interpret(line, value, operation).map_err(|what| {
+        let line = String::from_utf8_lossy(from.last_line());
+        io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
+    })
+}
+
+fn interpret(line: Line<'_>, value: &[u8], operation: &Operation) -> Result<Reply, &'static str> {
+    const MISSING: &str = "a flag is missing";
     let counts = matches!(operation, Operation::Count { .. });
-    let reply = match line.as_str() {
-        "STORED" => Reply::Stored(None),
-        "NOT_STORED" | "NS" => Reply::NotStored,
-        "EXISTS" => Reply::Exists,
-        "NOT_FOUND" => Reply::NotFound,
-        "DELETED" => Reply::Deleted,
-        "TOUCHED" => Reply::Touched,
-        "EN" => Reply::Miss,
-        _ if line.starts_with("EX") => Reply::Exists,
-        _ if line.starts_with("NS") => Reply::NotStored,
-        _ if line.starts_with("NF") => Reply::NotFound,
-        _ if line.starts_with("HD") => match operation {
+    Ok(match line {
+        Line::Stored => Reply::Stored(None),
+        Line::NotStored | Line::Meta(Code::NotStored, _) => Reply::NotStored,
+        Line::Exists | Line::Meta(Code::Exists, _) => Reply::Exists,
+        Line::NotFound | Line::Meta(Code::NotFound, _) => Reply::NotFound,
+        Line::Deleted => Reply::Deleted,
+        Line::Touched => Reply::Touched,
+        Line::Number(number) if counts => Reply::Number(number, None),
+        Line::Meta(Code::Miss, flags) if flags.0.is_empty() => Reply::Miss,
+        Line::Meta(Code::Done, flags) => match operation {
             Operation::Delete { .. } => Reply::Deleted,
-            Operation::Store { .. } => Reply::Stored(number(&line, 'c')),
-            _ => return Err(broken("an unexpected answer", &line)),
+            Operation::Store { .. } => Reply::Stored(flags.number(b'c')),
+            _ => return Err("an unexpected answer"),
         },
-        _ if line.starts_with("VA ") => {
-            let length = line[3..].split(' ').next().and_then(|word| word.parse().ok());
-            let bytes =
-                value(from, length.ok_or_else(|| broken("a value without length", &line))?)?;
-            let print = Print::of(&bytes);
-            let cas = number(&line, 'c');
+        Line::Meta(Code::Value(_), flags) => {
+            let print = Print::of(value);
+            let cas = flags.number(b'c');
             if counts {
-                let now =
-                    print.number.ok_or_else(|| broken("a counter that is no number", &line))?;
-                Reply::Number(now, cas)
+                Reply::Number(print.number.ok_or("a counter that is no number")?, cas)
             } else {
-                let missing = || broken("a flag is missing", &line);
+                let number = |letter| flags.number(letter).ok_or(MISSING);
                 Reply::Item(Seen {
                     print,
-                    flags: number(&line, 'f').ok_or_else(missing)? as u32,
-                    ttl: match flag(&line, 't').ok_or_else(missing)? {
-                        "-1" => None,
-                        text => Some(text.parse().map_err(|_| missing())?),
+                    flags: number(b'f')?.try_into().map_err(|_| MISSING)?,
+                    ttl: match flags.get(b't') {
+                        Some(b"-1") => None,
+                        _ => Some(number(b't')?),
                     },
-                    cas: cas.ok_or_else(missing)?,
+                    cas: cas.ok_or(MISSING)?,
                 })
             }
         }
-        text if counts && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Reply::Number(text.parse().map_err(|_| broken("a number too large", text))?, None)
-        }
-        _ => return Err(broken("an unexpected answer", &line)),
-    };
-    Ok(reply)
+        Line::Error(line) => match line.strip_prefix(b"SERVER_ERROR ") {
+            Some(reason) => Reply::Failed(String::from_utf8_lossy(reason).into_owned()),
+            None => return Err("an unexpected answer"),
+        },
+        _ => return Err("an unexpected answer"),
+    })
 }
 
 #[cfg(test)]
@@ -134,7 +98,7 @@ mod tests {
     use super::*;
 
     fn get(bytes: &[u8]) -> io::Result<Reply> {
-        read(&mut &bytes[..], &Operation::Get)
+        read(&mut ReplyReader::new(bytes), &Operation::Get)
     }
 
     #[test]
@@ -156,16 +120,20 @@ mod tests {
         assert_eq!(kind(b"VA 2 f7 t-1 c99\r\nabc\r\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(b"ERROR\r\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(b"12\r\n"), io::ErrorKind::InvalidData);
+        for bytes in [&b"EN x\r\n"[..], b"HD\r\n", b"EXCESS\r\n", b"OK\r\n", b"STORED\n"] {
+            assert_eq!(kind(bytes), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]
     fn counters_and_stores_answer_what_was_asked() {
+        let read = |bytes: &[u8], operation| read(&mut ReplyReader::new(bytes), operation);
         let count = Operation::Count { by: 1, initial: None };
-        assert_eq!(read(&mut &b"12\r\n"[..], &count).unwrap(), Reply::Number(12, None));
-        let reply = read(&mut &b"VA 2 c5\r\n12\r\n"[..], &count).unwrap();
+        assert_eq!(read(b"12\r\n", &count).unwrap(), Reply::Number(12, None));
+        let reply = read(b"VA 2 c5\r\n12\r\n", &count).unwrap();
         assert_eq!(reply, Reply::Number(12, Some(5)));
         let delete = Operation::Delete { meta: true };
-        assert_eq!(read(&mut &b"HD\r\n"[..], &delete).unwrap(), Reply::Deleted);
-        assert_eq!(read(&mut &b"NF\r\n"[..], &delete).unwrap(), Reply::NotFound);
+        assert_eq!(read(b"HD\r\n", &delete).unwrap(), Reply::Deleted);
+        assert_eq!(read(b"NF\r\n", &delete).unwrap(), Reply::NotFound);
     }
 }

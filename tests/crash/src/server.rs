@@ -1,12 +1,14 @@
 //! The server under test: a real process that is started, queried and killed.
 
 use std::fs::File;
-use std::io::{self, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use larder_client::{Address, Client, Options};
 
 use crate::operation::{Key, Operation};
 use crate::reply::{self, Reply, Seen};
@@ -223,16 +225,7 @@ impl Server {
 
     /// Returns the server's statistics: the rows of `stats`.
     pub(crate) fn stats(&self) -> io::Result<Vec<(String, String)>> {
-        let mut talk = self.connect()?;
-        talk.raw(b"stats\r\n")?;
-        let mut rows = Vec::new();
-        loop {
-            let line = talk.read_line()?;
-            match line.strip_prefix("STAT ").and_then(|row| row.split_once(' ')) {
-                Some((row, value)) => rows.push((row.to_owned(), value.to_owned())),
-                None => return Ok(rows),
-            }
-        }
+        Ok(self.connect()?.client.stats(None)?)
     }
 
     /// Returns the row `name` of `stats`.
@@ -254,16 +247,14 @@ impl Drop for Server {
 /// One of the test's own connections.
 #[derive(Debug)]
 pub(crate) struct Talk {
-    from: BufReader<TcpStream>,
+    client: Client,
 }
 
 impl Talk {
     fn new(port: u16) -> io::Result<Talk> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Talk { from: BufReader::with_capacity(1 << 16, stream) })
+        let address = Address::Tcp(format!("127.0.0.1:{port}"));
+        let client = Client::connect_to(&address, Options { timeout: Some(PATIENCE) })?;
+        Ok(Talk { client })
     }
 
     /// Reads these keys in one pipeline. `errors` is as in [`Server::read_all`].
@@ -285,11 +276,11 @@ impl Talk {
     }
 
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.from.get_mut().write_all(bytes)
+        Ok(self.client.send_raw(bytes)?)
     }
 
     pub(crate) fn read_line(&mut self) -> io::Result<String> {
-        reply::read_line(&mut self.from)
+        Ok(String::from_utf8_lossy(self.client.replies().line()?).into_owned())
     }
 
     /// Sends a line and reads the first line of the answer.
@@ -315,7 +306,7 @@ impl Talk {
     }
 
     pub(crate) fn receive(&mut self, operation: &Operation) -> io::Result<Reply> {
-        reply::read(&mut self.from, operation)
+        reply::read(self.client.replies(), operation)
     }
 
     /// Reads a key. Repeats the request until it succeeds or [`PATIENCE`] has passed.
@@ -333,33 +324,18 @@ impl Talk {
 
     /// Reads a short value. Returns `None` for a miss.
     pub(crate) fn get(&mut self, key: &str) -> io::Result<Option<String>> {
-        let line = self.line(&format!("get {key}"))?;
-        if line == "END" {
-            return Ok(None);
-        }
-        if !line.starts_with("VALUE ") {
-            return Err(io::Error::other(format!("get {key} was answered {line:?}")));
-        }
-        let value = self.read_line()?;
-        match self.read_line()?.as_str() {
-            "END" => Ok(Some(value)),
-            other => Err(io::Error::other(format!("get {key} ended with {other:?}"))),
-        }
+        let item = self.client.get(key.as_bytes())?;
+        Ok(item.map(|item| String::from_utf8_lossy(&item.value).into_owned()))
     }
 
     /// Returns true if bytes arrive within `patience`.
     pub(crate) fn answers_within(&mut self, patience: Duration) -> io::Result<bool> {
-        if !self.from.buffer().is_empty() {
-            return Ok(true);
-        }
-        let stream = self.from.get_ref();
-        stream.set_read_timeout(Some(patience))?;
-        let peeked = stream.peek(&mut [0]);
-        stream.set_read_timeout(Some(PATIENCE))?;
-        match peeked {
-            Ok(_) => Ok(true),
+        self.client.stream().set_timeout(Some(patience))?;
+        let waited = self.client.replies().wait();
+        self.client.stream().set_timeout(Some(PATIENCE))?;
+        match waited {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
+            waited => waited.map(|()| true),
         }
     }
 }
