@@ -65,6 +65,9 @@ impl std::error::Error for Error {
 
 impl From<larder_client::Error> for Error {
     fn from(error: larder_client::Error) -> Error {
-        Error::Client(error)
+        match error {
+            larder_client::Error::Protocol(text) => Error::Void(text),
+            error => Error::Client(error),
+        }
     }
 }

@@ -2,14 +2,13 @@
 //! the server must keep their connections open, store their sets, and answer almost as fast as
 //! without the crowds.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use larder_client::Address;
+use larder_client::{Address, Client, Options, Reply, ReplyReader, Stream};
 
 use crate::workload::random::Random;
 use crate::{Error, Result};
@@ -98,7 +97,7 @@ enum Act {
     Behave(Run),
 }
 
-type Run = fn(&TcpStream, usize, &AtomicBool, &Seen) -> io::Result<()>;
+type Run = fn(&Stream, usize, &AtomicBool, &Seen) -> io::Result<()>;
 
 /// Counts that the clients of a crowd share.
 #[derive(Debug, Default)]
@@ -131,7 +130,7 @@ pub struct Crowd {
     seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
     /// Connections without a thread, which are only held open.
-    idle: Vec<TcpStream>,
+    idle: Vec<Stream>,
 }
 
 impl Crowd {
@@ -141,17 +140,17 @@ impl Crowd {
     /// Returns an error if a connection was refused.
     pub fn start(kind: Kind, server: &Address) -> Result<Crowd> {
         crate::machine::allow_many_files();
-        let Address::Tcp(address) = server else {
+        if matches!(server, Address::Unix(_)) {
             return Err(Error::usage("crowds come over TCP"));
-        };
+        }
         let failed = |e| Error::io(format!("cannot begin with {}", kind.name()), e);
         if matches!(kind, Kind::Deaf | Kind::Trickle) {
-            store_large(address).map_err(failed)?;
+            store_large(server).map_err(failed)?;
         }
         let mut crowd = Crowd::default();
         let (_, connections, act) = kind.conduct();
         for number in 0..connections {
-            let stream = connect(address).map_err(failed)?;
+            let stream = connect(server).map_err(failed)?;
             let (stop, seen) = (Arc::clone(&crowd.stop), Arc::clone(&crowd.seen));
             let (run, behaves) = match act {
                 Act::Begin(bytes) => {
@@ -205,24 +204,22 @@ impl Drop for Crowd {
     }
 }
 
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address)?;
+fn connect(address: &Address) -> io::Result<Stream> {
+    let stream = Stream::connect(address, None)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // A server may stop taking bytes. The client does not wait for it.
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
 }
 
-fn store_large(address: &str) -> io::Result<()> {
-    let stream = connect(address)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let value = vec![b'v'; LARGE];
-    let mut replies = BufReader::new(&stream);
+fn store_large(address: &Address) -> io::Result<()> {
+    let mut client = Client::connect_to(address, Options { timeout: Some(PATIENCE) })?;
     for number in 0..LARGE_KEYS {
-        write!(&stream, "set large:{number} 0 0 {LARGE}\r\n")?;
-        (&stream).write_all(&value)?;
-        (&stream).write_all(b"\r\n")?;
-        replies.read_line(&mut String::new())?;
+        match client.set(format!("large:{number}").as_bytes(), &[b'v'; LARGE], 0, 0) {
+            // The crowd also asks for values that the server refused.
+            Err(error) if !error.is_recoverable() => return Err(error.into()),
+            _ => {}
+        }
     }
     Ok(())
 }
@@ -241,7 +238,7 @@ fn gets(count: usize) -> String {
 }
 
 /// Sends the first half of a set, as far as the server takes it, and then nothing.
-fn half_set(mut stream: &TcpStream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
+fn half_set(mut stream: &Stream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
     write!(stream, "set half-set:{number} 0 0 {LARGE}\r\n")?;
     let half = vec![b'p'; LARGE / 2];
     let mut sent = 0;
@@ -256,7 +253,7 @@ fn half_set(mut stream: &TcpStream, number: usize, stop: &AtomicBool, _: &Seen) 
     Ok(())
 }
 
-fn trickle(mut stream: &TcpStream, _: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
+fn trickle(mut stream: &Stream, _: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
     stream.write_all(gets(1000).as_bytes())?;
     let mut bytes = [0; 1024];
     while !stop.load(Relaxed) {
@@ -271,41 +268,32 @@ fn wrong(what: impl Into<String>) -> io::Error {
 }
 
 fn large_values(
-    mut stream: &TcpStream,
+    mut stream: &Stream,
     number: usize,
     stop: &AtomicBool,
     seen: &Seen,
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
-    let mut replies = BufReader::with_capacity(PART, stream);
-    let (mut line, mut value) = (String::new(), Vec::new());
+    let mut replies = ReplyReader::new(stream);
     while !stop.load(Relaxed) {
         let key = random.below(4000);
-        line.clear();
         if random.below(2) == 0 {
             let len = 10_000 + random.below(390_000) as usize;
-            write!(stream, "set value:{key} 0 0 {len}\r\n")?;
+            stream.write_all(format!("set value:{key} 0 0 {len}\r\n").as_bytes())?;
             send(stream, &[&vec![key as u8; len][..], b"\r\n"].concat())?;
-            replies.read_line(&mut line)?;
-            seen.refused.fetch_add(u64::from(line != "STORED\r\n"), Relaxed);
+            seen.refused.fetch_add(u64::from(replies.reply()?.0 != Reply::Stored), Relaxed);
         } else {
-            write!(stream, "get value:{key}\r\n")?;
-            replies.read_line(&mut line)?;
-            if line.starts_with("VALUE") {
-                let len = line.trim_end().rsplit(' ').next().and_then(|len| len.parse().ok());
-                value.resize(len.ok_or_else(|| wrong("no length"))?, 0);
-                value.chunks_mut(PART).try_for_each(|part| replies.read_exact(part))?;
-                line.clear();
-                replies.read_line(&mut line)?;
-                line.clear();
-                replies.read_line(&mut line)?;
+            stream.write_all(format!("get value:{key}\r\n").as_bytes())?;
+            let (mut reply, value) = replies.reply()?;
+            if let Reply::Value { .. } = reply {
                 if value.iter().any(|&byte| byte != key as u8) {
                     return Err(wrong("another value"));
                 }
+                reply = replies.reply()?.0;
             }
-            if line != "END\r\n" {
-                return Err(wrong(format!("{line:?} instead of END")));
+            if reply != Reply::End {
+                return Err(wrong(format!("{reply:?} instead of END")));
             }
         }
         seen.answers.fetch_add(1, Relaxed);
@@ -313,38 +301,33 @@ fn large_values(
     Ok(())
 }
 
-fn send(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+fn send(mut stream: &Stream, bytes: &[u8]) -> io::Result<()> {
     bytes.chunks(PART).try_for_each(|part| stream.write_all(part))
 }
 
-/// Sends `pipeline`, then reads lines until `count` replies have ended.
+/// Sends `pipeline` and reads lines until `count` replies have ended.
 fn ask(
-    stream: &TcpStream,
-    replies: &mut impl BufRead,
+    stream: &Stream,
+    replies: &mut ReplyReader<&Stream>,
     pipeline: &[u8],
     count: usize,
-    mut ends: impl FnMut(&str) -> bool,
+    mut ends: impl FnMut(Reply<'_>) -> bool,
 ) -> io::Result<()> {
-    let mut line = String::new();
     thread::scope(|scope| {
         let sender = scope.spawn(move || send(stream, pipeline));
         let mut left = count;
         while left > 0 {
-            line.clear();
-            if replies.read_line(&mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            left -= usize::from(ends(&line));
+            left -= usize::from(ends(replies.reply()?.0));
         }
         sender.join().map_err(|_| wrong("a thread panicked"))?
     })
 }
 
-fn fill(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+fn fill(stream: &Stream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
     const SETS: usize = 1000;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
-    let mut replies = BufReader::new(stream);
+    let mut replies = ReplyReader::new(stream);
     while !stop.load(Relaxed) {
         let mut pipeline = Vec::new();
         for _ in 0..SETS {
@@ -353,8 +336,8 @@ fn fill(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> io
             pipeline.resize(pipeline.len() + len, b'f');
             pipeline.extend_from_slice(b"\r\n");
         }
-        ask(stream, &mut replies, &pipeline, SETS, |line| {
-            seen.refused.fetch_add(u64::from(line != "STORED\r\n"), Relaxed);
+        ask(stream, &mut replies, &pipeline, SETS, |reply| {
+            seen.refused.fetch_add(u64::from(reply != Reply::Stored), Relaxed);
             seen.answers.fetch_add(1, Relaxed);
             true
         })?;
@@ -362,14 +345,14 @@ fn fill(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> io
     Ok(())
 }
 
-fn flush(stream: &TcpStream, _: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+fn flush(stream: &Stream, _: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
     const FLUSHES: usize = 1700;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut replies = BufReader::new(stream);
+    let mut replies = ReplyReader::new(stream);
     let pipeline = b"flush_all\r\n".repeat(FLUSHES);
     while !stop.load(Relaxed) {
-        ask(stream, &mut replies, &pipeline, FLUSHES, |line| {
-            seen.refused.fetch_add(u64::from(line != "OK\r\n"), Relaxed);
+        ask(stream, &mut replies, &pipeline, FLUSHES, |reply| {
+            seen.refused.fetch_add(u64::from(reply != Reply::Ok), Relaxed);
             seen.answers.fetch_add(1, Relaxed);
             true
         })?;
@@ -377,12 +360,12 @@ fn flush(stream: &TcpStream, _: usize, stop: &AtomicBool, seen: &Seen) -> io::Re
     Ok(())
 }
 
-fn stats(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+fn stats(stream: &Stream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
     const STATS: usize = 200;
     const SETS: usize = 2000;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
-    let mut replies = BufReader::with_capacity(PART, stream);
+    let mut replies = ReplyReader::new(stream);
     let prefix = "p".repeat(220);
     ask(stream, &mut replies, b"stats detail on\r\n", 1, |_| true)?;
     while !stop.load(Relaxed) {
@@ -392,7 +375,7 @@ fn stats(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> i
         ask(stream, &mut replies, sets.as_bytes(), SETS, |_| true)?;
         let each = ["stats\r\n", "stats settings\r\n", "stats items\r\n", "stats slabs\r\n"];
         let pipeline = each.concat().repeat(STATS / each.len()) + "stats detail dump\r\n";
-        ask(stream, &mut replies, pipeline.as_bytes(), STATS + 1, |line| line == "END\r\n")?;
+        ask(stream, &mut replies, pipeline.as_bytes(), STATS + 1, |reply| reply == Reply::End)?;
         seen.answers.fetch_add(STATS as u64, Relaxed);
     }
     Ok(())

@@ -3,11 +3,9 @@
 //! can be repeated.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use larder_client::{Address, Stream};
-use larder_client::{Parser, Reply, Sink};
+use larder_client::{Address, Client, Options, Reply};
 use serde::Serialize;
 
 use crate::trace::{Access, Trace};
@@ -60,18 +58,9 @@ impl Replay {
     /// Returns [`Error::Void`] for answers that make no sense, and the errors of the trace and of
     /// the connection.
     pub(crate) fn run(&self, trace: &mut dyn Trace, server: &Address) -> Result<Outcome> {
-        let stream = Stream::connect(server, Some(Duration::from_secs(10)))?;
-        stream
-            .set_timeout(Some(Duration::from_secs(60)))
-            .map_err(|e| Error::io("cannot set up the connection", e))?;
+        let client = Client::connect_to(server, Options { timeout: Some(PATIENCE) })?;
         let values = Values::new(Lengths { min: 0, max: self.size_max });
-        let mut session = Session {
-            stream,
-            parser: Parser::default(),
-            values,
-            output: Vec::new(),
-            input: vec![0; 1 << 16],
-        };
+        let mut session = Session { client, values, output: Vec::new() };
         let mut outcome = Outcome::default();
         let mut batch: Vec<Access> = Vec::new();
         let mut keys = HashSet::new();
@@ -106,11 +95,9 @@ impl Replay {
 }
 
 struct Session {
-    stream: Stream,
-    parser: Parser,
+    client: Client,
     values: Values,
     output: Vec<u8>,
-    input: Vec<u8>,
 }
 
 impl Session {
@@ -169,21 +156,16 @@ impl Session {
     /// Sends the output and reads `replies` replies. A batch has a bounded size. If the server
     /// stops reading until its answers are read, this function times out instead of hanging.
     fn round_trip(&mut self, replies: usize, answers: &mut Answers<'_>) -> Result<()> {
-        let broken = |e| Error::io("the connection broke during the replay", e);
-        (&mut &self.stream).write_all(&self.output).map_err(broken)?;
+        self.client.send_raw(&self.output)?;
         while answers.replies < replies {
-            let read = match self.stream.receive(&mut self.input) {
-                Ok(0) => return Err(Error::server("the server closed the connection")),
-                Ok(read) => read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(broken(error)),
-            };
-            self.parser.feed(&self.input[..read], answers).map_err(Error::Void)?;
+            answers.note(self.client.replies().reply()?.0);
         }
         Ok(())
     }
 }
 
+/// The longest time for which the replay waits for the server.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest number of keys per get; some servers refuse longer request lines.
 const KEYS_PER_GET: usize = 50;
 
@@ -210,9 +192,19 @@ impl<'a> Answers<'a> {
             None => Ok(self.found),
         }
     }
-}
 
-impl Sink for Answers<'_> {
+    fn note(&mut self, reply: Reply<'_>) {
+        match reply {
+            Reply::Value { key, length, .. } => return self.value(key, length),
+            Reply::End | Reply::Stored => {}
+            Reply::Error(_) | Reply::NotStored => self.refused += 1,
+            other => {
+                self.wrong.get_or_insert_with(|| format!("{other:?} in a replay"));
+            }
+        }
+        self.replies += 1;
+    }
+
     fn value(&mut self, key: &[u8], length: usize) {
         let rest = &self.batch[self.next..];
         match rest.iter().position(|access| access.key == key) {
@@ -233,25 +225,12 @@ impl Sink for Answers<'_> {
             }
         }
     }
-
-    fn body(&mut self, _offset: usize, _piece: &[u8]) {}
-
-    fn reply(&mut self, reply: Reply<'_>, _values: u32) {
-        self.replies += 1;
-        match reply {
-            Reply::End | Reply::Stored => {}
-            Reply::Error(_) | Reply::NotStored => self.refused += 1,
-            other => {
-                self.wrong.get_or_insert_with(|| format!("{other:?} in a replay"));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpListener;
     use std::thread;
 

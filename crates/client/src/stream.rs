@@ -39,15 +39,29 @@ impl Stream {
     /// # Errors
     /// What the operating system answers, for a zero duration too.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(timeout)?;
+        self.set_write_timeout(timeout)
+    }
+
+    /// Limits how long one read may block, as [`Stream::set_timeout`].
+    ///
+    /// # Errors
+    /// As [`Stream::set_timeout`].
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(tcp) => {
-                tcp.set_read_timeout(timeout)?;
-                tcp.set_write_timeout(timeout)
-            }
-            Stream::Unix(unix) => {
-                unix.set_read_timeout(timeout)?;
-                unix.set_write_timeout(timeout)
-            }
+            Stream::Tcp(tcp) => tcp.set_read_timeout(timeout),
+            Stream::Unix(unix) => unix.set_read_timeout(timeout),
+        }
+    }
+
+    /// Limits how long one write may block, as [`Stream::set_timeout`].
+    ///
+    /// # Errors
+    /// As [`Stream::set_timeout`].
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => tcp.set_write_timeout(timeout),
+            Stream::Unix(unix) => unix.set_write_timeout(timeout),
         }
     }
 
