@@ -55,7 +55,8 @@ impl Client {
         self.retrieve("gets", keys)
     }
 
-    /// Gets and sets the expiry (seconds, or Unix time above 30 days; 0 is never) in one step.
+    /// Gets an item and sets its expiry (seconds, or Unix time above 30 days; 0 is never) in one
+    /// step.
     pub fn gat(&mut self, key: &[u8], expiry: i64) -> Result<Option<Item>> {
         Ok(self.retrieve(&format!("gat {expiry}"), &[key])?.pop())
     }

@@ -124,8 +124,8 @@ impl SimDevice {
             .with_bad(state.bad.clone())
     }
 
-    /// Returns a device of `size` bytes that begins with this one's content, as in
-    /// [`image`](SimDevice::image): a file after it has grown.
+    /// Returns a copy of this device, lengthened with zeros to `size` bytes in whole pages: what a
+    /// new process finds if the file was enlarged between two starts.
     ///
     /// # Panics
     /// If `size` is smaller than this device.

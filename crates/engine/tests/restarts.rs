@@ -165,8 +165,8 @@ fn a_store_without_durability_is_not_read_after_a_crash() {
     assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
 }
 
-/// A client that requests a large value and disconnects before there is room does not change how
-/// full the store is.
+/// A client that sets a large value and disconnects while it waits for space leaves no places
+/// reserved: other items fill the store again.
 #[test]
 fn an_abandoned_large_value_keeps_no_places_free() {
     const VALUE: usize = 4 << 20;

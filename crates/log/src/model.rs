@@ -1,4 +1,4 @@
-//! Code shared by the tests and models of a log with a store.
+//! Code shared by the tests and the loom models of a log with a store.
 
 #[cfg(loom)]
 use crate::Address;

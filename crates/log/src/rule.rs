@@ -61,7 +61,7 @@ mod switch {
     use super::Rule;
 
     impl Rule {
-        /// Returns true if the rule is broken on purpose: never.
+        /// Always false: without the feature `breakable` no rule is broken.
         #[inline(always)]
         pub const fn is_broken(self) -> bool {
             false

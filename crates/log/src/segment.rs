@@ -304,7 +304,7 @@ impl Segment {
         }
     }
 
-    /// Returns the bytes of its largest record, if they were noted.
+    /// Returns the size of the segment's largest record in bytes; `None` if it was not noted.
     pub(crate) fn largest(&self) -> Option<u32> {
         Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }

@@ -151,7 +151,7 @@ impl Workload {
         Content::Chunks(vec![Chunk { seed: self.random.bits(), length }])
     }
 
-    /// Returns an expiry: never, in some days, or within seconds.
+    /// Returns an expiry: never, in minutes to days, or within seconds.
     fn expiry(&mut self) -> u64 {
         match self.random.below(10) {
             0..3 => 0,

@@ -70,7 +70,8 @@ impl Cleaner {
                     self.ends.maps_until = durable;
                     return needed;
                 }
-                // An unreadable segment gets no map, so tombstones move at any cost.
+                // The segment that blocks this one is unreadable and gets no map. So the tombstones
+                // move, even where maps would be cheaper.
                 let tries = !moves && failed < MOST_FAILED;
                 if !tries || !self.move_ends_of(lane, number) {
                     failed += 1;

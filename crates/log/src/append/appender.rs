@@ -122,7 +122,7 @@ impl Log {
         if let Some(store) = &self.store {
             let seed = store.segment_seed(chunk.segment, chunk.generation);
             let layout = Layout { header: HEADER, key: 0, value: left - HEADER };
-            // SAFETY: as above; of a filler only the head is read.
+            // SAFETY: as above, and the head was just written. Its checksum ignores the value.
             unsafe { format::seal_record(rest, Kind::Filler, &layout, None, seed) };
         }
     }

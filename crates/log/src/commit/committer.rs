@@ -157,7 +157,8 @@ pub struct Committer {
     pub(super) again: Vec<Part>,
     /// What was written early for the open commit.
     pub(super) early: Early,
-    /// For the commit being synced: the number of failed syncs before its first write.
+    /// While a commit is being synced: how many syncs of the device had failed when its first
+    /// write began.
     pub(super) syncing: Option<u64>,
     /// True if the last written commit failed. Its remains are on the device under its number.
     pub(crate) after_failure: bool,

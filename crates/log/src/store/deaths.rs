@@ -18,8 +18,8 @@ pub(crate) struct Deaths {
     pub(crate) noted: AtomicU64,
     /// The same for the deaths that the map being made will mark.
     pub(crate) mapping: AtomicU64,
-    /// The commit under which the segment is in [`Unmarked`]; `NEVER` if it is not. Changes only
-    /// together with that list.
+    /// The commit by which [`Unmarked`], the list of segments with unmarked deaths, sorts this
+    /// segment; `NEVER` if it is not in the list. Changes only together with the list.
     pub(crate) listed: AtomicU64,
     /// Position of the segment in the order of opening since this start; 0 if opened before.
     pub(crate) opened: AtomicU64,

@@ -152,7 +152,8 @@ impl Log {
         store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
-        // What claims leave to others depends on the number of places.
+        // How many free places a claim leaves to more urgent ones depends on the number of places,
+        // so both change under this lock.
         let mut free = lock(&self.free_places);
         store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));

@@ -94,7 +94,8 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// Creates an empty queue during a call whose next reply begins at `split` in its output.
+    /// Creates an empty queue. The first reply that it will withhold begins at `split` in the
+    /// output of the running call.
     pub(super) fn new(split: usize) -> Self {
         Gates { split, ..Gates::default() }
     }

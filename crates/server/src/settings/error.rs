@@ -9,8 +9,8 @@ use std::path::PathBuf;
 pub enum SettingsError {
     /// One value cannot be used.
     Value {
-        /// The place of the value, as the user wrote it: `--memory`, `LARDER_MEMORY`,
-        /// `file: memory`.
+        /// Where the user set the value: `--memory`, `LARDER_MEMORY`, or the file's path and the
+        /// name of the setting.
         place: String,
         /// What is wrong and what to do.
         reason: String,
