@@ -39,7 +39,8 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// In async mode: the longest time whose acknowledged writes a crash may lose.
     pub sync_interval: Duration,
-    /// True if a damaged store is opened in refuse mode, too, without the lost records.
+    /// True if a damaged store is opened even with [`WhenFull::Refuse`](crate::WhenFull::Refuse).
+    /// Its damaged records are lost.
     pub accept_damage: bool,
     /// The clock that measures `sync_interval`.
     pub clock: MonotonicClock,

@@ -468,7 +468,7 @@ mod tests {
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= size * PAGE), "none overlap");
     }
 
-    /// Makes the pages resident, as in a table that is used.
+    /// Writes into every slot, as in a full table.
     fn touch(table: Table) {
         // SAFETY: the table was not given back.
         let places = bucket::places(unsafe { table.buckets() });

@@ -108,7 +108,7 @@ impl LaneSession {
         }
     }
 
-    /// Requests an early write of the records appended in this turn.
+    /// In async mode: requests an early write if the session has appended since the last call.
     #[inline]
     fn tell_appended(&self) {
         if self.appended.replace(false)

@@ -74,7 +74,7 @@ impl Lane {
         };
         let threads = self.store().map_or(1, |store| store.threads);
         let surveyors = if threads > 1 { SURVEYORS } else { 1 };
-        // Discarded data is useless, and the places hold nothing else.
+        // All places hold discarded data, so there is nothing to survey.
         let survey = if report.discarded {
             self.log.survey_nothing()
         } else {

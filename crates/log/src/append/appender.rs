@@ -181,8 +181,8 @@ impl Log {
         }
     }
 
-    /// Reports the bytes that the thread made dead, before a quiescent point. Returns true if there
-    /// were any.
+    /// Reports all bytes that the thread made dead, the rest of its chunk included. Must be called
+    /// before the thread passes a quiescent point. Returns true if there were any.
     pub fn tell_dead(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
         let has_rest = !appender.rest_is_dead.get() && appender.left() > 0;
@@ -290,8 +290,9 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        // The segment may be closed although it still is the stream's open one. Records that others
-        // append after that count as newer, so nothing more may go into the chunk.
+        // The segment may already refuse records although it is still the stream's open one. What
+        // others append from then on goes to the next segment and counts as newer, so nothing more
+        // may go into the chunk.
         let is_open = chunk.segment == number
             && chunk.generation == segment.generation()
             && segment.takes_records();

@@ -61,7 +61,7 @@ fn key_of<'k>(
 pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {
     let effect = Effect::Flags(command);
     match command.verb {
-        // A retrieval seldom locks. Only its flags would tell.
+        // `locks` stays false: a retrieval seldom locks, and only its flags show whether it does.
         Verb::Get | Verb::Debug => Properties { effect, ..Properties::default() },
         Verb::Set => Properties { effect, stores: true, ..Properties::CHANGES },
         Verb::Delete | Verb::Arithmetic => Properties { effect, ..Properties::CHANGES },

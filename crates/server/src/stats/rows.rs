@@ -1,4 +1,4 @@
-//! The form in which all groups of statistics pass their rows.
+//! How every group of statistics delivers its rows: it calls a function with each name and value.
 
 use std::fmt::{self, Display};
 
