@@ -227,6 +227,11 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
+    /// Returns true if a writer could take a frame now, even if memory is wanted for other things.
+    pub fn has_frame_for_writers(&self) -> bool {
+        self.frames.has_one_for_writers(&self.budget)
+    }
+
     /// Returns the number of frames with resident memory that are ready for writers.
     pub fn ready_frames(&self) -> usize {
         self.frames.ready()

@@ -44,7 +44,13 @@ pub(crate) enum Reply {
 /// reply.
 pub(crate) fn read(from: &mut ReplyReader<impl Read>, operation: &Operation) -> io::Result<Reply> {
     let (line, value) = from.reply()?;
-    interpret(line, value, operation).map_err(|what| {
+    let reply = interpret(line, value, operation);
+    // Other servers pad some replies with spaces, and the client accepts that.
+    let reply = match from.last_line() {
+        [.., b' '] => Err("a reply with spaces at its end"),
+        _ => reply,
+    };
+    reply.map_err(|what| {
         let line = String::from_utf8_lossy(from.last_line());
         io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
     })
@@ -120,9 +126,14 @@ mod tests {
         assert_eq!(kind(b"VA 2 f7 t-1 c99\r\nabc\r\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(b"ERROR\r\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(b"12\r\n"), io::ErrorKind::InvalidData);
-        for bytes in [&b"EN x\r\n"[..], b"HD\r\n", b"EXCESS\r\n", b"OK\r\n", b"STORED\n"] {
+        for bytes in
+            [&b"EN x\r\n"[..], b"EN \r\n", b"HD\r\n", b"EXCESS\r\n", b"OK\r\n", b"STORED\n"]
+        {
             assert_eq!(kind(bytes), io::ErrorKind::InvalidData);
         }
+        let count = Operation::Count { by: 1, initial: None };
+        let padded = read(&mut ReplyReader::new(&b"12 \r\n"[..]), &count);
+        assert_eq!(padded.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct Buffers {
 
 /// Connections may always take at least 1/`LEAST_SHARE` of the limits.
 const LEAST_SHARE: u64 = 8;
+/// At most 1/`FRAMES_SHARE` of a limit is kept for frames.
+const FRAMES_SHARE: u64 = 32;
 /// Connection buffers may take 1/`BUFFER_PART` of what connections may take.
 const BUFFER_PART: u64 = 2;
 /// Arriving values may take 1/`ARRIVING_PART` of that.
@@ -73,8 +75,8 @@ impl Budget {
     }
 
     /// Turns this into a budget of which nothing charged can be evicted. Only frames may take the
-    /// last `for_frames` bytes, so that overwrites, which free as much as they take, always find
-    /// room.
+    /// last `for_frames` bytes, but never more than 1/`FRAMES_SHARE` of the limit. So overwrites,
+    /// which free as much as they take, go on when other requests have taken the rest.
     pub fn keeping_all(mut self, for_frames: u64) -> Self {
         self.keeps_all = Some(for_frames);
         self.replace_lasting(self.limit());
@@ -165,7 +167,11 @@ impl Budget {
     /// connections may use.
     fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
-            Some(_) => self.limit() - Self::most_lasting(self.limit()),
+            Some(_) => {
+                // Read once, because the limit may change.
+                let limit = self.limit();
+                limit - Self::most_lasting(limit)
+            }
             None => self.buffers_here(),
         }
     }
@@ -187,7 +193,7 @@ impl Budget {
 
     /// Returns the bytes that only frames may take.
     pub fn kept_for_frames(&self) -> u64 {
-        self.keeps_all.unwrap_or(0)
+        self.keeps_all.map_or(0, |bytes| bytes.min(self.limit() / FRAMES_SHARE))
     }
 
     /// Returns the bytes that frames must leave to a waiter. Where nothing can be freed the waiter
@@ -197,8 +203,14 @@ impl Budget {
     }
 
     /// Charges `bytes` of frames if they fit.
-    pub fn try_charge(&self, bytes: u64) -> bool {
+    pub fn try_charge_frames(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.kept_from_frames());
+        self.grants() && self.charge_within(bytes, room)
+    }
+
+    /// Charges `bytes` if they fit without taking those that a waiter wants.
+    pub fn try_charge(&self, bytes: u64) -> bool {
+        let room = self.limit().saturating_sub(self.kept_for_frames() + self.wanted());
         self.grants() && self.charge_within(bytes, room)
     }
 
@@ -371,7 +383,7 @@ mod tests {
 
     #[test]
     fn connections_take_nothing_from_items_that_stay() {
-        let budget = Budget::new(8000).keeping_all(500);
+        let budget = Budget::new(8000).keeping_all(0);
         budget.charge_buffers(700);
         assert_eq!(
             (budget.room(), budget.buffers_limit(), budget.arriving_limit()),
@@ -389,13 +401,19 @@ mod tests {
 
     #[test]
     fn waiters_leave_room_for_frames_where_nothing_is_freed() {
-        let budget = Budget::new(8000).keeping_all(500);
-        assert!(!budget.try_charge_wanted(6501) && budget.try_charge_wanted(6500));
+        let budget = Budget::new(8000).keeping_all(200);
+        assert!(!budget.try_charge_wanted(6801) && !budget.try_charge(6801));
+        assert!(budget.try_charge_wanted(6800) && !budget.try_charge(1));
         budget.want(100);
-        assert_eq!((budget.excess(), budget.room(), budget.room_for_frames()), (100, 400, 500));
-        assert!(budget.try_charge(500) && !budget.try_charge(1));
+        assert_eq!((budget.excess(), budget.room(), budget.room_for_frames()), (100, 100, 200));
+        assert!(budget.try_charge_frames(200) && !budget.try_charge_frames(1));
         budget.unwant();
         assert_eq!(budget.excess(), 0);
+        // However low the limit, most of it stays for all.
+        budget.release(7000);
+        budget.set_limit(320);
+        assert_eq!(budget.kept_for_frames(), 10);
+        assert!(budget.try_charge_wanted(270) && !budget.try_charge_wanted(1));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Frames {
                 }
                 if for_cleaner {
                     budget.charge(self.size as u64);
-                } else if !budget.try_charge(self.size as u64) {
+                } else if !budget.try_charge_frames(self.size as u64) {
                     return None;
                 }
                 pool.absent.pop().unwrap_or_else(|| {
@@ -86,7 +86,11 @@ impl Frames {
             if !pool.ready.is_empty() || !fresh && pool.absent.is_empty() {
                 return;
             }
-            if !budget.try_charge(self.size as u64) {
+            if budget.excess() > 0 {
+                // `shrink` would return it at once.
+                return;
+            }
+            if !budget.try_charge_frames(self.size as u64) {
                 return;
             }
             pool.used += 1;
@@ -149,6 +153,11 @@ impl Frames {
     /// Returns the number of frames that writers could take without reclaiming.
     pub(crate) fn available(&self, budget: &Budget) -> usize {
         self.in_reach(&self.lock(), budget.room()).saturating_sub(CLEANER_RESERVE)
+    }
+
+    /// Returns true if a writer could take a frame now, whatever others wait for.
+    pub(crate) fn has_one_for_writers(&self, budget: &Budget) -> bool {
+        self.in_reach(&self.lock(), budget.room_for_frames()) > CLEANER_RESERVE
     }
 
     /// Returns the bytes of frames that are in use or ready.
