@@ -79,7 +79,7 @@ pub struct Log {
 /// A running store's tables may grow to 1/`MEMORY_SHARE` of memory.
 const MEMORY_SHARE: u64 = 4;
 
-/// Returns the largest number of places whose tables fit with `memory` bytes of memory.
+/// Returns the largest number of places whose tables fit into their share of `memory` bytes.
 pub(crate) fn most_places(memory: u64) -> u32 {
     (memory / MEMORY_SHARE / bytes_per_segment(true) as u64).min(MAX_SEGMENT.into()) as u32
 }

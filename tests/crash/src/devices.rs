@@ -122,8 +122,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Returns the command that grows a lane, or that tries to shrink it if it has grown more
-    /// before.
+    /// Returns a command that grows a lane to a random size. The server refuses it if the lane is
+    /// already larger.
     fn growth(&self, name: u32, random: &mut Random) -> String {
         let (path, mib) = match self.layout.lower_mib {
             Some(mib) => (self.lower_path(name), mib),

@@ -182,7 +182,8 @@ fn add_lanes<'a>(
 /// Removes lost lanes from the table and gives their partitions to the others.
 fn forget(table: &mut Lanes, lost: &[LaneNumber], capacities: &[(LaneNumber, u64)]) {
     lost.iter().for_each(|&number| table.remove(number));
-    // Data that a lane holds of partitions that it did not own is deleted before the table changes.
+    // Before it writes this table, the start deletes the strays of every lane, those of the motion
+    // included.
     table.motion = None;
     give_away_lost(table, capacities, false);
     // The lost lane may know of changes that no other lane knows of.

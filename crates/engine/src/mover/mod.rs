@@ -4,8 +4,8 @@
 //! calls that need one of their keys wait until they have arrived. Below, the source is the lane
 //! that has the keys and the target the lane that gets them. The steps are:
 //!
-//! 0. Everything that the target has evicted so far is gone for good, because the target may have
-//!    owned these keys before.
+//! 0. The mover waits until all that the target has evicted so far is durably gone. The target may
+//!    have owned these keys before, and a crash could bring old versions back.
 //! 1. The table records the motion. From now on the target's data of these partitions counts for
 //!    nothing.
 //! 2. The partitions are closed, and every session passes a quiescent point, so that no thread
@@ -16,10 +16,10 @@
 //! 5. The source's items of these partitions are deleted. When that is durable, the table records
 //!    the end of the motion.
 //!
-//! A start that finds a motion in the table empties the lane that does not own the partitions. A
-//! start that reads a log also deletes anything else in partitions that the lane does not own. A
-//! lane never shows keys of partitions that it does not own, so each key has one version at any
-//! time.
+//! A start that finds a motion in the table deletes the items of its partitions from the lane that
+//! does not own them. A start that reads a log also deletes all other items of partitions that the
+//! lane does not own. A lane never shows keys of partitions that it does not own, so each key has
+//! one version at any time.
 
 pub(crate) mod state;
 mod walk;

@@ -39,7 +39,7 @@ impl Walk {
         self.reads.take().into_iter().for_each(|reads| lane.release(reads));
     }
 
-    /// Deletes a chunk of the lane's items of the partitions.
+    /// Deletes the next few of the lane's items that belong to the partitions.
     pub(super) fn empty(
         &mut self,
         lane: &LaneSession,
@@ -52,7 +52,7 @@ impl Walk {
         })
     }
 
-    /// Copies a chunk of the lane's items of the partitions to another lane.
+    /// Copies the next few of the lane's items that belong to the partitions to another lane.
     pub(super) fn copy(
         &mut self,
         from: &LaneSession,

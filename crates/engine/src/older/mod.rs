@@ -3,19 +3,18 @@
 //! The set cannot know whether the record behind a slot with the key's tag is the key's own; once
 //! in a few thousand cases it is another key's. So the new version gets its own slot, and the old
 //! slot stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set,
-//! beyond the key's position. They are compared with the old record's key when that is seen later.
-//! If the bits agree, the record died when the set was made. If not, it is another key's, and its
-//! slot becomes a normal one. A record is wrongly lost only if two keys have the same position and
-//! agree in 44 further bits.
+//! beyond the key's position. The cleaner or a later write compares them with the old record's key,
+//! which *settles* the slot. If the bits agree, the record died when the set was made. If not, it is
+//! another key's, and its slot becomes a normal one. A record is wrongly lost only if two keys have
+//! the same position and agree in 44 further bits.
 //!
-//! Until then
+//! Until a slot is settled
 //! - an older slot answers for keys other than the one that was set over it. It never answers for
 //!   that one, even when the newer version is gone;
 //! - all sets over older slots of one position are of one key; a write of another key first looks
 //!   at the records;
 //! - the record counts as alive, so its segment is not freed without a walk over it;
-//! - the segment has noted a death, but gets no dead map, so the ends that hide the record stay as
-//!   long as necessary.
+//! - its segment has noted a death but gets no dead map, so the ends that hide the record are kept.
 //!
 //! The cleaner settles older slots when it walks their segment, before it makes a dead map of the
 //! segment, and when there are many. It uses the segment's summary if there is one, and else reads

@@ -174,8 +174,8 @@ fn named_paths(path: &[String], module: &Module, modules: &Modules) -> Vec<Vec<S
     found
 }
 
-/// Returns the module that defines the end of `named`: the longest prefix that is a module, unless
-/// that module re-exports the name from elsewhere.
+/// Returns the module that defines what the path `named` names: its longest prefix that is a
+/// module, after re-exports are followed.
 fn resolve(named: &[String], modules: &Modules) -> Vec<String> {
     let mut named = named.to_vec();
     for _ in 0..8 {

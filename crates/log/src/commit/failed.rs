@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-/// The largest number of outages remembered. Each lasts at least as long as the committer waits
-/// before it tries again, and waiters are woken when their commit has failed, so none asks after
-/// that many more outages.
+/// The largest number of outages remembered. A waiter is woken when its commit fails, and then asks
+/// for the state. An outage is forgotten only when that many more have passed, each at least as
+/// long as the committer's pause before it tries again.
 const OUTAGES: usize = 4096;
 
 /// Numbers of failed commits. The numbers of one outage are consecutive.

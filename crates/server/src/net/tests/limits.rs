@@ -80,8 +80,8 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // The worker sleeps without a time limit. The silence before the change of limits must
-        // count.
+        // Without an idle timeout the worker sleeps with an old clock. A timeout that is set then
+        // must not close the connection early.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
