@@ -7,7 +7,7 @@ use std::task::Waker;
 
 const MEMORY: u64 = 64 << 20;
 const VALUE: [u8; 10_000] = [b'v'; 10_000];
-/// Longer than half a segment, so it arrives in memory of its own.
+/// Longer than half a segment, so the engine receives it in a separate mapping.
 const LARGE: usize = 1 << 20;
 
 struct Cache {

@@ -3,7 +3,7 @@
 //! Runs with one thread and with several alternate. The measure is processor time per request: the
 //! extra time with several threads is spent waiting for each other's cache lines and locks.
 //!
-//! With `--apart` each thread has an engine of its own. The threads then share only the machine, so
+//! With `--apart` each thread uses a separate engine. The threads then share only the machine, so
 //! that run shows what its processors allow.
 //!
 //! Cleaners and committers are reported separately. Each lane has one cleaner and one committer, so

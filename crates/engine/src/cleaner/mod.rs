@@ -153,12 +153,9 @@ impl Cleaner {
         lane.log.shrink();
         let pending = coming || cooled || last == Step::Later;
         let waiting = lane.waiting();
-        // Where a wish for memory does not keep frames from writers, it must not keep them waiting.
-        let frames = match lane.budget.kept_for_frames() {
-            0 => lane.log.available_frames() > 0 && lane.budget.excess() == 0,
-            _ => lane.log.has_frame_for_writers(),
-        };
-        let room = frames && waiting.is_some_and(|claim| lane.log.available_places(claim) > 0);
+        // After `shrink`, a budget that is exceeded has no frame for writers.
+        let room = lane.log.has_frame_for_writers()
+            && waiting.is_some_and(|claim| lane.log.available_places(claim) > 0);
         // A read needs no place in the store.
         let readable = lane.budget.wanted() > 0 && lane.budget.excess() == 0;
         if room || full || readable {
