@@ -1,27 +1,19 @@
 //! What a cache without a store evicts and keeps.
 
+#[path = "common/cache.rs"]
+mod cache;
+
+use cache::Cache;
 use larder_engine::*;
-use std::sync::Arc;
-use std::task::Waker;
 
 const NOW: u32 = 1000;
 /// Bytes of memory; about 27 000 items with their keys fit.
 const MEMORY: u64 = 16 << 20;
 const VALUE: [u8; 560] = [b'v'; 560];
 
-struct Cache {
-    engine: Arc<Engine>,
-    session: Session,
-    cleaner: ManualCleaner,
-}
-
 impl Cache {
     fn open() -> Cache {
-        let options = Options { memory: MEMORY, ..Options::default() };
-        let engine = Engine::open_without_threads(options).unwrap();
-        let mut session = engine.session(Waker::noop().clone());
-        session.tick(NOW);
-        Cache { engine, session, cleaner: ManualCleaner::default() }
+        Cache::with(Options { memory: MEMORY, ..Options::default() }, NOW)
     }
 
     fn set(&mut self, key: &str) {

@@ -1,28 +1,21 @@
 //! A cache without a store that refuses what does not fit, and keeps what it has.
 
+#[path = "common/cache.rs"]
+mod cache;
+
+use cache::Cache;
 use larder_disk::Random;
 use larder_engine::*;
-use std::sync::Arc;
-use std::task::Waker;
 
 const MEMORY: u64 = 64 << 20;
 const VALUE: [u8; 10_000] = [b'v'; 10_000];
 /// Longer than half a segment, so the engine receives it in a separate mapping.
 const LARGE: usize = 1 << 20;
 
-struct Cache {
-    engine: Arc<Engine>,
-    session: Session,
-    cleaner: ManualCleaner,
-}
-
 impl Cache {
     fn open() -> Cache {
         let options = Options { memory: MEMORY, when_full: WhenFull::Refuse, ..Options::default() };
-        let engine = Engine::open_without_threads(options).unwrap();
-        let mut session = engine.session(Waker::noop().clone());
-        session.tick(1);
-        Cache { engine, session, cleaner: ManualCleaner::default() }
+        Cache::with(options, 1)
     }
 
     fn set(&self, key: u64) -> Outcome<Stored> {
