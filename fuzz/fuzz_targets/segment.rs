@@ -8,7 +8,7 @@ use larder_log::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use larder_log::format::{
     Expect, Extent, Header, Identity, SegmentSeed, Trailer, scan, seal_record,
 };
-use larder_log::record::write_head_as;
+use larder_log::record::write_head;
 use larder_log::{Fields, Kind, Layout, Record};
 use libfuzzer_sys::fuzz_target;
 
@@ -65,7 +65,10 @@ impl Image {
 
     fn append(&mut self, input: &mut Input<'_>) -> bool {
         let bits = input.byte();
+        let kinds = [Kind::Item, Kind::Tombstone, Kind::Counter, Kind::Limiter];
+        let kind = kinds[usize::from(bits >> 4 & 1 | bits >> 5 & 2)];
         let fields = Fields {
+            kind,
             seq: input.number() as u64,
             cas: (bits & 1 != 0).then_some(7),
             expiry: u32::from(bits & 2),
@@ -73,9 +76,8 @@ impl Image {
             stale: bits & 8 != 0,
             inherits_reads: bits & 32 != 0,
         };
-        let kind = if bits & 16 != 0 { Kind::Tombstone } else { Kind::Item };
         let key = vec![input.byte(); usize::from(input.byte()).clamp(1, 250)];
-        let length = if kind == Kind::Item { input.number() % 2000 } else { 0 };
+        let length = if kind.is_item() { input.number() % 2000 } else { 0 };
         let value: Vec<u8> = (0..length).map(|_| input.byte()).collect();
         let layout = Layout::of(&fields, key.len(), length);
         let Some(room) = self.bytes.get_mut(self.filled..self.filled + layout.size()) else {
@@ -88,7 +90,7 @@ impl Image {
         room[value_at..value_at + length].copy_from_slice(&value);
         // SAFETY: the room is as long as the record, and nothing else refers to it.
         unsafe {
-            write_head_as(kind, room.as_mut_ptr(), &layout, &fields, &key);
+            write_head(room.as_mut_ptr(), &layout, &fields, &key);
             seal_record(room.as_mut_ptr(), kind, &layout, None, self.seed);
         }
         self.records.push((self.filled as u32, fields.seq, key, value));

@@ -3,8 +3,7 @@
 use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
-use larder_log::record::Kind;
-use larder_log::{Pin, Record, RecordId};
+use larder_log::{Fields, Pin, Record, RecordId};
 use std::sync::Arc;
 
 /// An item in RAM, readable until its session ticks.
@@ -103,9 +102,14 @@ impl<'a> Item<'a> {
         Item { slot: self.slot.with_frequency(slot.frequency()), ..self }
     }
 
+    /// Returns all fields of the record.
+    pub(crate) fn fields(&self) -> Fields {
+        self.record.fields()
+    }
+
     /// Returns true for an item, false for a tombstone.
     pub(crate) fn is_item(&self) -> bool {
-        self.record.kind() == Kind::Item
+        self.record.kind().is_item()
     }
 
     /// Returns the key.

@@ -68,6 +68,10 @@ counters! {
     incr_hits,
     /// Increments that found none.
     incr_misses,
+    /// Increments and decrements that changed their record in place.
+    counted_in_place,
+    /// Increments and decrements of existing numbers that wrote a new record.
+    counted_anew,
     /// Decrements that found an item.
     decr_hits,
     /// Decrements that found none.

@@ -53,11 +53,23 @@ pub(crate) fn append(log: &Log, stream: Stream, byte: u8) -> Address {
 /// Like [`append`], with a value of `len` bytes.
 pub(crate) fn append_value(log: &Log, stream: Stream, byte: u8, len: usize) -> Address {
     let fields = Fields { seq: u64::from(byte), ..Fields::default() };
-    let layout = Layout::of(&fields, 1, len);
+    append_item(log, stream, &fields, byte, len)
+}
+
+#[cfg(loom)]
+/// Like [`append_value`], with these fields.
+pub(crate) fn append_item(
+    log: &Log,
+    stream: Stream,
+    fields: &Fields,
+    byte: u8,
+    len: usize,
+) -> Address {
+    let layout = Layout::of(fields, 1, len);
     let reserved = log.reserve(stream, layout.size(), 1, Claim::Clean).expect("there is room");
     // SAFETY: the reservation is this thread's own and as long as the layout says.
     unsafe {
-        write_head(reserved.memory, &layout, &fields, &[byte]);
+        write_head(reserved.memory, &layout, fields, &[byte]);
         reserved.memory.add(layout.value_offset()).write_bytes(byte, len);
         log.seal_record(reserved.address, reserved.memory, &layout, 0);
     }

@@ -11,7 +11,9 @@
 //!  ..     key, value, padding to a multiple of 8
 //! ```
 //!
-//! A record is written once, before its address is published, and never changes afterwards.
+//! A record is written before its address is published. After that only the version, the checksum
+//! and the value of a [counter](Kind::Counter) may change: under its stripe's lock, and only until a
+//! commit covers the record. Readers without the lock do not look at these bytes.
 
 use crate::sync;
 use std::marker::PhantomData;
@@ -31,14 +33,14 @@ const HAS_EXPIRY: u8 = 1 << 3;
 const HAS_FLAGS: u8 = 1 << 4;
 const STALE: u8 = 1 << 5;
 const INHERITS_READS: u8 = 1 << 6;
-const ALL_BITS: u8 = 0b11 | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE | INHERITS_READS;
 /// Offset of the checksum, in bytes.
 pub const CHECKSUM_AT: usize = 11;
 
 /// The kind of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// A stored item.
+    #[default]
     Item = 0,
     /// The key was deleted.
     Tombstone = 1,
@@ -46,9 +48,13 @@ pub enum Kind {
     Filler = 2,
     /// Reserved for the committer's headers.
     Commit = 3,
-    /// One of four kinds reserved for newer programs. Such a record has the length and the checksum
+    /// An item whose value is a number in decimal digits, which may change in place.
+    Counter = 0x80,
+    /// An item whose value is the state of a rate limiter, which may change in place.
+    Limiter = 0x81,
+    /// One of two kinds reserved for newer programs. Such a record has the length and the checksum
     /// of an item with the same bits and lengths, so a reader can tell it from damage and skip it.
-    Newer = 0x80,
+    Newer = 0x82,
 }
 
 impl Kind {
@@ -59,14 +65,36 @@ impl Kind {
             1 => Kind::Tombstone,
             2 => Kind::Filler,
             3 => Kind::Commit,
+            0x80 => Kind::Counter,
+            0x81 => Kind::Limiter,
             _ => Kind::Newer,
         }
     }
+
+    /// Returns true if clients see an item in such a record.
+    #[inline]
+    pub fn is_item(self) -> bool {
+        matches!(self, Kind::Item) || self.changes_in_place()
+    }
+
+    /// Returns true if the value of such a record may change in place.
+    #[inline]
+    pub fn changes_in_place(self) -> bool {
+        matches!(self, Kind::Counter | Kind::Limiter)
+    }
+
+    /// Returns true if such a record is a version of its key: an item or a tombstone.
+    #[inline]
+    pub fn is_version(self) -> bool {
+        self == Kind::Tombstone || self.is_item()
+    }
 }
 
-/// The fields of an item record except its key and value.
+/// The fields of a record except its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
+    /// The kind of the record.
+    pub kind: Kind,
     /// The version of the key.
     pub seq: u64,
     /// An explicit cas id; without one the seq is the cas id.
@@ -79,6 +107,13 @@ pub struct Fields {
     pub stale: bool,
     /// True if it replaced a version that had been read. Such an item starts with one read counted.
     pub inherits_reads: bool,
+}
+
+impl Fields {
+    /// Returns the fields of a record of this kind, without any of the optional ones.
+    pub fn of_kind(kind: Kind) -> Fields {
+        Fields { kind, ..Fields::default() }
+    }
 }
 
 /// The lengths of a record's parts, which determine their offsets.
@@ -117,25 +152,15 @@ impl Layout {
     }
 }
 
-/// Writes an item at `at` except for its value, with a zero checksum.
+/// Writes a record at `at` except for its value, with a zero checksum.
 ///
 /// # Safety
 /// `at` must be valid for writes of `layout.size()` bytes, which no other thread reads yet.
 #[inline]
 pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
-    // SAFETY: the caller's promise is the same.
-    unsafe { write_head_as(Kind::Item, at, layout, fields, key) }
-}
-
-/// Writes a record of any kind at `at` except for its value, with a zero checksum.
-///
-/// # Safety
-/// `at` must be valid for writes of `layout.size()` bytes, which no other thread reads yet.
-#[inline]
-pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
     debug_assert!(fields.seq <= MAX_SEQ && key.len() == layout.key);
     sync::writes(at);
-    let mut meta = kind as u8;
+    let mut meta = fields.kind as u8;
     if fields.stale {
         meta |= STALE;
     }
@@ -179,14 +204,43 @@ pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
     debug_assert!(bytes >= 16 && bytes.is_multiple_of(8) && bytes - HEADER < JUMBO_LENGTH);
     let layout = Layout { header: HEADER, key: 0, value: bytes - HEADER };
     // SAFETY: the caller's promise is the same.
-    unsafe { write_head_as(Kind::Filler, at, &layout, &Fields::default(), &[]) }
+    unsafe { write_head(at, &layout, &Fields::of_kind(Kind::Filler), &[]) }
+}
+
+/// Changes a record in place: gives it another version and a value of the same length, and clears its
+/// checksum.
+///
+/// # Safety
+/// `at` must point to a whole record with this layout, valid for writes, whose kind
+/// [changes in place](Kind::changes_in_place). The calling thread must hold the lock under which alone
+/// the record's value and version are read, and no commit may cover the record before the change is
+/// complete.
+#[inline]
+pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest): (&[u8], &[u8])) {
+    debug_assert!(seq <= MAX_SEQ && first.len() + rest.len() == layout.value);
+    sync::writes(changing_part(at));
+    // SAFETY: all of it lies in the record. Readers without the lock read neither the six bytes of
+    // the version nor the checksum nor the value.
+    unsafe {
+        at.cast::<u32>().write_unaligned(seq as u32);
+        at.add(4).cast::<u16>().write_unaligned((seq >> 32) as u16);
+        write_checksum(at, 0);
+        let value = at.add(layout.value_offset());
+        value.copy_from_nonoverlapping(first.as_ptr(), first.len());
+        value.add(first.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+    }
+}
+
+/// Returns the address that stands in models for the bytes of a record that may change in place.
+fn changing_part(at: *const u8) -> *const u8 {
+    at.wrapping_add(1)
 }
 
 /// Writes a record's checksum.
 ///
 /// # Safety
 /// `at` must point to a record whose head has been written. It must be valid for writes, and no
-/// other thread may read it yet.
+/// other thread may read the checksum yet.
 #[inline]
 pub unsafe fn write_checksum(at: *mut u8, checksum: u32) {
     // SAFETY: the checksum lies in the fixed part of the head.
@@ -218,7 +272,7 @@ impl<'a> Head<'a> {
         let [s0, s1, s2, s3, s4, s5, key, v0, v1, v2, meta, c0, c1, c2, c3] = *fixed;
         let (kind, key) = (Kind::of(meta), usize::from(key));
         let plausible = match kind {
-            Kind::Item | Kind::Tombstone => meta & !ALL_BITS == 0 && key > 0,
+            Kind::Item | Kind::Tombstone | Kind::Counter | Kind::Limiter => key > 0,
             Kind::Filler | Kind::Commit => meta & !KIND_MASK == 0 && key == 0,
             Kind::Newer => true,
         };
@@ -231,6 +285,7 @@ impl<'a> Head<'a> {
         }
         let mut rest = rest;
         let mut fields = Fields {
+            kind,
             seq: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, 0, 0]),
             stale: meta & STALE != 0,
             inherits_reads: meta & INHERITS_READS != 0,
@@ -280,26 +335,21 @@ impl<'a> Record<'a> {
     /// Returns the record at `at`. Calls `jumbo_len` only if the header says that it is a jumbo.
     ///
     /// # Safety
-    /// `at` must point to a whole record that is published to this thread and stays unchanged for
-    /// `'a`.
+    /// `at` must point to a whole record that is published to this thread and stays for `'a`,
+    /// unchanged but for what may change in place. The version, the checksum and the value of a record
+    /// that [changes in place](Kind::changes_in_place) may only be read while nothing changes them:
+    /// under the stripe's lock, or once a commit covers the record.
     #[inline]
     pub unsafe fn at(at: *const u8, jumbo_len: impl FnOnce() -> usize) -> Self {
         sync::reads(at);
-        // SAFETY: the caller gives a whole record, so both words of the header are readable.
-        let (word0, word1) = unsafe {
-            (at.cast::<u64>().read_unaligned(), at.add(8).cast::<u64>().read_unaligned())
-        };
-        let mut value_len = (word0 >> 56) as usize | ((word1 & 0xFFFF) as usize) << 8;
+        // The version, in front of these bytes, may be changing.
+        // SAFETY: the caller gives a whole record, so all of its header is readable.
+        let (low, high) = unsafe { (*at.add(7), at.add(8).cast::<u16>().read_unaligned()) };
+        let mut value_len = usize::from(low) | usize::from(high) << 8;
         if value_len == JUMBO_LENGTH {
             value_len = jumbo_len();
         }
         Record { at, value_len, _frame: PhantomData }
-    }
-
-    #[inline]
-    fn word0(&self) -> u64 {
-        // SAFETY: a `Record` is a whole record, readable for `'a`.
-        unsafe { self.at.cast::<u64>().read_unaligned() }
     }
 
     #[inline]
@@ -317,7 +367,9 @@ impl<'a> Record<'a> {
     /// Returns the version of the key.
     #[inline]
     pub fn seq(&self) -> u64 {
-        self.word0() & MAX_SEQ
+        sync::reads(changing_part(self.at));
+        // SAFETY: a `Record` is a whole record, readable for `'a`.
+        unsafe { self.at.cast::<u64>().read_unaligned() & MAX_SEQ }
     }
 
     /// Returns its checksum without verifying it.
@@ -354,7 +406,8 @@ impl<'a> Record<'a> {
     pub fn layout(&self) -> Layout {
         Layout {
             header: self.header_len(),
-            key: (self.word0() >> 48) as u8 as usize,
+            // SAFETY: a `Record` is a whole record, readable for `'a`.
+            key: usize::from(unsafe { *self.at.add(6) }),
             value: self.value_len,
         }
     }
@@ -378,6 +431,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         sync::reads(self.at);
+        sync::reads(changing_part(self.at));
         let layout = self.layout();
         // SAFETY: the value lies inside the record, which is readable and unchanged for `'a`.
         unsafe { std::slice::from_raw_parts(self.at.add(layout.value_offset()), layout.value) }
@@ -435,6 +489,7 @@ impl<'a> Record<'a> {
     /// Returns all fields except key and value.
     pub fn fields(&self) -> Fields {
         Fields {
+            kind: self.kind(),
             seq: self.seq(),
             cas: self.explicit_cas(),
             expiry: self.expiry(),
@@ -459,7 +514,7 @@ mod tests {
             at.add(layout.value_offset()).copy_from_nonoverlapping(value.as_ptr(), value.len());
             Record::at(at, || unreachable!())
         };
-        assert_eq!(record.kind(), Kind::Item);
+        assert_eq!(record.kind(), fields.kind);
         assert_eq!(record.fields(), fields);
         assert_eq!(record.key(), key);
         assert_eq!(record.value(), value);
@@ -471,6 +526,7 @@ mod tests {
     fn every_combination_of_optional_fields_reads_back() {
         for bits in 0..32u32 {
             let fields = Fields {
+                kind: [Kind::Item, Kind::Counter, Kind::Limiter][bits as usize % 3],
                 seq: MAX_SEQ - u64::from(bits),
                 cas: (bits & 1 != 0).then_some(u64::MAX - 5),
                 expiry: if bits & 2 != 0 { u32::MAX } else { 0 },
@@ -484,6 +540,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_change_in_place_leaves_everything_but_version_checksum_and_value() {
+        let fields = Fields {
+            kind: Kind::Counter,
+            seq: 0xFFFF_FFFF,
+            expiry: 7,
+            flags: 9,
+            inherits_reads: true,
+            ..Fields::default()
+        };
+        let layout = Layout::of(&fields, 3, 5);
+        let mut memory = vec![0u64; layout.size() / 8 + 1];
+        let at = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: the vector is long enough and this test's own.
+        let record = unsafe {
+            write_head(at, &layout, &fields, b"key");
+            write_checksum(at, u32::MAX);
+            change_value(at, &layout, 0x1_0000_0000, (b"12", b"345"));
+            Record::at(at, || unreachable!())
+        };
+        assert_eq!(record.fields(), Fields { seq: 0x1_0000_0000, ..fields });
+        assert_eq!(
+            (record.key(), record.value(), record.checksum()),
+            (&b"key"[..], &b"12345"[..], 0)
+        );
+        assert_eq!(memory.last(), Some(&0));
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub enum Rule {
     MapsWaitForOlder = 21,
     /// A thread's chunk takes no records after the commit that covers it.
     ChunksEndWithCommits = 22,
+    /// A record does not change once a commit covers it or it was written early, so a counter is as
+    /// durable as the commit that its answers wait for.
+    CoveredIsFixed = 23,
 }
 
 #[cfg(not(feature = "breakable"))]
@@ -102,7 +105,7 @@ mod switch {
 
     impl Rule {
         /// All rules, in order.
-        pub const ALL: [Rule; 22] = [
+        pub const ALL: [Rule; 23] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
             Rule::SeqDecides,
@@ -125,6 +128,7 @@ mod switch {
             Rule::OlderNeverAnswers,
             Rule::MapsWaitForOlder,
             Rule::ChunksEndWithCommits,
+            Rule::CoveredIsFixed,
         ];
 
         /// Returns true if the rule is broken on purpose.
@@ -186,6 +190,7 @@ mod switch {
                 Rule::ChunksEndWithCommits => {
                     "records are put into chunks that a commit has covered"
                 }
+                Rule::CoveredIsFixed => "counters change in place although a commit covers them",
             }
         }
     }

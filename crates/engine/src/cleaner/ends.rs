@@ -10,7 +10,7 @@ use crate::cleaner::state::Cleaner;
 use crate::key::Key;
 use crate::lane::Lane;
 use larder_log::format::Meta;
-use larder_log::record::{HEADER, Kind, write_head_as};
+use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
@@ -116,7 +116,7 @@ impl Cleaner {
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
         let mut records = unsafe { lane.log.records(number, image) };
         let moved = records.all(|(_, record)| match record.kind() {
-            Kind::Item | Kind::Tombstone => self.move_end(lane, &record),
+            kind if kind.is_version() => self.move_end(lane, &record),
             _ => true,
         });
         self.participant.sleep();
@@ -147,11 +147,11 @@ impl Cleaner {
         else {
             return false;
         };
-        let fields = Fields { seq: record.seq(), ..Fields::default() };
+        let fields = Fields { seq: record.seq(), ..Fields::of_kind(Kind::Tombstone) };
         let value_hash = lane.log.store().map_or(0, |store| store.value_hash(&[], &[]));
         // SAFETY: only this thread uses the reservation, and it is as long as the layout says.
         unsafe {
-            write_head_as(Kind::Tombstone, reserved.memory, &layout, &fields, key.bytes());
+            write_head(reserved.memory, &layout, &fields, key.bytes());
             lane.log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
         }
         lane.log.hold_end(reserved.address.segment(), layout.size());

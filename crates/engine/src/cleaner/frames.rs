@@ -8,7 +8,6 @@ use crate::cleaner::walk;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::lock::lock;
-use larder_log::record::Kind;
 use larder_log::{Address, Among, Queue, Record, SegmentNumber, Stream};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -103,7 +102,7 @@ impl Cleaner {
         self.participant.tick();
         // SAFETY: the segment is sealed and settled, and only the cleaner drops its frame.
         let records = unsafe { lane.log.records(number, None) };
-        let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
+        let mut items = records.filter(|(_, record)| record.kind().is_item());
         let mut batch = Vec::with_capacity(walk::BATCH);
         // SAFETY: the cleaner is awake.
         while unsafe { walk::next_batch(lane, &mut items, &mut batch) } {

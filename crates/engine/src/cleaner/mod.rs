@@ -355,7 +355,13 @@ impl Cleaner {
     }
 
     /// Moves or removes every record of a sealed segment, and puts the segment into quarantine.
-    fn clean(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber, fate: Fate) -> Step {
+    pub(crate) fn clean(
+        &mut self,
+        lane: &Lane,
+        stream: Stream,
+        number: SegmentNumber,
+        fate: Fate,
+    ) -> Step {
         if fate == Fate::Evict && self.promote_jumbo(lane, stream, number) {
             return Step::Freed;
         }

@@ -10,7 +10,6 @@
 use crate::cleaner::state::{Cleaner, PROBATION_SHARE};
 use crate::cleaner::walk;
 use crate::lane::Lane;
-use larder_log::record::Kind;
 use larder_log::{Among, SegmentNumber, Stream};
 
 /// Number of live items sampled per segment. If one item in 32 was read, 64 items show no read in
@@ -56,7 +55,7 @@ impl Cleaner {
         self.participant.tick();
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
         let records = unsafe { lane.log.records(number, None) };
-        let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
+        let mut items = records.filter(|(_, record)| record.kind().is_item());
         let mut batch = Vec::with_capacity(walk::BATCH);
         let (mut walked, mut looked, mut read) = (0, 0, false);
         while !read && looked < SAMPLE && walked < MOST_WALKED {

@@ -47,7 +47,7 @@ pub(crate) enum Step {
 
 /// How the live records of a segment are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     /// All records move on in the same stream.
     Keep,
     /// S3-FIFO decides.
@@ -127,7 +127,7 @@ impl Ends {
 }
 
 impl Cleaner {
-    pub(super) fn new(lane: &Lane) -> Self {
+    pub(crate) fn new(lane: &Lane) -> Self {
         Cleaner {
             counters: lane.new_counters(),
             participant: lane.epochs.join(),

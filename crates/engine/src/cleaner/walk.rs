@@ -8,7 +8,7 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::stats::bump;
-use larder_log::record::{HEADER, Kind};
+use larder_log::record::HEADER;
 use larder_log::{Address, Appended, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::fmt;
 use std::io;
@@ -61,7 +61,7 @@ impl Cleaner {
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
         let records = unsafe { lane.log.records(number, image) };
-        let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
+        let mut items = records.filter(|(_, record)| record.kind().is_item());
         let mut batch = Vec::with_capacity(BATCH);
         let mut complete = true;
         // SAFETY: the cleaner is awake.

@@ -6,7 +6,6 @@ use crate::durability::state::Change;
 use crate::key::Key;
 use crate::lane::Lane;
 use larder_log::Address;
-use larder_log::record::Kind;
 
 impl Lane {
     /// Undoes changes, the newest first.
@@ -27,7 +26,7 @@ impl Lane {
             let guard = self.index.lock(&key);
             let found = guard.find(&key, |slot| (slot.address() == change.address).then_some(()));
             let Some((place, _, ())) = found else { continue };
-            let was_item = record.kind() == Kind::Item;
+            let was_item = record.kind().is_item();
             self.log.segment(change.address.segment()).kill(record.size());
             let before = change.before.address();
             let mut before_size = change.before_size;

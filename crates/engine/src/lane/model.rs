@@ -3,7 +3,7 @@
 
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, LaneOptions};
-use crate::{Deleted, Expiry, Key, Options, Outcome, Store, Stored, WhenFull};
+use crate::{Arith, Counted, Deleted, Expiry, Key, Options, Outcome, Store, Stored, WhenFull};
 use larder_log::record::write_filler;
 use larder_log::{Buffers, Claim, SegmentNumber, State, Stream};
 use std::collections::HashMap;
@@ -36,6 +36,15 @@ pub(crate) fn session(lane: &Arc<Lane>) -> LaneSession {
 pub(crate) fn set(session: &LaneSession, key: &[u8], value: &[u8]) {
     let stored = session.store(&session.key(key), Store::set(value, 0, Expiry::NEVER));
     assert!(matches!(stored, Outcome::Ready(Stored::Stored { .. })), "{stored:?}");
+}
+
+/// Adds 1 to a counter and returns the new value; `None` if there is none.
+pub(crate) fn increment(session: &LaneSession, key: &[u8]) -> Option<u64> {
+    match session.arith(&session.key(key), &Arith::add(1)) {
+        Outcome::Ready(Counted::Value { value, .. }) => Some(value),
+        Outcome::Ready(Counted::NotFound) => None,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Returns the value of a key.

@@ -4,6 +4,7 @@
 mod absent;
 mod group;
 mod moving;
+mod snapshots;
 
 use crate::durability::{Change, Changes};
 use crate::index::slot::{MAX_FREQUENCY, Slot};
@@ -19,6 +20,7 @@ use group::Group;
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::{Address, Appender, Appending, Claim, Participant, Record, Rule, State};
+use snapshots::Snapshots;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
@@ -49,6 +51,7 @@ pub(crate) struct LaneSession {
     /// call waits.
     starved: Cell<u64>,
     pub(crate) fetched: Fetched,
+    snapshots: Snapshots,
     group: Group,
     /// `tick` invalidates what calls return, so only one thread may use a session at a time.
     _not_sync: PhantomData<Cell<()>>,
@@ -83,6 +86,7 @@ impl LaneSession {
             missing: Cell::new(0),
             starved: Cell::new(0),
             fetched,
+            snapshots: Snapshots::default(),
             group: Group::new(),
             _not_sync: PhantomData,
         }
@@ -97,6 +101,7 @@ impl LaneSession {
         if told {
             self.lane.told_dead();
         }
+        self.snapshots.clear();
         self.tell_appended();
         self.turn_of_group();
         if now != self.now {
@@ -204,20 +209,43 @@ impl LaneSession {
         }
     }
 
-    /// Returns the key's record as readers see it, expired or not.
+    /// Returns the key's item as readers see it, expired or not. The caller holds no stripe's lock.
     #[inline(always)]
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
-        let found = match self.find_at_hand(key) {
-            Some(found) => found,
-            None => self.search(key)?,
-        };
+        let (place, slot, record) = self.find_record(key)?;
         if self.lane.durable.is_some() {
-            self.depends_on(found.1.address(), &found.2);
-            if found.2.kind() != Kind::Item {
-                return None;
-            }
+            self.depends_on(slot.address(), &record);
         }
-        Some(found)
+        let record = if record.kind() == Kind::Item { record } else { self.visible(record)? };
+        Some((place, slot, record))
+    }
+
+    /// Returns the record that the key's slot leads to, of any kind.
+    #[inline(always)]
+    pub(crate) fn find_record(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
+        match self.find_at_hand(key) {
+            Some(found) => Some(found),
+            None => self.search(key),
+        }
+    }
+
+    /// Returns a record as readers see it; `None` for a tombstone. The caller holds no stripe's lock.
+    #[cold]
+    pub(crate) fn visible<'a>(&'a self, record: Record<'a>) -> Option<Record<'a>> {
+        if !record.kind().changes_in_place() {
+            return record.kind().is_item().then_some(record);
+        }
+        // The record may be superseded by now, but it stays until the next tick.
+        let key = self.key(record.key());
+        let _guard = self.lane.index.lock(&key);
+        Some(self.visible_locked(record))
+    }
+
+    /// As [`LaneSession::visible`], for an item whose stripe the caller has locked. What is returned
+    /// stays unchanged when the lock is released.
+    #[inline]
+    pub(crate) fn visible_locked<'a>(&'a self, record: Record<'a>) -> Record<'a> {
+        if record.kind().changes_in_place() { self.snapshots.take(&record) } else { record }
     }
 
     /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.
@@ -292,6 +320,12 @@ impl LaneSession {
         Item::new(record, slot, &self.lane)
     }
 
+    /// As [`LaneSession::item`], for a record whose stripe the caller has locked.
+    #[inline]
+    pub(crate) fn item_locked<'a>(&'a self, slot: Slot, record: Record<'a>) -> Item<'a> {
+        self.item(slot, self.visible_locked(record))
+    }
+
     /// Counts a read of an item. A lost race loses one count. Repeated reads from the device count
     /// as one unless they follow each other closely: the frequency tells the cleaner what to keep,
     /// and most items get a few reads in the long time it takes to fill a device.
@@ -320,6 +354,7 @@ impl LaneSession {
             None => self.absent(handle.id),
         };
         if let Some(record) = record {
+            let record = self.visible(record).unwrap_or(record);
             return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.id.address), record)));
         }
         let unreadable = self.fetched.is_unreadable(handle.id);
@@ -410,12 +445,21 @@ impl LaneSession {
         if let Some(changes) = &self.changes {
             let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
             let before_size = existing.map_or(0, |old| old.record.size() as u32);
-            let before_is_item = existing.is_some_and(|old| old.record.kind() == Kind::Item);
+            let before_is_item = existing.is_some_and(|old| old.record.kind().is_item());
             let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
             let is_tombstone = kind == Kind::Tombstone;
             changes.push(Change { address, before, before_size, before_is_item, is_tombstone });
         }
         self.waits_for(address, size);
+    }
+
+    /// Notes that the record of `size` bytes at `address` was changed in place. The change that wrote
+    /// it is undone if its commit fails.
+    pub(crate) fn changed_in_place(&self, address: Address, size: usize) {
+        if self.lane.durable.is_some() {
+            self.appended.set(true);
+            self.waits_for(address, size);
+        }
     }
 
     /// As [`LaneSession::changed`], for an item whose previous slot leads to an unread record.

@@ -11,7 +11,6 @@ use crate::recovery::shared::{Shared, in_parallel, is_marked};
 use larder_log::Address;
 use larder_log::format::summary::{Summary, SummaryEntry};
 use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};
-use larder_log::record::Kind;
 use larder_log::recover::Found;
 use std::sync::Mutex;
 
@@ -137,7 +136,7 @@ impl Lane {
         gathering: &mut Gathering<'_>,
     ) -> Result<Scan, StoreError> {
         let loaded = self.log.load(shared.survey, found, extent, |offset, record| {
-            if record.kind() == Kind::Item {
+            if record.kind().is_item() {
                 self.log.segment(found.number).note_expiry(record.expiry());
             }
             if let Some(entry) = SummaryEntry::of(offset, &record, self.options.hash_seed) {

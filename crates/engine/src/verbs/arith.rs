@@ -7,6 +7,7 @@ use crate::stats::bump;
 use crate::verbs::store::is_version;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
+use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
 
 impl LaneSession {
@@ -62,11 +63,22 @@ impl LaneSession {
         let padding = &SPACES[..text.len().saturating_sub(digits.len()).min(SPACES.len())];
         let kept = old.record.fields();
         let expiry = arith.expiry.map_or(kept.expiry, Expiry::raw);
-        let fields = Fields { cas: arith.cas, expiry, ..kept };
+        let kind = kind_of(digits.len() + padding.len());
+        let fields = Fields { kind, cas: arith.cas, expiry, ..kept };
+        if let Some(cas) = self.change_in_place(guard, old, &fields, (digits, padding))? {
+            bump(&self.counters.counted_in_place, 1);
+            return Ok(Counted::Value {
+                value,
+                cas,
+                expiry: Expiry::from_raw(expiry),
+                created: false,
+            });
+        }
         // memcached changes a number in place if it does not become longer.
         let reads = if digits.len() <= text.len() { OldReads::Keep } else { OldReads::Inherit };
         let body = Body::Pieces(digits, padding);
         let manner = Manner { claim: Claim::Update, reads };
+        bump(&self.counters.counted_anew, 1);
         let item = self.write_as(guard, key, Some(old), manner, fields, body)?;
         let (cas, expiry) = (item.cas(), item.expiry());
         Ok(Counted::Value { value, cas, expiry, created: false })
@@ -82,7 +94,9 @@ impl LaneSession {
         let Some(create) = arith.create else { return Ok(Counted::NotFound) };
         let mut digits = [b' '; DIGITS];
         let digits = format_number(create.initial, &mut digits);
-        let fields = Fields { cas: arith.cas, expiry: create.expiry.raw(), ..Fields::default() };
+        let kind = kind_of(digits.len());
+        let (cas, expiry) = (arith.cas, create.expiry.raw());
+        let fields = Fields { kind, cas, expiry, ..Fields::default() };
         let body = Body::Pieces(digits, &[]);
         let item = self.write(guard, key, expired, Claim::Write, fields, body)?;
         bump(&self.counters.total_items, 1);
@@ -95,6 +109,13 @@ impl LaneSession {
     }
 }
 
+/// Returns the kind of record for a number with this many bytes of text.
+fn kind_of(len: usize) -> Kind {
+    if len <= COUNTER_MAX { Kind::Counter } else { Kind::Item }
+}
+
+/// The longest number that changes in place, in bytes, padding included.
+const COUNTER_MAX: usize = 32;
 /// The largest number of decimal digits of a u64.
 const DIGITS: usize = 20;
 /// The largest number of padding spaces; longer texts lose the rest of their spaces.
@@ -128,6 +149,9 @@ fn format_number(mut value: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
 
 #[cfg(test)]
 mod tests {

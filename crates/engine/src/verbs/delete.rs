@@ -6,6 +6,7 @@ use crate::stats::bump;
 use crate::verbs::store::is_version;
 use crate::verbs::version::{Body, Manner, NotWritten, OldReads};
 use crate::{Delete, Deleted, Key, Outcome};
+use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
 
 impl LaneSession {
@@ -44,13 +45,14 @@ impl LaneSession {
             return Ok(Deleted::Deleted);
         }
         let kept = old.record.fields();
-        let (flags, old_expiry, value) = if delete.clear_value {
-            (0, 0, &[][..])
+        let (kind, flags, old_expiry, value) = if delete.clear_value {
+            (Kind::Item, 0, 0, &[][..])
         } else {
-            (kept.flags, kept.expiry, old.record.value())
+            (kept.kind, kept.flags, kept.expiry, old.record.value())
         };
         let reads = if delete.clear_value { OldReads::Inherit } else { OldReads::Keep };
         let fields = Fields {
+            kind,
             cas: delete.cas,
             expiry: delete.expiry.map_or(old_expiry, |expiry| expiry.raw()),
             flags,

@@ -4,7 +4,6 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
-use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
 
 /// The result of looking a key up.
@@ -90,7 +89,7 @@ impl LaneSession {
     }
 
     fn bump(&self, key: &Key<'_>) {
-        if let Some((place, slot, record)) = self.find(key) {
+        if let Some((place, slot, record)) = self.find_record(key) {
             self.count_read(place, slot, &record);
         }
     }
@@ -113,12 +112,12 @@ impl LaneSession {
         let Some(existing) = self.existing(&guard, key)? else { return Ok(Found::Missing) };
         let old = existing.record;
         if existing.gone {
-            let expired = old.kind() == Kind::Item;
+            let expired = old.kind().is_item();
             return Ok(if expired { Found::Expired } else { Found::Missing });
         }
         let old_expiry = Expiry::from_raw(old.expiry());
         if old_expiry == expiry {
-            return Ok(Found::Live(self.item(existing.place.slot(), old), old_expiry));
+            return Ok(Found::Live(self.item_locked(existing.place.slot(), old), old_expiry));
         }
         let fields = Fields { expiry: expiry.raw(), cas: Some(old.cas()), ..old.fields() };
         let hit_before = existing.place.slot();
@@ -142,7 +141,7 @@ impl LaneSession {
             let existing = self.existing(guard, key)?;
             if let Some(Existing { place, record, gone: false }) = existing {
                 self.count_get(get, true, expired);
-                let item = self.item(place.slot(), record);
+                let item = self.item_locked(place.slot(), record);
                 let old_expiry = item.expiry();
                 return Ok(Some(self.found(key, get, item, old_expiry)));
             }

@@ -19,7 +19,6 @@ use crate::{Listed, Outcome, Refusal, Session};
 use index::InIndex;
 use larder_log::Record;
 use larder_log::format::partition;
-use larder_log::record::Kind;
 use partitions::ShownPartitions;
 use segments::{InSegments, Shown};
 
@@ -162,8 +161,9 @@ impl LaneSession {
     /// Shows the item that a slot leads to, if it is live.
     fn show(&self, slot: Slot, record: Record<'_>, visit: &mut dyn FnMut(Listed<'_>)) {
         self.depends_on(slot.address(), &record);
+        let Some(record) = self.visible(record) else { return };
         let item = self.item(slot, record);
-        if record.kind() == Kind::Item && !item.expiry().is_past(self.now()) {
+        if !item.expiry().is_past(self.now()) {
             visit(Listed::new(item));
         }
     }

@@ -5,6 +5,7 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::version::{Body, Existing, NotWritten};
 use crate::{Key, Outcome, Store, StoreMode, Stored, Value};
+use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
 
 /// The relation of the existing item's cas id to the one that the client compares with.
@@ -92,7 +93,7 @@ impl LaneSession {
         };
         match (store.mode, live) {
             (StoreMode::Add, Some(old)) => {
-                if let Some((place, slot, record)) = self.find(key) {
+                if let Some((place, slot, record)) = self.find_record(key) {
                     debug_assert_eq!(slot.address(), old.place.slot().address());
                     self.count_read(place, slot, &record);
                 }
@@ -165,7 +166,8 @@ impl LaneSession {
         {
             return Ok(Stored::Exists);
         }
-        let fields = Fields { cas: store.cas, stale: false, ..old.record.fields() };
+        let kept = old.record.fields();
+        let fields = Fields { kind: Kind::Item, cas: store.cas, stale: false, ..kept };
         let more: &[u8] = match store.value {
             Value::Bytes(bytes) => bytes,
             Value::Large(large) => large.bytes_mut(),

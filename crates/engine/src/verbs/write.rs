@@ -10,7 +10,7 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Item, Outcome};
-use larder_log::record::{HEADER, Kind, write_head, write_head_as};
+use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
 
@@ -91,7 +91,7 @@ impl LaneSession {
     fn existing_in<'a>(&self, place: Place<'a>, slot: Slot, record: Record<'a>) -> Existing<'a> {
         self.depends_on(slot.address(), &record);
         let expiry = record.expiry();
-        let gone = expiry != 0 && expiry <= self.now() || record.kind() != Kind::Item;
+        let gone = expiry != 0 && expiry <= self.now() || !record.kind().is_item();
         Existing { place, record, gone }
     }
 
@@ -251,6 +251,37 @@ impl LaneSession {
         Ok(self.publish(guard, key, before, place, (address, size), most_reads))
     }
 
+    /// Changes the record's value in place, if its fields stay as they are and no commit covers it.
+    /// Returns the new version, or `None` if the change needs a new record; then nothing has changed.
+    /// The seq in `fields` is ignored.
+    #[inline]
+    pub(crate) fn change_in_place(
+        &self,
+        guard: &Guard<'_>,
+        old: &Existing<'_>,
+        fields: &Fields,
+        value: (&[u8], &[u8]),
+    ) -> Result<Option<u64>, NotWritten> {
+        let kept = old.record.fields();
+        let same = Fields { seq: kept.seq, ..*fields } == kept && kept.cas.is_none();
+        let len = value.0.len() + value.1.len();
+        if !same || !kept.kind.changes_in_place() || old.record.layout().value != len {
+            return Ok(None);
+        }
+        let address = old.place.slot().address();
+        let value_hash = self.value_hash(&Body::Pieces(value.0, value.1));
+        let _appending = self.appending()?;
+        let log = &self.lane.log;
+        if !log.is_changeable(address, &old.record) {
+            return Ok(None);
+        }
+        let seq = guard.next_seq();
+        // SAFETY: the guard is the lock of the key's stripe, and the slot leads to this record.
+        unsafe { log.change_in_place(address, &old.record, seq, value, value_hash) };
+        self.changed_in_place(address, old.record.size());
+        Ok(Some(seq))
+    }
+
     /// Writes a tombstone for the key; only with a store. In sync mode the key's slot, if any,
     /// leads to the tombstone until it is durable.
     pub(crate) fn write_tombstone(
@@ -269,8 +300,8 @@ impl LaneSession {
         let seq = guard.next_seq();
         // SAFETY: the reservation is this thread's own and as long as the layout says.
         unsafe {
-            let fields = Fields { seq, ..Fields::default() };
-            write_head_as(Kind::Tombstone, reserved.memory, &layout, &fields, key.bytes());
+            let fields = Fields { seq, ..Fields::of_kind(Kind::Tombstone) };
+            write_head(reserved.memory, &layout, &fields, key.bytes());
             log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
         }
         let address = reserved.address;
@@ -285,7 +316,7 @@ impl LaneSession {
             return Ok(());
         };
         let old = existing.place.slot();
-        let was_item = existing.record.kind() == Kind::Item;
+        let was_item = existing.record.kind().is_item();
         if self.is_sync() {
             let slot = Slot::new(key.tag(), 0, address);
             guard.replace(existing.place, slot, -i32::from(was_item));
@@ -358,7 +389,7 @@ impl LaneSession {
                 let before = old.place.slot();
                 let frequency = if old.gone { 0 } else { before.frequency().min(most_reads) };
                 let slot = Slot::new(key.tag(), frequency, address);
-                guard.replace(place, slot, i32::from(old.record.kind() != Kind::Item));
+                guard.replace(place, slot, i32::from(!old.record.kind().is_item()));
                 self.kill(before.address(), old.record.size());
                 slot
             }
@@ -376,7 +407,7 @@ impl LaneSession {
         };
         // SAFETY: the record was just written; its frame is not reused before the next tick.
         let record = unsafe { self.lane.log.record(address) };
-        self.item(slot, record.expect("a segment that was just written has a frame"))
+        self.item_locked(slot, record.expect("a segment that was just written has a frame"))
     }
 
     /// Deletes the key's item.

@@ -17,7 +17,6 @@ use larder_log::format::summary::{SummaryEntry, SummaryPlace};
 use larder_log::format::{
     DurableEnd, Header, Meta, NoSegment, STREAMS, Summary, Trailer, Use, meta,
 };
-use larder_log::record::Kind;
 use larder_log::{Record, SegmentNumber};
 
 use super::keys::Keys;
@@ -393,7 +392,7 @@ impl<'a> Survey<'a> {
         let superblock = &self.store.superblock;
         let bytes = record.size() as u64;
         let expired = record.expiry() != 0 && u64::from(record.expiry()) <= self.now;
-        let alive = record.kind() == Kind::Item
+        let alive = record.kind().is_item()
             && record.seq() >= superblock.fence
             && !expired
             && !meta::is_marked(&marks.map, at as usize);

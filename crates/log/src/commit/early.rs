@@ -90,6 +90,9 @@ impl Log {
                     .filter(Part::is_new),
             );
         }
+        for part in &parts {
+            store.entry(part.segment).early.store(part.to, Ordering::Release);
+        }
         drop(rolling);
         self.end_closing();
         if !jumbos.is_empty() || !parts.is_empty() {

@@ -1,5 +1,6 @@
-//! Models of opening a segment while a commit is closed. The segment's header must name the first
-//! commit that can be in it, and its cover must begin before that commit.
+//! Models of the closing of a commit. A segment that is opened meanwhile must name the first commit
+//! that can be in it in its header, and its cover must begin before that commit. A record that is
+//! changed in place meanwhile must be changed before it is covered, or not at all.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -7,8 +8,8 @@ use super::*;
 use crate::Address;
 use crate::append::{Claim, JUMBO_HEADROOM};
 use crate::memory::mapping::{Mapping, PAGE};
-use crate::model::{SEGMENT, append, append_value, durable_log};
-use crate::record::{Fields, Layout, write_head};
+use crate::model::{SEGMENT, append, append_item, append_value, durable_log};
+use crate::record::{Fields, Kind, Layout, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
 use std::sync::Arc;
 
@@ -72,4 +73,52 @@ fn loom_a_large_value_knows_its_commit() {
             log.adopt_jumbo(claim, mapping, JUMBO_HEADROOM, layout.value, 1, |_| ())
         },
     );
+}
+
+/// A counter is changed in place while `close` covers it and reads it.
+fn change_and_close(close: fn(&Log, &mut Committer)) {
+    let outcomes = Arc::new(Outcomes::default());
+    let noted = Arc::clone(&outcomes);
+    check(3, move || {
+        let (log, epochs) = durable_log();
+        let fields = Fields { kind: Kind::Counter, seq: 1, ..Fields::default() };
+        let address = append_item(&log, Stream::Hot, &fields, b'1', 1);
+        let writer = epochs.join();
+        loom::explore();
+        let thread = {
+            let log = Arc::clone(&log);
+            spawn(move || {
+                let _appending = writer.appending_seen();
+                // SAFETY: the record is not durable, so its frame stays.
+                let record = unsafe { log.record(address) }.expect("a frame");
+                let changes = log.is_changeable(address, &record);
+                if changes {
+                    let value = (&b"2"[..], &[][..]);
+                    // SAFETY: no other thread changes the record.
+                    unsafe { log.change_in_place(address, &record, 2, value, 0) };
+                }
+                changes
+            })
+        };
+        close(&log, &mut Committer::default());
+        // SAFETY: as above.
+        let record = unsafe { log.record(address) }.expect("a frame");
+        let written = (record.seq(), record.value()[0]);
+        let changed = thread.join().unwrap();
+        assert_eq!(written, if changed { (2, b'2') } else { (1, b'1') });
+        noted.note(changed);
+    });
+    assert_eq!(outcomes.all(), [false, true]);
+}
+
+#[test]
+fn loom_a_commit_covers_a_counter_before_or_after_a_change() {
+    change_and_close(|log, committer| drop(log.close_commit(committer)));
+}
+
+#[test]
+fn loom_an_early_write_covers_a_counter_before_or_after_a_change() {
+    change_and_close(|log, committer| {
+        assert!(matches!(log.write_early(committer), Ok(Some(true))));
+    });
 }

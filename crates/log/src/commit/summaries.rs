@@ -12,7 +12,6 @@ use crate::format::segment::TRAILER_BYTES;
 use crate::format::summary::{SummaryEntry, SummaryPlace};
 use crate::format::{BLOCK, Summary, Trailer};
 use crate::log::Log;
-use crate::record::Kind;
 use crate::segment::State;
 use crate::store::Store;
 use std::sync::atomic::Ordering;
@@ -34,9 +33,7 @@ impl Log {
         // SAFETY: the segment is sealed, all its records are complete, and its frame stays until
         // the segment is durable.
         let records = || unsafe { self.records(part.segment, None) };
-        let count = records()
-            .filter(|(_, record)| matches!(record.kind(), Kind::Item | Kind::Tombstone))
-            .count();
+        let count = records().filter(|(_, record)| record.kind().is_version()).count();
         let room = Summary::bytes(count + count / 8);
         let room = if room <= self.segment_size() / SHARE { room } else { 0 };
         store.summary_room[part.stream as usize].store(room as u32, Ordering::Relaxed);

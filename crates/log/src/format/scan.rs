@@ -319,7 +319,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     }
 
     fn offer(&mut self, at: usize, record: Record<'a>) {
-        if matches!(record.kind(), Kind::Item | Kind::Tombstone) {
+        if record.kind().is_version() {
             self.scanned.records += 1;
             (self.visit)(at as u32, record);
         }

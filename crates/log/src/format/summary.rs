@@ -8,7 +8,7 @@ use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, SegmentSeed, checksum64, key_hash};
 use super::{BLOCK, DurableEnd, STREAMS};
 use crate::address::{GRANULE, SegmentNumber};
-use crate::record::{Kind, Record};
+use crate::record::Record;
 
 const MAGIC: [u8; 4] = *b"LSUM";
 /// Bytes of the head, which ends at the end of the place.
@@ -57,12 +57,12 @@ pub struct SummaryEntry {
 impl SummaryEntry {
     /// Describes the record at `offset`. Returns `None` if it is neither item nor tombstone.
     pub fn of(offset: u32, record: &Record<'_>, hash_seed: u64) -> Option<Self> {
-        matches!(record.kind(), Kind::Item | Kind::Tombstone).then(|| SummaryEntry {
+        record.kind().is_version().then(|| SummaryEntry {
             hash: KeyHash::of(record.key(), hash_seed),
             seq: record.seq(),
             offset,
             size: record.size() as u32,
-            is_item: record.kind() == Kind::Item,
+            is_item: record.kind().is_item(),
         })
     }
 

@@ -23,13 +23,15 @@ const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
 /// The known feature bits of each kind.
 const KNOWN_READ_ONLY: u64 = 0;
-const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED;
+const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED | COUNTERS;
 /// Incompatible feature: the store has, or had, several lanes.
 const LANES: u64 = 1;
 /// Incompatible feature: the lane has a lower device.
 const TIERS: u64 = 2;
 /// Incompatible feature: the store's contents were discarded once.
 const RENEWED: u64 = 4;
+/// Incompatible feature: the store may hold counters and rate limiters as records of their own kinds.
+const COUNTERS: u64 = 8;
 const FAST_SEGMENTS: usize = 3008;
 const CLOCK: usize = 3012;
 const ACCEPTED: usize = 3016;
@@ -273,7 +275,8 @@ impl Superblock {
         put(into, 24, self.compatible.to_le_bytes());
         let lanes = if self.lanes.is_alone() { 0 } else { LANES };
         let tiers = if self.has_lower() { TIERS } else { 0 };
-        let incompatible = lanes | tiers | if self.renewed { RENEWED } else { 0 };
+        let renewed = if self.renewed { RENEWED } else { 0 };
+        let incompatible = lanes | tiers | renewed | COUNTERS;
         put(into, 40, incompatible.to_le_bytes());
         put(into, 48, self.store_id.to_le_bytes());
         put(into, 64, self.hash_seed.to_le_bytes());

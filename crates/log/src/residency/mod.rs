@@ -16,7 +16,7 @@ use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
 use crate::log::Log;
 use crate::memory::mapping::Mapping;
-use crate::record::{Head, Kind, Layout, Record, write_filler};
+use crate::record::{Head, Kind, Layout, Record, change_value, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::sync::lock;
@@ -55,8 +55,8 @@ impl Log {
     /// store. `value_hash` is [`Store::value_hash`](crate::Store::value_hash) of its value.
     ///
     /// # Safety
-    /// `memory` must hold a whole record with this layout that belongs to this thread and is not
-    /// published yet. The record's future place must be `address`.
+    /// `memory` must hold a whole record with this layout, whose place is or will be `address`. No
+    /// other thread may read its checksum yet.
     #[inline]
     pub unsafe fn seal_record(
         &self,
@@ -83,6 +83,54 @@ impl Log {
     /// Returns true if the commit in flight, or an earlier one, covers the record at `address`.
     pub fn is_closed(&self, address: Address) -> bool {
         self.segment(address.segment()).closed() > address.offset() as u32
+    }
+
+    /// Returns true if the record at `address` may be changed in place: no commit covers it, and it
+    /// was not written early. Without a store: its segment is still open. So a record that is changed
+    /// again and again moves on in the log, and is not evicted as an old one.
+    ///
+    /// With a store, the thread must [show](crate::Participant::appending_seen) that it appends. Then
+    /// a commit that is closed after this call waits for the thread.
+    #[inline]
+    pub fn is_changeable(&self, address: Address, record: &Record<'_>) -> bool {
+        let segment = self.segment(address.segment());
+        let in_frame = segment.frame().wrapping_add(address.offset()).cast_const();
+        let open = match &self.store {
+            Some(store) => {
+                let early = store.entry(address.segment()).early.load(Ordering::Acquire);
+                segment.closed().max(early) as usize <= address.offset()
+                    || Rule::CoveredIsFixed.is_broken()
+            }
+            None => segment.takes_records(),
+        };
+        open && in_frame == record.pointer()
+    }
+
+    /// Changes the version and the value of a record in place. `value` is the new value in two
+    /// pieces, and `value_hash` is as for [`Log::seal_record`].
+    ///
+    /// # Safety
+    /// `record` must be the one at `address`, of a kind that
+    /// [changes in place](Kind::changes_in_place), and `value` as long as its value. The calling
+    /// thread must hold the stripe's lock of its key. It must have found the record
+    /// [changeable](Log::is_changeable) while it shows that it appends, and still show that.
+    #[inline]
+    pub unsafe fn change_in_place(
+        &self,
+        address: Address,
+        record: &Record<'_>,
+        seq: u64,
+        value: (&[u8], &[u8]),
+        value_hash: u64,
+    ) {
+        let (memory, layout) = (record.pointer().cast_mut(), record.layout());
+        // SAFETY: by the caller's promise. With a store no commit covers the record, so its frame
+        // stays, and a commit waits until the change is complete. Without a store, a segment is
+        // reused only after the quiescent period. Without the lock nobody reads what changes.
+        unsafe {
+            change_value(memory, &layout, seq, value);
+            self.seal_record(address, memory, &layout, value_hash);
+        }
     }
 
     /// Returns true if a sealed segment will not change any more: its last appenders were done by

@@ -32,6 +32,7 @@ impl Store {
         entry.cover.store(self.commits.settled(), Ordering::Relaxed);
         self.begin_deaths(number);
         entry.end.store(0, Ordering::Relaxed);
+        entry.early.store(0, Ordering::Relaxed);
         entry.sealed.store(false, Ordering::Release);
         let parts = jumbo_parts.as_ref().map(Vec::len);
         // SAFETY: the caller owns these bytes.

@@ -31,6 +31,8 @@ pub(crate) struct SegmentEntry {
     pub(crate) meta_version: AtomicU64,
     /// Offset at which it was cut. With 0 it ends at its sealed trailer, or is open.
     pub(crate) end: AtomicU32,
+    /// Bytes from its start that were written early, or are about to be; 0 if none.
+    pub(crate) early: AtomicU32,
     /// True if it was cut and that is not durable yet; until then its frame is needed.
     pub(crate) cutting: AtomicBool,
     /// True if its last trailer was written or it was cut: nothing more is written to it.

@@ -6,7 +6,6 @@ use crate::item::ItemHandle;
 use crate::key::Key;
 use crate::verbs::version::{Body, Manner, OldReads};
 use crate::{CommitState, Item, Outcome, Refusal};
-use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields};
 use std::ops::Range;
 
@@ -70,14 +69,7 @@ impl LaneSession {
             if existing.as_ref().is_some_and(|existing| !existing.gone) {
                 return Ok(());
             }
-            let fields = Fields {
-                seq: 0,
-                cas: Some(item.cas()),
-                expiry: item.expiry().seconds().unwrap_or(0),
-                flags: item.flags(),
-                stale: item.is_stale(),
-                ..Fields::default()
-            };
+            let fields = Fields { cas: Some(item.cas()), inherits_reads: false, ..item.fields() };
             let body = Body::Pieces(item.value(), &[]);
             let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
             self.write_any_size(guard, &key, existing.as_ref(), manner, fields, body)?;
@@ -120,7 +112,7 @@ impl LaneSession {
     fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
         self.update(&key, |guard| match self.existing_head(guard, &key)? {
-            Some(existing) if existing.record.kind() == Kind::Item => {
+            Some(existing) if existing.record.kind().is_item() => {
                 self.remove(guard, &key, &existing)
             }
             _ => Ok(()),

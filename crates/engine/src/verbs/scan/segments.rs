@@ -6,7 +6,6 @@ use crate::cleaner::walk::{BATCH, at, next_batch};
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::reads::Charge;
-use larder_log::record::Kind;
 use larder_log::{Address, PartialRecords, RecordId, SegmentNumber, State};
 
 /// The largest number of batches of records per step.
@@ -104,7 +103,7 @@ impl LaneSession {
         let mut batch = Vec::with_capacity(BATCH);
         let mut more = true;
         for _ in 0..BATCHES {
-            let mut items = run.by_ref().filter(|(_, record)| record.kind() == Kind::Item);
+            let mut items = run.by_ref().filter(|(_, record)| record.kind().is_item());
             // SAFETY: a session is awake while its calls are made.
             more = unsafe { next_batch(&self.lane, &mut items, &mut batch) };
             for (address, record, key) in &batch {

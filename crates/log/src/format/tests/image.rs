@@ -13,7 +13,6 @@ pub(super) const IDENTITY: Identity =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) offset: u32,
-    pub(super) kind: Kind,
     pub(super) fields: Fields,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
@@ -23,7 +22,6 @@ impl Written {
     pub(super) fn of(offset: u32, record: Record<'_>) -> Self {
         Written {
             offset,
-            kind: record.kind(),
             fields: record.fields(),
             key: record.key().to_vec(),
             value: record.value().to_vec(),
@@ -45,13 +43,13 @@ impl Written {
 /// A record to put into a segment.
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
-    Record { kind: Kind, fields: Fields, key: Vec<u8>, value: Vec<u8> },
+    Record { fields: Fields, key: Vec<u8>, value: Vec<u8> },
     Filler(usize),
 }
 
 pub(super) fn item(seq: u64, key: &[u8], value: &[u8]) -> Piece {
     let fields = Fields { seq, ..Fields::default() };
-    Piece::Record { kind: Kind::Item, fields, key: key.to_vec(), value: value.to_vec() }
+    Piece::Record { fields, key: key.to_vec(), value: value.to_vec() }
 }
 
 /// A commit in an image.
@@ -107,9 +105,9 @@ impl Image {
 
     /// Appends a record. Returns false if it and a trailer do not fit.
     pub(super) fn append(&mut self, piece: &Piece) -> bool {
-        let none = (Kind::Filler, Fields::default(), Vec::new(), Vec::new());
-        let (kind, fields, key, value) = match piece.clone() {
-            Piece::Record { kind, fields, key, value } => (kind, fields, key, value),
+        let none = (Fields::of_kind(Kind::Filler), Vec::new(), Vec::new());
+        let (fields, key, value) = match piece.clone() {
+            Piece::Record { fields, key, value } => (fields, key, value),
             Piece::Filler(_) => none,
         };
         let mut layout = Layout::of(&fields, key.len(), value.len());
@@ -124,15 +122,15 @@ impl Image {
         let seed = self.seed();
         // SAFETY: the record's bytes lie inside the vector, and no other thread has them.
         unsafe {
-            if kind == Kind::Filler {
+            if fields.kind == Kind::Filler {
                 record::write_filler(memory, layout.size());
             } else {
-                record::write_head_as(kind, memory, &layout, &fields, &key);
+                record::write_head(memory, &layout, &fields, &key);
                 let into = memory.add(layout.value_offset());
                 into.copy_from_nonoverlapping(value.as_ptr(), value.len());
-                self.records.push(Written { offset: at as u32, kind, fields, key, value });
+                self.records.push(Written { offset: at as u32, fields, key, value });
             }
-            seal_record(memory, kind, &layout, None, seed);
+            seal_record(memory, fields.kind, &layout, None, seed);
         }
         self.filled += layout.size();
         true
@@ -212,10 +210,9 @@ pub(super) fn example() -> Image {
     for (number, pieces) in [
         vec![item(11, b"a", b""), item(12, b"key", b"value"), Piece::Filler(48)],
         vec![
-            Piece::Record { kind: Kind::Item, fields: all, key: vec![b'k'; 250], value: long },
+            Piece::Record { fields: all, key: vec![b'k'; 250], value: long },
             Piece::Record {
-                kind: Kind::Tombstone,
-                fields: Fields { seq: 13, ..Fields::default() },
+                fields: Fields { seq: 13, ..Fields::of_kind(Kind::Tombstone) },
                 key: b"a".to_vec(),
                 value: Vec::new(),
             },

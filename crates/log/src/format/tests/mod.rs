@@ -89,11 +89,11 @@ fn the_clock_and_accepted_damage_have_the_documented_offsets() {
 #[test]
 fn the_tier_feature_is_set_only_with_a_lower_device() {
     let plain = encoded(&a_superblock());
-    assert_eq!((plain[40], &plain[3008..4040]), (0, &[0; 1032][..]));
+    assert_eq!((plain[40], &plain[3008..4040]), (8, &[0; 1032][..]));
     assert_eq!(plain[4040..4088], [&[0, 0, 1, 0][..], &[0; 44]].concat());
     let tiered = Superblock { fast_segments: 20, ..a_superblock() };
     let bytes = encoded(&tiered);
-    assert_eq!((bytes[40], &bytes[3008..3012]), (2, &[20, 0, 0, 0][..]));
+    assert_eq!((bytes[40], &bytes[3008..3012]), (2 | 8, &[20, 0, 0, 0][..]));
     assert_eq!(Superblock::decode(&bytes), Ok(tiered));
     for impossible in [0, 65] {
         let changed = with_field(bytes, 3008, impossible);
@@ -107,7 +107,7 @@ fn an_unknown_superblock_is_refused_even_beside_a_known_one() {
     let newest = encoded(&a_superblock());
     for (at, field, error) in [
         (8, 2, SuperblockError::UnknownVersion(2, Release([0, 1, 0]))),
-        (40, 8, SuperblockError::UnknownFeatures(8, Release([0, 1, 0]))),
+        (40, 16, SuperblockError::UnknownFeatures(16, Release([0, 1, 0]))),
         (80, 12345, SuperblockError::Damaged),
         (84, 0, SuperblockError::Damaged),
     ] {

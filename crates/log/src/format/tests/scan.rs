@@ -22,9 +22,8 @@ fn a_whole_segment_yields_every_record_and_none_of_earlier_generations() {
 #[test]
 fn a_record_of_a_newer_kind_is_skipped_and_is_no_damage() {
     let mut image = Image::new(4);
-    let fields = Fields { seq: 3, cas: Some(8), flags: 9, ..Fields::default() };
+    let fields = Fields { seq: 3, cas: Some(8), flags: 9, ..Fields::of_kind(Kind::Newer) };
     let newer = |key: &[u8]| Piece::Record {
-        kind: Kind::Newer,
         fields,
         key: key.to_vec(),
         value: b"whatever that is".to_vec(),
@@ -36,7 +35,7 @@ fn a_record_of_a_newer_kind_is_skipped_and_is_no_damage() {
     assert!(image.append(&item(13, b"c", b"")));
     image.commit(6, false);
     let items: Vec<Written> =
-        image.records.iter().filter(|written| written.kind == Kind::Item).cloned().collect();
+        image.records.iter().filter(|written| written.fields.kind == Kind::Item).cloned().collect();
     let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
     let scanned = scanned.expect("a segment");
     assert_eq!((scanned.newer, scanned.records, scanned.damage), (2, 3, Damage::default()));
@@ -293,6 +292,7 @@ fn piece() -> impl Strategy<Value = Piece> {
     let bits = any::<(bool, bool)>();
     let fields = (0..1u64 << 48, any::<Option<u64>>(), any::<u32>(), any::<u32>(), bits).prop_map(
         |(seq, cas, expiry, flags, (stale, inherits_reads))| Fields {
+            kind: [Kind::Item, Kind::Counter, Kind::Limiter][seq as usize % 3],
             seq,
             cas,
             expiry,
@@ -304,10 +304,11 @@ fn piece() -> impl Strategy<Value = Piece> {
     let bytes = |from, to| proptest::collection::vec(any::<u8>(), from..to);
     prop_oneof![
         8 => (fields.clone(), bytes(1, 251), bytes(0, 300)).prop_map(|(fields, key, value)| {
-            Piece::Record { kind: Kind::Item, fields, key, value }
+            Piece::Record { fields, key, value }
         }),
         2 => (fields, bytes(1, 251)).prop_map(|(fields, key)| {
-            Piece::Record { kind: Kind::Tombstone, fields, key, value: Vec::new() }
+            let fields = Fields { kind: Kind::Tombstone, ..fields };
+            Piece::Record { fields, key, value: Vec::new() }
         }),
         1 => (2usize..40).prop_map(|words| Piece::Filler(words * 8)),
     ]
