@@ -68,6 +68,7 @@ mod item;
 mod key;
 mod lane;
 mod large;
+pub mod limit;
 mod lock;
 mod mover;
 mod older;

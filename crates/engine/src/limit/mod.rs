@@ -1,0 +1,230 @@
+//! The arithmetic of rate limiters, as pure functions of a limiter's state, a request and the time.
+//!
+//! A request asks for `cost` units under a [`Limit`] and passes if that many are free. The files
+//! below have the equations of the three algorithms. They share these rules:
+//!
+//! - A request passes if `used + cost <= capacity`. The capacity is the budget, for GCRA the burst.
+//! - Everything that is rounded is rounded against the client, so no limiter admits too much.
+//! - A refused request changes nothing. A limiter therefore keeps the parameters of the last request
+//!   that took units, and its units are freed by these until another request takes some.
+//! - A request with other parameters, even with another algorithm, keeps the number of used units.
+//!   A limiter without used units is as good as missing and starts afresh.
+//! - A time before a limiter's own means that the clock was set back between two boots. No time has
+//!   passed then, and the limiter's time becomes the clock's. So no wait exceeds the window's length.
+//!
+//! No function panics, overflows, allocates or uses floating point, whatever its arguments. Numbers
+//! too large for their type saturate.
+
+mod fixed;
+mod gcra;
+mod meter;
+mod sliding;
+#[cfg(test)]
+mod tests;
+
+use fixed::FixedWindow;
+use gcra::Gcra;
+pub use meter::{Algorithm, Limit, Nanos};
+use meter::{Meter, WORDS};
+use sliding::SlidingWindow;
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// True if the request passes.
+    pub allowed: bool,
+    /// The number of units that are still free.
+    pub remaining: u64,
+    /// The time until the same request passes if no other request takes units: `Some(0)` if it
+    /// passed, `None` for never.
+    pub retry: Option<Nanos>,
+    /// The time until the limiter is as new: `Some(0)` if it is, `None` for never.
+    pub reset: Option<Nanos>,
+}
+
+/// The used units of one key, and the limit of the last request that took some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limiter(State);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Fixed(FixedWindow),
+    Sliding(SlidingWindow),
+    Gcra(Gcra),
+}
+
+impl Limiter {
+    /// The largest number of bytes of an encoded limiter.
+    pub const ENCODED_MAX: usize = 1 + 8 * WORDS;
+
+    /// Decides about a request for `cost` units at `now`. `limiter` is `None` for a missing key.
+    ///
+    /// Returns the decision, and the limiter to store if there is something to store. A request for
+    /// 0 units only looks: it passes and stores nothing. A refused request stores a limiter only to
+    /// move it back to a clock that was set back.
+    pub fn decide(
+        limiter: Option<&Limiter>,
+        limit: &Limit,
+        cost: u64,
+        now: Nanos,
+    ) -> (Decision, Option<Limiter>) {
+        let room = limit.capacity().checked_sub(cost);
+        let mut next = limiter.map_or_else(|| Limiter::new(limit, now), |old| old.advanced(now));
+        let used = next.meter().used(now);
+        let allowed = cost == 0 || room.is_some_and(|room| used <= room);
+        let retry = match room {
+            Some(room) if !allowed => next.meter().until(room, now),
+            _ => allowed.then_some(0),
+        };
+        let stored = if allowed && cost != 0 {
+            next.adopt(limit, now);
+            next.meter_mut().add(cost);
+            true
+        } else {
+            !allowed && limiter.is_some_and(|old| old.meter().since() > now)
+        };
+        let remaining = limit.capacity().saturating_sub(next.meter().used(now));
+        let reset = next.meter().until(0, now);
+        (Decision { allowed, remaining, retry, reset }, stored.then_some(next))
+    }
+
+    /// Creates a limiter with `used` units, for a plain number that becomes a limiter.
+    ///
+    /// Its window ends at `end`; `None` starts a window of `limit` now. GCRA has no windows: only an
+    /// end that has passed counts.
+    pub fn with_used(limit: &Limit, used: u64, end: Option<Nanos>, now: Nanos) -> Limiter {
+        let mut limiter = Limiter::new(limit, now);
+        limiter.meter_mut().add(used);
+        let counts = |end: Nanos| limit.algorithm() != Algorithm::Gcra || end <= now;
+        if end.is_some_and(counts) {
+            limiter.meter_mut().end_at(end, now);
+        }
+        limiter
+    }
+
+    /// Takes `units`, whatever the limit.
+    pub fn add(&mut self, units: u64, now: Nanos) {
+        *self = self.advanced(now);
+        self.meter_mut().add(units);
+    }
+
+    /// Gives `units` back, at most all that are used.
+    pub fn give_back(&mut self, units: u64, now: Nanos) {
+        *self = self.advanced(now);
+        self.meter_mut().give_back(units);
+    }
+
+    /// Moves the end of the limiter, after which it is as new. An end that has passed makes it so.
+    ///
+    /// A fixed window ends at `end`, `None` for never. A sliding window ends at `end` too, but stays
+    /// no longer than its limit says. The level of GCRA changes such that it is 0 at `end`, within
+    /// the burst or the level before. For both, `None` changes nothing.
+    pub fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
+        *self = self.advanced(now);
+        self.meter_mut().end_at(end, now);
+    }
+
+    /// Returns the number of used units, rounded up.
+    pub fn used(&self, now: Nanos) -> u64 {
+        self.advanced(now).meter().used(now)
+    }
+
+    /// Returns the time until the limiter is as new, as [`Decision::reset`].
+    pub fn reset(&self, now: Nanos) -> Option<Nanos> {
+        self.advanced(now).meter().until(0, now)
+    }
+
+    /// Returns true if the limiter is as good as missing.
+    pub fn is_new(&self, now: Nanos) -> bool {
+        self.used(now) == 0
+    }
+
+    /// Returns the limit of the last request that took units.
+    pub fn limit(&self) -> Limit {
+        self.meter().limit()
+    }
+
+    /// Writes the limiter to `out`: a byte for the algorithm, then words in little-endian order.
+    /// Returns the bytes, whose number depends only on the algorithm.
+    pub fn encode<'b>(&self, out: &'b mut [u8; Self::ENCODED_MAX]) -> &'b [u8] {
+        out[0] = match self.0 {
+            State::Fixed(_) => FIXED,
+            State::Sliding(_) => SLIDING,
+            State::Gcra(_) => GCRA,
+        };
+        for (bytes, word) in out[1..].as_chunks_mut().0.iter_mut().zip(self.meter().words()) {
+            *bytes = word.to_le_bytes();
+        }
+        &out[..1 + 8 * words_of(out[0])]
+    }
+
+    /// Reads what [`Limiter::encode`] wrote. Returns `None` for bytes that are damaged or that a
+    /// newer program wrote.
+    pub fn decode(bytes: &[u8]) -> Option<Limiter> {
+        let (&algorithm, rest) = bytes.split_first()?;
+        if rest.len() != 8 * words_of(algorithm) {
+            return None;
+        }
+        let mut words = [0; WORDS];
+        for (word, bytes) in words.iter_mut().zip(rest.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Some(Limiter(match algorithm {
+            FIXED => State::Fixed(FixedWindow::from_words(words)),
+            SLIDING => State::Sliding(SlidingWindow::from_words(words)?),
+            GCRA => State::Gcra(Gcra::from_words(words)?),
+            _ => return None,
+        }))
+    }
+
+    fn new(limit: &Limit, now: Nanos) -> Limiter {
+        Limiter(match limit.algorithm() {
+            Algorithm::Fixed => State::Fixed(FixedWindow::new(limit, now)),
+            Algorithm::Sliding => State::Sliding(SlidingWindow::new(limit, now)),
+            Algorithm::Gcra => State::Gcra(Gcra::new(limit, now)),
+        })
+    }
+
+    fn advanced(&self, now: Nanos) -> Limiter {
+        let mut limiter = *self;
+        limiter.meter_mut().advance(now);
+        limiter
+    }
+
+    /// Continues under `limit` with the same number of used units. The limiter is advanced.
+    fn adopt(&mut self, limit: &Limit, now: Nanos) {
+        let used = self.meter().used(now);
+        if used != 0 && self.limit().algorithm() == limit.algorithm() {
+            self.meter_mut().adopt(limit, now);
+        } else {
+            *self = Limiter::new(limit, now);
+            self.meter_mut().add(used);
+        }
+    }
+
+    fn meter(&self) -> &dyn Meter {
+        match &self.0 {
+            State::Fixed(meter) => meter,
+            State::Sliding(meter) => meter,
+            State::Gcra(meter) => meter,
+        }
+    }
+
+    fn meter_mut(&mut self) -> &mut dyn Meter {
+        match &mut self.0 {
+            State::Fixed(meter) => meter,
+            State::Sliding(meter) => meter,
+            State::Gcra(meter) => meter,
+        }
+    }
+}
+
+/// First bytes of encoded limiters. A limiter in a store has them: they never change.
+const FIXED: u8 = 1;
+const SLIDING: u8 = 2;
+const GCRA: u8 = 3;
+
+/// Returns the number of words that follow the first byte.
+fn words_of(algorithm: u8) -> usize {
+    if algorithm == GCRA { WORDS } else { WORDS - 1 }
+}
