@@ -3,7 +3,7 @@
 use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
-use larder_log::{Fields, Pin, Record, RecordId};
+use larder_log::{Address, Fields, Pin, Record, RecordId};
 use std::sync::Arc;
 
 /// An item in RAM, readable until its session ticks.
@@ -100,6 +100,11 @@ impl<'a> Item<'a> {
     /// Returns the item with the read frequency of `slot`.
     pub(crate) fn with_frequency_of(self, slot: Slot) -> Self {
         Item { slot: self.slot.with_frequency(slot.frequency()), ..self }
+    }
+
+    /// Returns where its record lies.
+    pub(crate) fn address(&self) -> Address {
+        self.slot.address()
     }
 
     /// Returns all fields of the record.

@@ -68,10 +68,16 @@ counters! {
     incr_hits,
     /// Increments that found none.
     incr_misses,
-    /// Increments and decrements that changed their record in place.
+    /// Changes of counters and limiters that changed their record in place.
     counted_in_place,
-    /// Increments and decrements of existing numbers that wrote a new record.
+    /// Changes of existing counters, and of limiters, that wrote a new record.
     counted_anew,
+    /// Requests for units of a rate limit that were allowed.
+    taken,
+    /// Requests for units of a rate limit that were refused.
+    refused,
+    /// Limiters that were evicted before they were as new.
+    evicted_limiters,
     /// Decrements that found an item.
     decr_hits,
     /// Decrements that found none.

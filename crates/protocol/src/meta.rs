@@ -3,10 +3,12 @@
 //! are read: [`Meta`] is the command line split into pieces, [`Flags`] the decoded flags.
 
 mod flags;
+mod limit;
 #[cfg(test)]
 mod tests;
 
 pub use flags::Flags;
+pub use limit::{LimitFlags, LimitMode};
 
 use crate::KEY_LEN_MAX;
 use crate::scan::Tokens;

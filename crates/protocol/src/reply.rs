@@ -51,6 +51,16 @@ lines! {
     INVALID_SET_MODE = "CLIENT_ERROR invalid mode for ms M token";
     /// An unknown mode of ma.
     INVALID_ARITHMETIC_MODE = "CLIENT_ERROR invalid mode for ma M token";
+    /// An ma with a policy and parts of a limit.
+    POLICY_AND_LIMIT = "CLIENT_ERROR a policy (Q) takes no B, N, M or G";
+    /// An ma with a policy that the server does not have.
+    UNKNOWN_POLICY = "CLIENT_ERROR unknown policy";
+    /// An ma that decrements with a budget.
+    BUDGET_AND_DECREMENT = "CLIENT_ERROR MD takes no budget (B)";
+    /// A limit that needs a window and has none.
+    LIMIT_NEEDS_WINDOW = "CLIENT_ERROR MW and MG need a window (N)";
+    /// A burst without MG.
+    BURST_NEEDS_GCRA = "CLIENT_ERROR a burst (G) needs MG";
     /// stats detail without on, off or dump.
     DETAIL_USAGE = "CLIENT_ERROR usage: stats detail on|off|dump";
     /// stats detail is disabled, as all dumps are.

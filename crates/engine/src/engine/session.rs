@@ -5,11 +5,12 @@ use crate::engine::Engine;
 use crate::engine::drains::DrainError;
 use crate::engine::growths::GrowError;
 use crate::lane::session::LaneSession;
+use crate::limit::Nanos;
 use crate::reads::LaneReads;
 use crate::stats::bump;
 use crate::{
     Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, Key, LargeValue,
-    Outcome, Refusal, Store, Stored, UnixSeconds,
+    Outcome, Refusal, Store, Stored, Take, Taken, UnixSeconds,
 };
 use smallvec::SmallVec;
 use std::convert::Infallible;
@@ -67,6 +68,12 @@ impl Session {
     #[inline]
     pub fn now(&self) -> UnixSeconds {
         self.lanes[0].now()
+    }
+
+    /// Returns the time of the last tick in nanoseconds since the Unix epoch.
+    #[inline]
+    pub fn nanos(&self) -> Nanos {
+        self.lanes[0].nanos()
     }
 
     /// Hashes a key of 1 to 250 bytes.
@@ -176,6 +183,12 @@ impl Session {
     #[inline]
     pub fn arith(&self, key: &Key<'_>, arith: &Arith) -> Outcome<Counted> {
         self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.arith(key, arith))
+    }
+
+    /// Takes units of a rate limit, all or none.
+    #[inline]
+    pub fn take(&self, key: &Key<'_>, take: &Take) -> Outcome<Taken> {
+        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.take(key, take))
     }
 
     /// Counts a value that was refused as too large before it arrived.

@@ -48,7 +48,12 @@ pub(crate) struct Place<'a> {
     pub(super) displaced: bool,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// Returns the place itself, whose slot's frequency readers may raise.
+    pub(crate) fn cell(&self) -> &'a AtomicU64 {
+        self.place
+    }
+
     /// Returns the current slot. Concurrent readers may raise its frequency.
     pub(crate) fn slot(&self) -> Slot {
         Slot(self.place.load(Ordering::Relaxed))

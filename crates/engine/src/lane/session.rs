@@ -12,14 +12,17 @@ use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::large::LargeValue;
+use crate::limit::{Limiter, Nanos};
 use crate::reads::Fetched;
 use crate::stats::{Counters, bump};
+use crate::verbs::arith::{DIGITS, format_number};
+use crate::verbs::take::shown_expiry;
 use crate::verbs::version::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use group::Group;
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appender, Appending, Claim, Participant, Record, Rule, State};
+use larder_log::{Address, Appender, Appending, Claim, Fields, Participant, Record, Rule, State};
 use snapshots::Snapshots;
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -158,6 +161,12 @@ impl LaneSession {
         self.now
     }
 
+    /// Returns the time of the last tick in nanoseconds.
+    #[inline]
+    pub(crate) fn nanos(&self) -> Nanos {
+        u64::from(self.now) * 1_000_000_000
+    }
+
     /// Hashes a key of 1 to 250 bytes.
     #[inline]
     pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
@@ -229,23 +238,57 @@ impl LaneSession {
         }
     }
 
-    /// Returns a record as readers see it; `None` for a tombstone. The caller holds no stripe's lock.
+    /// Returns a record as readers see it; `None` if they see no item. The caller holds no stripe's
+    /// lock.
     #[cold]
     pub(crate) fn visible<'a>(&'a self, record: Record<'a>) -> Option<Record<'a>> {
+        if record.kind() == Kind::Tombstone {
+            return None;
+        }
+        let record = self.snapshot(record);
+        let is_as_new = record.kind() == Kind::Limiter && self.is_as_new(&record);
+        (!is_as_new).then(|| self.visible_locked(record))
+    }
+
+    /// Returns a record that nobody changes in place before the next tick. The caller holds no
+    /// stripe's lock.
+    pub(crate) fn snapshot<'a>(&'a self, record: Record<'a>) -> Record<'a> {
         if !record.kind().changes_in_place() {
-            return record.kind().is_item().then_some(record);
+            return record;
         }
         // The record may be superseded by now, but it stays until the next tick.
         let key = self.key(record.key());
         let _guard = self.lane.index.lock(&key);
-        Some(self.visible_locked(record))
+        self.snapshots.take(&record)
     }
 
-    /// As [`LaneSession::visible`], for an item whose stripe the caller has locked. What is returned
-    /// stays unchanged when the lock is released.
+    /// Returns an item as readers see it, unchanged until the next tick. The caller has locked its
+    /// stripe, or the record is a [snapshot](LaneSession::snapshot).
     #[inline]
     pub(crate) fn visible_locked<'a>(&'a self, record: Record<'a>) -> Record<'a> {
-        if record.kind().changes_in_place() { self.snapshots.take(&record) } else { record }
+        match record.kind() {
+            Kind::Counter => self.snapshots.take(&record),
+            Kind::Limiter => self.as_number(record),
+            _ => record,
+        }
+    }
+
+    /// Returns an item whose value is a limiter's used units. It expires when the limiter is as new.
+    #[cold]
+    fn as_number<'a>(&'a self, record: Record<'a>) -> Record<'a> {
+        let Some(limiter) = Limiter::decode(record.value()) else { return record };
+        let expiry = shown_expiry(&limiter, self.nanos()).raw();
+        let fields =
+            Fields { kind: Kind::Item, cas: Some(record.cas()), expiry, ..record.fields() };
+        let mut digits = [0; DIGITS];
+        let digits = format_number(limiter.used(self.nanos()), &mut digits);
+        self.snapshots.make(&fields, record.key(), digits)
+    }
+
+    /// Returns true if a limiter is as good as missing. The caller has locked its stripe, or the
+    /// record is a [snapshot](LaneSession::snapshot).
+    pub(crate) fn is_as_new(&self, record: &Record<'_>) -> bool {
+        Limiter::decode(record.value()).is_some_and(|limiter| limiter.is_new(self.nanos()))
     }
 
     /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.
@@ -354,7 +397,7 @@ impl LaneSession {
             None => self.absent(handle.id),
         };
         if let Some(record) = record {
-            let record = self.visible(record).unwrap_or(record);
+            let record = self.snapshot(record);
             return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.id.address), record)));
         }
         let unreadable = self.fetched.is_unreadable(handle.id);
@@ -404,6 +447,19 @@ impl LaneSession {
         {
             self.depends.set(self.depends.get().max(commit));
         }
+    }
+
+    /// Makes the answer wait until a record of `size` bytes that was just written is durable, whatever
+    /// the store's durability.
+    pub(crate) fn depends_on_record(&self, address: Address, size: usize) {
+        if self.lane.durable.is_some() {
+            self.depends_on_commit(address, (address.offset() + size) as u32);
+        }
+    }
+
+    /// Lets the answer wait for no commit, because the client accepts that a crash takes it back.
+    pub(crate) fn depends_on_nothing(&self) {
+        self.depends.set(0);
     }
 
     /// In sync mode: makes an answer after a flush wait until the flush's fence is durable.

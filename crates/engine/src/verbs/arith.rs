@@ -5,6 +5,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
+use crate::verbs::take::{end_of, shown_expiry};
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::record::Kind;
@@ -52,6 +53,9 @@ impl LaneSession {
         if !is_version(old, arith.compare) {
             return Ok(Counted::Exists);
         }
+        if old.record.kind() == Kind::Limiter {
+            return self.count_units(guard, key, old, arith);
+        }
         let Some(number) = parse_number(text) else { return Ok(Counted::NonNumeric) };
         let value = if arith.decrement {
             number.saturating_sub(arith.delta)
@@ -81,6 +85,28 @@ impl LaneSession {
         bump(&self.counters.counted_anew, 1);
         let item = self.write_as(guard, key, Some(old), manner, fields, body)?;
         let (cas, expiry) = (item.cas(), item.expiry());
+        Ok(Counted::Value { value, cas, expiry, created: false })
+    }
+
+    /// Counts a limiter's used units, whatever its limit.
+    fn count_units<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        old: &Existing<'a>,
+        arith: &Arith,
+    ) -> Result<Counted, NotWritten> {
+        let counted = self.count_limiter(guard, key, old, arith.cas, |limiter, now| {
+            match arith.decrement {
+                true => limiter.give_back(arith.delta, now),
+                false => limiter.add(arith.delta, now),
+            }
+            if let Some(expiry) = arith.expiry {
+                limiter.end_at(end_of(expiry), now);
+            }
+        })?;
+        let Some((limiter, cas)) = counted else { return Ok(Counted::NonNumeric) };
+        let (value, expiry) = (limiter.used(self.nanos()), shown_expiry(&limiter, self.nanos()));
         Ok(Counted::Value { value, cas, expiry, created: false })
     }
 
@@ -117,14 +143,14 @@ fn kind_of(len: usize) -> Kind {
 /// The longest number that changes in place, in bytes, padding included.
 const COUNTER_MAX: usize = 32;
 /// The largest number of decimal digits of a u64.
-const DIGITS: usize = 20;
+pub(crate) const DIGITS: usize = 20;
 /// The largest number of padding spaces; longer texts lose the rest of their spaces.
 static SPACES: [u8; 4096] = [b' '; 4096];
 
 /// Parses the number at the beginning of `text`, by the rules of C's `strtoull` as memcached
 /// applies them. White space and a plus sign may precede the digits. After the digits, the text
 /// ends or goes on with white space or a NUL and then anything.
-fn parse_number(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_number(text: &[u8]) -> Option<u64> {
     let is_space = |b: u8| b == b' ' || (b'\t'..=b'\r').contains(&b);
     let start = text.iter().position(|&b| !is_space(b))?;
     let text = &text[start..];
@@ -138,7 +164,7 @@ fn parse_number(text: &[u8]) -> Option<u64> {
     })
 }
 
-fn format_number(mut value: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
+pub(crate) fn format_number(mut value: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
     let mut at = DIGITS;
     loop {
         at -= 1;

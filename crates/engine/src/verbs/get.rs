@@ -1,9 +1,12 @@
 //! Reads: get, gat, touch, meta get.
 
+use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
+use crate::verbs::take::end_of;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
+use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
 
 /// The result of looking a key up.
@@ -115,6 +118,9 @@ impl LaneSession {
             let expired = old.kind().is_item();
             return Ok(if expired { Found::Expired } else { Found::Missing });
         }
+        if old.kind() == Kind::Limiter {
+            return self.touch_limiter(&guard, key, &existing, expiry);
+        }
         let old_expiry = Expiry::from_raw(old.expiry());
         if old_expiry == expiry {
             return Ok(Found::Live(self.item_locked(existing.place.slot(), old), old_expiry));
@@ -126,6 +132,24 @@ impl LaneSession {
         let item = self.write_as(&guard, key, Some(&existing), manner, fields, body);
         debug_assert!(item.is_err() || item.as_ref().is_ok_and(|new| new.cas() == old.cas()));
         item.map(|item| Found::Live(item.with_frequency_of(hit_before), old_expiry))
+    }
+
+    /// Moves the end of a limiter's window.
+    fn touch_limiter<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        old: &Existing<'a>,
+        expiry: Expiry,
+    ) -> Result<Found<'a>, NotWritten> {
+        let before = self.item_locked(old.place.slot(), old.record);
+        let cas = Some(old.record.cas());
+        self.count_limiter(guard, key, old, cas, |limiter, now| {
+            limiter.end_at(end_of(expiry), now)
+        })?;
+        let Some((_, slot, record)) = self.find_record(key) else { return Ok(Found::Missing) };
+        let item = self.item_locked(slot, record).with_frequency_of(old.place.slot());
+        Ok(Found::Live(item, before.expiry()))
     }
 
     /// Creates an empty item, unless another thread did so first. In either case the read counts as

@@ -1,19 +1,21 @@
 //! Arguments and results of the verbs. The verbs are methods of [`Session`](crate::Session), one
 //! file each.
 
-mod arith;
+pub(crate) mod arith;
 mod delete;
 mod flush;
 mod get;
 pub(crate) mod recache;
 mod scan;
 mod store;
+pub(crate) mod take;
 pub(crate) mod version;
 mod write;
 
 pub use scan::ScanCursor;
 
-use crate::{Expiry, Item, LargeValue};
+use crate::limit::{Decision, Limit, Limiter};
+use crate::{Durability, Expiry, Item, LargeValue};
 
 /// How the counters record a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -257,6 +259,51 @@ pub enum Counted {
     /// No such item.
     NotFound,
     /// The item's value is not a number.
+    NonNumeric,
+    /// The item has another cas id than `compare`.
+    Exists,
+}
+
+/// A request for units of a rate limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Take {
+    /// The limit. It may differ from that of earlier requests.
+    pub limit: Limit,
+    /// The number of units; 0 only looks at the limiter.
+    pub cost: u64,
+    /// Take only from the item with this cas id.
+    pub compare: Option<u64>,
+    /// The explicit cas id of the new version (meta `E`).
+    pub cas: Option<u64>,
+    /// If units are taken: when the window is to end (meta `T`).
+    pub expiry: Option<Expiry>,
+    /// When the answer is given, if not as the store's other answers. Without a store it is given at
+    /// once.
+    pub durability: Option<Durability>,
+}
+
+impl Take {
+    /// Returns a request for `cost` units without conditions.
+    pub fn of(limit: Limit, cost: u64) -> Take {
+        Take { limit, cost, compare: None, cas: None, expiry: None, durability: None }
+    }
+}
+
+/// How a request for units ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The units were taken, or refused.
+    Decided {
+        /// The decision.
+        decision: Decision,
+        /// The limiter after it; `None` if there is none.
+        limiter: Option<Limiter>,
+        /// The cas id of the limiter; 0 if there is none.
+        cas: u64,
+    },
+    /// No such item, although a cas id was given to compare with.
+    NotFound,
+    /// The item's value is neither a limiter nor a number.
     NonNumeric,
     /// The item has another cas id than `compare`.
     Exists,

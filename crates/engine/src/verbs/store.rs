@@ -166,16 +166,17 @@ impl LaneSession {
         {
             return Ok(Stored::Exists);
         }
-        let kept = old.record.fields();
+        let old_item = self.visible_locked(old.record);
+        let kept = old_item.fields();
         let fields = Fields { kind: Kind::Item, cas: store.cas, stale: false, ..kept };
         let more: &[u8] = match store.value {
             Value::Bytes(bytes) => bytes,
             Value::Large(large) => large.bytes_mut(),
         };
-        let size = old.record.value().len() + more.len();
+        let size = old_item.value().len() + more.len();
         let body = match store.mode {
-            StoreMode::Prepend => Body::Pieces(more, old.record.value()),
-            _ => Body::Pieces(old.record.value(), more),
+            StoreMode::Prepend => Body::Pieces(more, old_item.value()),
+            _ => Body::Pieces(old_item.value(), more),
         };
         let item = self.write(guard, key, Some(old), Claim::Write, fields, body)?;
         Ok(Stored::Stored { cas: item.cas(), size })

@@ -91,7 +91,10 @@ impl LaneSession {
     fn existing_in<'a>(&self, place: Place<'a>, slot: Slot, record: Record<'a>) -> Existing<'a> {
         self.depends_on(slot.address(), &record);
         let expiry = record.expiry();
-        let gone = expiry != 0 && expiry <= self.now() || !record.kind().is_item();
+        let kind = record.kind();
+        let gone = expiry != 0 && expiry <= self.now()
+            || !kind.is_item()
+            || kind == Kind::Limiter && self.is_as_new(&record);
         Existing { place, record, gone }
     }
 

@@ -1,6 +1,6 @@
 //! The decoded flags of a meta command.
 
-use super::{Meta, Verb};
+use super::{LimitFlags, Meta, Verb};
 use crate::scan::{parse_i32, parse_u32, parse_u64};
 use crate::{KEY_LEN_MAX, StoreMode, base64, reply};
 
@@ -60,7 +60,9 @@ impl Flags {
             Err(_) if command.verb == Verb::Arithmetic => Err(reply::INVALID_OR_DUPLICATE_FLAG),
             Err(reply) => Err(reply),
             Ok(Tail { mode, opaque_len }) => {
-                flags.set_mode(command.verb, mode)?;
+                if !flags.limits() {
+                    flags.set_mode(command.verb, mode)?;
+                }
                 if opaque_len > OPAQUE_LEN_MAX {
                     return Err(reply::OPAQUE_TOO_LONG);
                 }
@@ -75,6 +77,12 @@ impl Flags {
         self.seen >> (letter & 0x7f) & 1 != 0
     }
 
+    /// Returns true if the command takes units of a rate limit.
+    #[inline]
+    pub fn limits(&self) -> bool {
+        self.seen & (1 << b'B' | 1 << b'Q') != 0
+    }
+
     /// Reads all flags. An error in a token does not stop the loop, because an unknown or repeated
     /// flag after it takes precedence.
     fn read(&mut self, command: &Meta<'_>) -> Result<Tail, &'static str> {
@@ -85,6 +93,8 @@ impl Flags {
         if command.tokens().count() + before > TOKENS_MAX {
             return Err(reply::TOO_MANY_FLAGS);
         }
+        let arithmetic = command.verb == Verb::Arithmetic;
+        let limits = arithmetic && command.tokens().any(LimitFlags::is_named_by);
         let mut wrong = None;
         let mut tail = Tail { mode: None, opaque_len: 0 };
         for token in command.tokens() {
@@ -97,6 +107,8 @@ impl Flags {
                 b'q' | b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'u' | b'x'
                 | b'I' | b'P' | b'L' => Ok(()),
                 b'b' => is_base64(command.key),
+                // Read by `LimitFlags`.
+                b'B' | b'Q' | b'G' | b'N' | b'r' | b'w' if limits => Ok(()),
                 b'O' => {
                     tail.opaque_len = token.len();
                     Ok(())

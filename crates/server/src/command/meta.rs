@@ -3,7 +3,7 @@
 use super::expiry::recache_below;
 use super::intent::OnRefusal;
 use super::properties::Effect;
-use super::{Executed, Execution, Properties, Unready, engine_mode, put_value};
+use super::{Executed, Execution, Properties, Unready, engine_mode, limit, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Recache,
@@ -88,14 +88,14 @@ pub(super) fn overwrites(command: &Meta<'_>) -> bool {
 }
 
 /// A command with its key.
-struct Target<'t, 'a> {
-    command: &'t Meta<'a>,
-    flags: &'t Flags,
-    key: &'t Key<'t>,
+pub(super) struct Target<'t, 'a> {
+    pub(super) command: &'t Meta<'a>,
+    pub(super) flags: &'t Flags,
+    pub(super) key: &'t Key<'t>,
 }
 
 impl Target<'_, '_> {
-    fn quiet(&self) -> bool {
+    pub(super) fn quiet(&self) -> bool {
         self.flags.has(b'q')
     }
 
@@ -132,13 +132,13 @@ impl Target<'_, '_> {
 const LINE_MAX: usize = 1024;
 
 /// A reply line that is being written. It becomes part of the output when it is finished.
-struct Line<'l> {
+pub(super) struct Line<'l> {
     room: &'l mut [u8],
     len: usize,
 }
 
 impl Line<'_> {
-    fn text(&mut self, text: &[u8]) {
+    pub(super) fn text(&mut self, text: &[u8]) {
         self.room[self.len..self.len + text.len()].copy_from_slice(text);
         self.len += text.len();
     }
@@ -148,16 +148,21 @@ impl Line<'_> {
     }
 
     /// Writes a flag with a number.
-    fn flag(&mut self, letter: u8, number: u64) {
+    pub(super) fn flag(&mut self, letter: u8, number: u64) {
         self.text(&[b' ', letter]);
         self.number(number);
     }
 
-    fn time_to_live(&mut self, expiry: Expiry, now: UnixSeconds) {
-        match expiry.remaining(now) {
-            None => self.text(b" t-1"),
-            Some(seconds) => self.flag(b't', seconds.into()),
+    /// Writes a flag with a time; -1 for never.
+    pub(super) fn time(&mut self, letter: u8, time: Option<u64>) {
+        match time {
+            None => self.text(&[b' ', letter, b'-', b'1']),
+            Some(time) => self.flag(letter, time),
         }
+    }
+
+    fn time_to_live(&mut self, expiry: Expiry, now: UnixSeconds) {
+        self.time(b't', expiry.remaining(now).map(u64::from));
     }
 
     fn key(&mut self, target: &Target<'_, '_>) {
@@ -177,7 +182,7 @@ impl Line<'_> {
     }
 
     /// Writes the tokens that every command echoes, whatever its result.
-    fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
+    pub(super) fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
         match token[0] {
             b'O' => {
                 self.text(b" ");
@@ -195,7 +200,7 @@ impl Line<'_> {
 }
 
 /// Replies with a line that begins with `status`. Calls `flag` to write the reply to each flag.
-fn put_line(
+pub(super) fn put_line(
     output: &mut OutputBuffer<'_>,
     status: &[u8],
     target: &Target<'_, '_>,
@@ -211,7 +216,11 @@ fn put_line(
 }
 
 /// Replies with a status and the tokens that every command echoes.
-fn put_status(x: &mut Execution<'_, '_>, status: &[u8], target: &Target<'_, '_>) -> Executed {
+pub(super) fn put_status(
+    x: &mut Execution<'_, '_>,
+    status: &[u8],
+    target: &Target<'_, '_>,
+) -> Executed {
     put_line(x.output, status, target, |line, token| line.echo(target, token));
     Executed::Done
 }
@@ -386,6 +395,9 @@ fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed
 
 fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
     let flags = target.flags;
+    if flags.limits() {
+        return limit::take(x, target);
+    }
     let arith = Arith {
         decrement: flags.decrement,
         delta: flags.delta,
@@ -406,29 +418,35 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
         Counted::NonNumeric => return Ok(x.say(reply::NON_NUMERIC)),
     };
     let now = x.session.now();
-    let mut digits = [0; reply::NUMBER_LEN_MAX];
-    let len = reply::write_u64(&mut digits, number);
-    let mut status = *b"VA 12";
-    let status = if flags.has(b'v') {
-        let digits = reply::write_u64(&mut status[3..], len as u64);
-        &status[..3 + digits]
-    } else {
-        &b"HD"[..]
-    };
     let (ttl, vivify) = target.expiries_given(x, created);
     let mut shown = old_expiry.unwrap_or(if created { Expiry::NEVER } else { expiry });
-    put_line(x.output, status, target, |line, token| match token[0] {
+    put_number(x, target, number, |line, token| match token[0] {
         b'c' => line.flag(b'c', cas),
         b't' => line.time_to_live(shown, now),
         b'T' => shown = ttl.unwrap_or(shown),
         b'N' => shown = vivify.unwrap_or(shown),
         _ => line.echo(target, token),
     });
-    if flags.has(b'v') {
-        x.output.extend(&digits[..len]);
-        x.output.extend(b"\r\n");
-    }
     Ok(Executed::Done)
+}
+
+/// Replies with success, and with the number as the value if the client wants it.
+pub(super) fn put_number(
+    x: &mut Execution<'_, '_>,
+    target: &Target<'_, '_>,
+    number: u64,
+    flag: impl FnMut(&mut Line<'_>, &[u8]),
+) {
+    if !target.flags.has(b'v') {
+        return put_line(x.output, b"HD", target, flag);
+    }
+    let mut digits = [0; reply::NUMBER_LEN_MAX];
+    let len = reply::write_u64(&mut digits, number);
+    let mut status = *b"VA 12";
+    let status_len = 3 + reply::write_u64(&mut status[3..], len as u64);
+    put_line(x.output, &status[..status_len], target, flag);
+    x.output.extend(&digits[..len]);
+    x.output.extend(b"\r\n");
 }
 
 /// Returns the expiry before the command changes it, if the reply shows it (`t` before `T`).

@@ -9,6 +9,7 @@ mod dump;
 mod execution;
 mod expiry;
 mod intent;
+mod limit;
 pub(crate) mod meta;
 mod points;
 mod prefix;

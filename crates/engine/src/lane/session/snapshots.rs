@@ -2,7 +2,8 @@
 //! such a copy, made under the stripe's lock, and may look at it without the lock until the session's
 //! next tick.
 
-use larder_log::Record;
+use larder_log::record::write_head;
+use larder_log::{Fields, Layout, Record};
 use std::cell::{Cell, RefCell, UnsafeCell};
 
 /// Words in a block of copies: more than the largest record that is copied has.
@@ -22,22 +23,48 @@ impl Snapshots {
     /// Copies a record of at most [`WORDS`] words. The caller holds the lock of its stripe.
     #[cold]
     pub(super) fn take<'a>(&'a self, record: &Record<'_>) -> Record<'a> {
-        let words = record.size() / size_of::<u64>();
+        let at = self.reserve(record.size());
+        // SAFETY: the bytes at `at` are unused and as many as the record has. Nothing changes the
+        // record while its stripe is locked.
+        unsafe {
+            at.copy_from_nonoverlapping(record.pointer(), record.size());
+            self.record(at)
+        }
+    }
+
+    /// Makes a record of these parts.
+    pub(super) fn make<'a>(&'a self, fields: &Fields, key: &[u8], value: &[u8]) -> Record<'a> {
+        let layout = Layout::of(fields, key.len(), value.len());
+        let at = self.reserve(layout.size());
+        // SAFETY: the bytes at `at` are unused and as many as the layout says.
+        unsafe {
+            write_head(at, &layout, fields, key);
+            at.add(layout.value_offset()).copy_from_nonoverlapping(value.as_ptr(), value.len());
+            self.record(at)
+        }
+    }
+
+    /// Returns the record at `at`.
+    ///
+    /// # Safety
+    /// [`Snapshots::reserve`] has returned `at` since the last `clear`, and a whole record was
+    /// written there.
+    unsafe fn record<'a>(&'a self, at: *const u8) -> Record<'a> {
+        // SAFETY: the block stays until `clear`, and nothing else uses these bytes until then.
+        unsafe { Record::at(at, || unreachable!("large values do not change in place")) }
+    }
+
+    /// Returns unused bytes of a block, at least `bytes` of them.
+    fn reserve(&self, bytes: usize) -> *mut u8 {
+        let words = bytes.div_ceil(size_of::<u64>());
         let mut blocks = self.blocks.borrow_mut();
         if blocks.is_empty() || self.used.get() + words > WORDS {
             blocks.push(Box::new([const { UnsafeCell::new(0) }; WORDS]));
             self.used.set(0);
         }
+        let from = self.used.replace(self.used.get() + words);
         let block = blocks.last().expect("one was pushed");
-        let from = self.used.get();
-        self.used.set(from + words);
-        let at = block[from..from + words].as_ptr().cast::<u8>().cast_mut();
-        // SAFETY: the words lie in a block of this session's own, which stays until `clear`, and no
-        // other copy uses them. Nothing changes the record while its stripe is locked.
-        unsafe {
-            at.copy_from_nonoverlapping(record.pointer(), record.size());
-            Record::at(at, || unreachable!("large values do not change in place"))
-        }
+        block[from..from + words].as_ptr().cast::<u8>().cast_mut()
     }
 
     /// Forgets all copies, but keeps the memory of a few.

@@ -1,0 +1,185 @@
+//! Rate limits: take units of a limiter, or look at it. A limiter is an item whose value is the
+//! [state](crate::limit) of its algorithm. To all other verbs it is a number, its used units.
+
+use crate::index::Guard;
+use crate::lane::session::LaneSession;
+use crate::limit::{Algorithm, Limit, Limiter, Nanos};
+use crate::stats::bump;
+use crate::verbs::arith::parse_number;
+use crate::verbs::store::is_version;
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
+use crate::{Durability, Expiry, Key, Outcome, Take, Taken, UnixSeconds};
+use larder_log::record::Kind;
+use larder_log::{Address, Claim, Fields, Record};
+
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+/// The longest time, in seconds, for which a limiter that is as new may still take memory.
+const SPARE_MAX: u64 = 60 * 60 * 24;
+
+impl LaneSession {
+    /// Takes units of a limiter, all or none. A missing limiter is created.
+    pub(crate) fn take(&self, key: &Key<'_>, take: &Take) -> Outcome<Taken> {
+        self.update(key, |guard| self.take_locked(guard, key, take))
+    }
+
+    fn take_locked<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        take: &Take,
+    ) -> Result<Taken, NotWritten> {
+        let now = self.nanos();
+        let existing = self.existing(guard, key)?;
+        let live = existing.as_ref().filter(|old| !old.gone);
+        let limiter = match live {
+            None if take.compare.is_some() => return Ok(Taken::NotFound),
+            None => None,
+            Some(old) if old.record.value().is_empty() => return Ok(Taken::NonNumeric),
+            Some(old) if !is_version(old, take.compare) => return Ok(Taken::Exists),
+            Some(old) => match limiter_of(&old.record, &take.limit, now) {
+                Some(limiter) => Some(limiter),
+                None => return Ok(Taken::NonNumeric),
+            },
+        };
+        let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
+        bump(if decision.allowed { &self.counters.taken } else { &self.counters.refused }, 1);
+        if let Some(old) = live {
+            // Refusals write nothing, and must not let the limiter be evicted as unused.
+            self.count_read(old.place.cell(), old.place.slot(), &old.record);
+        }
+        let is_plain = live.is_some_and(|old| old.record.kind() != Kind::Limiter);
+        // Even if it refuses, a plain number becomes a limiter. Otherwise its window would begin
+        // anew with every request.
+        let next = next.or(limiter.filter(|_| is_plain && take.cost != 0));
+        let Some(mut next) = next else {
+            let cas = live.map_or(0, |old| old.record.cas());
+            return Ok(Taken::Decided { decision, limiter, cas });
+        };
+        if decision.allowed
+            && let Some(expiry) = take.expiry
+        {
+            next.end_at(end_of(expiry), now);
+            decision.reset = next.reset(now);
+        }
+        let written = self.put_limiter(guard, key, existing.as_ref(), &next, take.cas)?;
+        self.wait_as(take.durability, &written);
+        Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
+    }
+
+    /// Changes a limiter's used units without a decision, and moves its end if `expiry` says so.
+    /// Returns the limiter and its cas id.
+    pub(crate) fn count_limiter<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        old: &Existing<'a>,
+        cas: Option<u64>,
+        change: impl FnOnce(&mut Limiter, Nanos),
+    ) -> Result<Option<(Limiter, u64)>, NotWritten> {
+        let Some(mut limiter) = Limiter::decode(old.record.value()) else { return Ok(None) };
+        change(&mut limiter, self.nanos());
+        let written = self.put_limiter(guard, key, Some(old), &limiter, cas)?;
+        Ok(Some((limiter, written.cas)))
+    }
+
+    /// Writes a limiter: in place, or as a new record.
+    fn put_limiter<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        existing: Option<&Existing<'a>>,
+        limiter: &Limiter,
+        cas: Option<u64>,
+    ) -> Result<Written, NotWritten> {
+        let mut bytes = [0; Limiter::ENCODED_MAX];
+        let value = limiter.encode(&mut bytes);
+        let before = existing.filter(|old| old.record.kind() == Kind::Limiter);
+        let kept = match existing {
+            Some(old) if before.is_some() || !old.gone => old.record.fields(),
+            _ => Fields::default(),
+        };
+        let old_expiry = before.map_or(0, |_| kept.expiry);
+        let expiry = record_expiry(limiter, old_expiry, self.nanos());
+        let fields = Fields { kind: Kind::Limiter, cas, expiry, ..kept };
+        if let Some(old) = before
+            && let Some(cas) = self.change_in_place(guard, old, &fields, (value, &[]))?
+        {
+            bump(&self.counters.counted_in_place, 1);
+            let address = old.place.slot().address();
+            return Ok(Written { cas, address, size: old.record.size() });
+        }
+        bump(&self.counters.counted_anew, 1);
+        let claim = if existing.is_some() { Claim::Update } else { Claim::Write };
+        let reads = if before.is_some() { OldReads::Keep } else { OldReads::Inherit };
+        let (manner, body) = (Manner { claim, reads }, Body::Pieces(value, &[]));
+        let item = self.write_as(guard, key, existing, manner, fields, body)?;
+        Ok(Written { cas: item.cas(), address: item.address(), size: item.record_size() })
+    }
+
+    /// Makes the answer wait as a limit's durability demands, whatever that of the store is.
+    fn wait_as(&self, durability: Option<Durability>, written: &Written) {
+        match durability {
+            Some(Durability::Sync) => self.depends_on_record(written.address, written.size),
+            Some(Durability::Async | Durability::None) => self.depends_on_nothing(),
+            None => {}
+        }
+    }
+}
+
+/// Where a limiter was written.
+struct Written {
+    cas: u64,
+    address: Address,
+    size: usize,
+}
+
+/// Returns the limiter in a record, or the limiter that a plain number becomes: the number is its
+/// used units, and the time to live its window. Returns `None` for anything else.
+fn limiter_of(record: &Record<'_>, limit: &Limit, now: Nanos) -> Option<Limiter> {
+    if record.kind() == Kind::Limiter {
+        return Limiter::decode(record.value());
+    }
+    let used = parse_number(record.value())?;
+    let end = Expiry::from_raw(record.expiry()).seconds().map(|end| u64::from(end) * SECOND);
+    Some(Limiter::with_used(limit, used, end, now))
+}
+
+/// Returns the end of a window that is to end at `expiry`.
+pub(super) fn end_of(expiry: Expiry) -> Option<Nanos> {
+    expiry.seconds().map(|end| u64::from(end) * SECOND)
+}
+
+/// Returns the expiry that clients see: the second by which the limiter is as new.
+pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
+    match limiter.reset(now) {
+        None => Expiry::NEVER,
+        Some(left) => Expiry::at(whole_seconds(now.saturating_add(left))),
+    }
+}
+
+/// Returns the expiry of a limiter's record, which is not before the limiter is as new. Because it
+/// is part of the record that does not change in place, the `old` one is kept while it fits.
+fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds {
+    let Some(left) = limiter.reset(now) else { return 0 };
+    let needed = whole_seconds(now.saturating_add(left));
+    let limit = limiter.limit();
+    // With these, the end moves on with every request.
+    let spare = match limit.algorithm() {
+        Algorithm::Fixed => 0,
+        Algorithm::Sliding => limit.window() / SECOND + 1,
+        Algorithm::Gcra => {
+            let full = u128::from(limit.window()) * u128::from(limit.burst());
+            let seconds = full / u128::from(limit.budget().max(1)) / u128::from(SECOND) + 1;
+            u64::try_from(seconds).unwrap_or(u64::MAX)
+        }
+    };
+    let spare = spare.min(SPARE_MAX) as UnixSeconds;
+    let most = needed.saturating_add(spare);
+    if (needed..=most.saturating_add(spare)).contains(&old) { old } else { most }
+}
+
+/// Converts to seconds, rounded up.
+fn whole_seconds(time: Nanos) -> UnixSeconds {
+    UnixSeconds::try_from(time.div_ceil(SECOND)).unwrap_or(UnixSeconds::MAX)
+}

@@ -1,0 +1,66 @@
+//! Rate limits: an `ma` with a budget (`B`) or a policy (`Q`).
+
+use super::meta::{Line, Target, put_line, put_number, put_status};
+use super::{Executed, Execution, Unready};
+use larder_engine::limit::Limit;
+use larder_engine::{Take, Taken};
+use larder_protocol::meta::{LimitFlags, LimitMode};
+use larder_protocol::reply;
+
+/// Nanoseconds in a millisecond and in a second.
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// Takes units of a limit, all or none, and replies with the decision.
+pub(super) fn take(
+    x: &mut Execution<'_, '_>,
+    target: &Target<'_, '_>,
+) -> Result<Executed, Unready> {
+    let limit = match LimitFlags::parse(target.command) {
+        Ok(Some(LimitFlags::Policy(_)) | None) => return Ok(x.say(reply::UNKNOWN_POLICY)),
+        Ok(Some(LimitFlags::Own { mode, budget, window_ms, burst })) => {
+            match limit_of(mode, budget, window_ms, burst) {
+                Some(limit) => limit,
+                None => return Ok(x.say(reply::LIMIT_NEEDS_WINDOW)),
+            }
+        }
+        Err(refusal) => return Ok(x.say(refusal)),
+    };
+    let flags = target.flags;
+    let take = Take {
+        compare: flags.compare.filter(|&cas| cas != 0),
+        cas: flags.cas,
+        expiry: flags.ttl.map(|ttl| x.expiry(ttl)),
+        ..Take::of(limit, flags.delta)
+    };
+    let (decision, limiter, cas) = match x.settle(x.session.take(target.key, &take))? {
+        Taken::Decided { decision, limiter, cas } => (decision, limiter, cas),
+        Taken::NotFound => return Ok(put_status(x, b"NF", target)),
+        Taken::Exists => return Ok(put_status(x, b"EX", target)),
+        Taken::NonNumeric => return Ok(x.say(reply::NON_NUMERIC)),
+    };
+    let flag = |line: &mut Line<'_>, token: &[u8]| match token[0] {
+        b'r' => line.flag(b'r', decision.remaining),
+        b'w' => line.time(b'w', decision.retry.map(|left| left.div_ceil(MILLI))),
+        b't' => line.time(b't', decision.reset.map(|left| left.div_ceil(SECOND))),
+        b'c' => line.flag(b'c', cas),
+        _ => line.echo(target, token),
+    };
+    if !decision.allowed {
+        put_line(x.output, b"NS", target, flag);
+    } else if !target.quiet() {
+        let used = limiter.map_or(0, |limiter| limiter.used(x.session.nanos()));
+        put_number(x, target, used, flag);
+    }
+    Ok(Executed::Done)
+}
+
+/// Returns the limit that the flags name; `None` if it needs a window and has none.
+fn limit_of(mode: LimitMode, budget: u64, window_ms: u64, burst: Option<u64>) -> Option<Limit> {
+    let window = window_ms * MILLI;
+    match mode {
+        LimitMode::Fixed => Some(Limit::fixed(budget, window)),
+        LimitMode::Sliding => Limit::sliding(budget, window),
+        LimitMode::Gcra => Limit::gcra(budget, window, burst.unwrap_or(budget)),
+    }
+}
