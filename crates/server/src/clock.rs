@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use larder_engine::UnixSeconds;
+use larder_engine::{NANOS, UnixSeconds, second_of};
 
 /// The clock of one server.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +23,16 @@ impl Clock {
         Clock { wall, start: Instant::now() }
     }
 
-    /// Returns the seconds since the Unix epoch. They are at least 2, so that
+    /// Returns the nanoseconds since the Unix epoch. They are at least two seconds, so that
     /// [`Expiry::PAST`](larder_engine::Expiry) lies in the past even on a machine without a
     /// real-time clock.
+    pub(crate) fn nanos(&self) -> u64 {
+        Self::at_least_two_seconds(self.wall + self.start.elapsed())
+    }
+
+    /// Returns the second of [`nanos`](Self::nanos).
     pub(crate) fn now(&self) -> UnixSeconds {
-        Self::seconds(self.wall + self.start.elapsed())
+        second_of(self.nanos())
     }
 
     /// Sets this clock forward to `second` if it is behind that.
@@ -42,7 +47,7 @@ impl Clock {
 
     /// Returns the value of [`now`](Self::now) at the start.
     pub(crate) fn started(&self) -> UnixSeconds {
-        Self::seconds(self.wall)
+        second_of(Self::at_least_two_seconds(self.wall))
     }
 
     /// Returns the time since the start of the server.
@@ -50,8 +55,8 @@ impl Clock {
         self.start.elapsed()
     }
 
-    fn seconds(time: Duration) -> UnixSeconds {
-        UnixSeconds::try_from(time.as_secs()).unwrap_or(UnixSeconds::MAX).max(2)
+    fn at_least_two_seconds(time: Duration) -> u64 {
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(2 * NANOS)
     }
 }
 

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_engine::{Engine, MAX_LANES};
+use larder_engine::{Engine, MAX_LANES, second_of};
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
@@ -244,9 +244,9 @@ impl Server {
         let now = Arc::new(AtomicU32::new(clock.now()));
         let shown = Arc::clone(&now);
         let read_clock = Box::new(move || {
-            let now = clock.now();
-            shown.store(now, Relaxed);
-            now
+            let nanos = clock.nanos();
+            shown.store(second_of(nanos), Relaxed);
+            nanos
         });
         let service = connection::Worker::new(Arc::clone(context), session, read_clock);
         let registry = Arc::clone(&running.registry);
