@@ -11,6 +11,7 @@ mod refusals;
 mod stalled;
 mod switches;
 mod table;
+mod times;
 
 use super::{Connection, Worker};
 use crate::command::{Hooks, ServerContext, Switches};
