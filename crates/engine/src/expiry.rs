@@ -1,8 +1,17 @@
-//! Expiry times of items. The engine knows only absolute times. The rules by which clients write
-//! them (relative up to 30 days, negative, …) belong to the protocol's translator.
+//! Times, and expiry times of items. The engine knows only absolute times. The rules by which
+//! clients write them (relative up to 30 days, negative, …) belong to the protocol's translator.
 
 /// Seconds since the Unix epoch. Unsigned: good until 2106.
 pub type UnixSeconds = u32;
+
+/// Nanoseconds per second.
+pub const NANOS: u64 = 1_000_000_000;
+
+/// Returns the second of a time in nanoseconds since the Unix epoch.
+#[inline]
+pub fn second_of(nanos: u64) -> UnixSeconds {
+    UnixSeconds::try_from(nanos / NANOS).unwrap_or(UnixSeconds::MAX)
+}
 
 /// The time at which an item expires, or never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Larder as a library: an index over a log, with memcached's verbs. It opens no sockets, reads no
-//! clock and uses no randomness. The time comes with [`Session::tick`], the hash seed with
-//! [`Options`].
+//! clock and uses no randomness. The time comes with [`Session::tick`] or [`Session::tick_at`],
+//! the hash seed with [`Options`].
 //!
 //! A thread that uses the engine opens a [`Session`] and calls [`Session::tick`] once per turn of
 //! its loop. Every [`Item`] that a session returned stays readable until the session's next tick.
@@ -86,7 +86,7 @@ pub use engine::growths::GrowError;
 pub use engine::session::{Reads, Session};
 pub use engine::{Engine, ManualCleaner};
 pub use error::{OpenError, StoreError};
-pub use expiry::{Expiry, UnixSeconds};
+pub use expiry::{Expiry, NANOS, UnixSeconds, second_of};
 pub use item::{Item, KeptValue, Listed};
 pub use key::Key;
 pub use lane::memory::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};

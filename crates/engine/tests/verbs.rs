@@ -95,6 +95,22 @@ fn counters_wrap_stop_and_keep_their_width() {
 }
 
 #[test]
+fn an_item_expires_with_the_first_nanosecond_of_its_second() {
+    let engine = engine(16);
+    let mut session = session(&engine);
+    assert_eq!((session.nanos(), session.now()), (1000 * NANOS, 1000));
+    let key = session.key(b"a");
+    ready(session.store(&key, Store::set(b"1", 0, Expiry::at(1001))));
+    session.tick_at(1001 * NANOS - 1);
+    assert_eq!((session.nanos(), session.now()), (1001 * NANOS - 1, 1000));
+    assert_eq!(get(&session, "a").as_deref(), Some("1"));
+    session.tick_at(1001 * NANOS);
+    assert_eq!(get(&session, "a"), None);
+    session.tick_at(u64::MAX);
+    assert_eq!(session.now(), u32::MAX);
+}
+
+#[test]
 fn expired_items_are_gone_and_touch_keeps_the_cas_id() {
     let engine = engine(16);
     let mut s = session(&engine);

@@ -28,7 +28,7 @@ use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
 use body::Body;
 use gates::{Gates, Repair};
-use larder_engine::{Engine, Reads, Session, UnixSeconds};
+use larder_engine::{Engine, Reads, Session};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub struct Worker {
     session: Session,
     context: Arc<ServerContext>,
     counters: Arc<CommandCounters>,
-    clock: Box<dyn Fn() -> UnixSeconds + Send>,
+    clock: Box<dyn Fn() -> u64 + Send>,
     text: Scratch<Text>,
     binary: Scratch<Binary>,
     /// Time of the last check for values that arrive too slowly.
@@ -108,13 +108,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker that uses `session` and reads the time from `clock` once per turn.
+    /// Creates a worker that uses `session` and reads the time from `clock` once per turn: nanoseconds
+    /// since the Unix epoch.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
-        clock: Box<dyn Fn() -> UnixSeconds + Send>,
+        clock: Box<dyn Fn() -> u64 + Send>,
     ) -> Self {
-        session.tick(clock());
+        session.tick_at(clock());
         let counters = context.register();
         let (text, binary) = (Scratch::default(), Scratch::default());
         Worker { session, context, counters, clock, text, binary, looked: Instant::now() }
@@ -272,7 +273,7 @@ impl Service for Worker {
     type Connection = Connection;
 
     fn turn(&mut self) {
-        self.session.tick((self.clock)());
+        self.session.tick_at((self.clock)());
         if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.context.arrivals.expel_slow();

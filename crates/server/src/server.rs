@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_engine::{Engine, MAX_LANES};
+use larder_engine::{Engine, MAX_LANES, second_of};
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
@@ -244,9 +244,9 @@ impl Server {
         let now = Arc::new(AtomicU32::new(clock.now()));
         let shown = Arc::clone(&now);
         let read_clock = Box::new(move || {
-            let now = clock.now();
-            shown.store(now, Relaxed);
-            now
+            let nanos = clock.nanos();
+            shown.store(second_of(nanos), Relaxed);
+            nanos
         });
         let service = connection::Worker::new(Arc::clone(context), session, read_clock);
         let registry = Arc::clone(&running.registry);
@@ -378,6 +378,7 @@ fn context(running: &Arc<Running>) -> Arc<ServerContext> {
     let engine = Arc::clone(&running.engine);
     let mut context = ServerContext::new(engine, running.clock.started(), hooks);
     context.set_switches(settings.switches);
+    context.wall_ahead = running.clock.wall_ahead();
     context.version = MEMCACHED_VERSION.to_owned();
     context.verbosity = AtomicU32::new(settings.verbosity);
     context.prefixes = PrefixStats::new(settings.prefix_delimiter as u8);

@@ -4,7 +4,7 @@
 
 #![allow(clippy::duplicate_mod, reason = "the same tests run once per back-end")]
 
-use larder_engine::{Engine, Options as EngineOptions};
+use larder_engine::{Engine, NANOS, Options as EngineOptions};
 use larder_server::command::{Hooks, ServerContext, Switches};
 use larder_server::connection::Worker;
 use larder_server::net::{self, BackendChoice, Control, Endpoint, Listener, Options};
@@ -83,7 +83,9 @@ impl<B: Backend> On<B> {
             let (engine, context) = (Arc::clone(&engine), Arc::clone(&context));
             thread::spawn(move || {
                 let session = engine.session(worker.waker());
-                worker.run(Worker::new(context, session, Box::new(|| NOW))).unwrap();
+                worker
+                    .run(Worker::new(context, session, Box::new(|| u64::from(NOW) * NANOS)))
+                    .unwrap();
             })
         });
         let threads = threads.collect();

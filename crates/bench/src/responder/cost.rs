@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_engine::{Engine, Options};
+use larder_engine::{Engine, NANOS, Options};
 use larder_server::command::{Hooks, ServerContext};
 use larder_server::connection::Worker;
 use larder_server::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
@@ -43,7 +43,7 @@ fn worker() -> Worker {
     let engine = Engine::open(Options { memory: 1 << 30, ..Options::default() }).unwrap();
     let session = engine.session(Waker::noop().clone());
     let context = ServerContext::new(engine, NOW - 100, Box::new(NoHooks));
-    Worker::new(Arc::new(context), session, Box::new(|| NOW))
+    Worker::new(Arc::new(context), session, Box::new(|| u64::from(NOW) * NANOS))
 }
 
 /// Processes all requests of `batch`. Leaves their replies in `memory`.

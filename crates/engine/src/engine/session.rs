@@ -10,7 +10,7 @@ use crate::reads::LaneReads;
 use crate::stats::bump;
 use crate::{
     Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, Key, LargeValue,
-    Outcome, Refusal, Store, Stored, Take, Taken, UnixSeconds,
+    NANOS, Outcome, Refusal, Store, Stored, Take, Taken, UnixSeconds,
 };
 use smallvec::SmallVec;
 use std::convert::Infallible;
@@ -46,12 +46,19 @@ impl Session {
         &self.engine
     }
 
-    /// Starts a turn of the thread's loop and sets the time. Items of earlier turns are no longer
-    /// used.
+    /// As [`Session::tick_at`], for callers that count time in seconds.
     #[inline]
     pub fn tick(&mut self, now: UnixSeconds) {
+        self.tick_at(u64::from(now) * NANOS);
+    }
+
+    /// Starts a turn of the thread's loop and sets the time, in nanoseconds since the Unix epoch.
+    /// Items of earlier turns are no longer used.
+    #[inline]
+    pub fn tick_at(&mut self, nanos: u64) {
         let before = self.now();
-        self.lanes.iter_mut().for_each(|lane| lane.tick(now));
+        self.lanes.iter_mut().for_each(|lane| lane.tick_at(nanos));
+        let now = self.now();
         if now != before || self.flush_waits {
             self.flush_waits = !self.flush_if_due(now);
         }
@@ -64,13 +71,13 @@ impl Session {
         self.lanes.iter_mut().for_each(LaneSession::sleep);
     }
 
-    /// Returns the time of the last tick.
+    /// Returns the second of the last tick.
     #[inline]
     pub fn now(&self) -> UnixSeconds {
         self.lanes[0].now()
     }
 
-    /// Returns the time of the last tick in nanoseconds since the Unix epoch.
+    /// Returns the time of the last tick, in nanoseconds since the Unix epoch.
     #[inline]
     pub fn nanos(&self) -> Nanos {
         self.lanes[0].nanos()

@@ -18,7 +18,7 @@ use crate::stats::{Counters, bump};
 use crate::verbs::arith::{DIGITS, format_number};
 use crate::verbs::take::shown_expiry;
 use crate::verbs::version::{Existing, NotWritten};
-use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
+use crate::{CommitPoint, CommitState, NANOS, Outcome, Refusal, UnixSeconds, WhenFull, second_of};
 use group::Group;
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +38,8 @@ pub(crate) struct LaneSession {
     participant: Participant,
     pub(crate) appender: Appender,
     waker: Waker,
+    /// The time of the last tick, in nanoseconds since the Unix epoch, and its second.
+    nanos: u64,
     now: UnixSeconds,
     /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
@@ -81,6 +83,7 @@ impl LaneSession {
             participant,
             appender,
             waker,
+            nanos: u64::from(now) * NANOS,
             now,
             changes,
             overdue: false,
@@ -95,10 +98,16 @@ impl LaneSession {
         }
     }
 
-    /// Starts a turn of the thread's loop and sets the time. Items of earlier turns are no longer
-    /// used.
+    /// As [`LaneSession::tick_at`], for callers that count time in seconds.
     #[inline]
     pub(crate) fn tick(&mut self, now: UnixSeconds) {
+        self.tick_at(u64::from(now) * NANOS);
+    }
+
+    /// Starts a turn of the thread's loop and sets the time, in nanoseconds since the Unix epoch.
+    /// Items of earlier turns are no longer used.
+    #[inline]
+    pub(crate) fn tick_at(&mut self, nanos: u64) {
         let mut told = false;
         self.participant.tick_after(|| told = self.lane.log.before_quiescent(&self.appender));
         if told {
@@ -107,6 +116,8 @@ impl LaneSession {
         self.snapshots.clear();
         self.tell_appended();
         self.turn_of_group();
+        self.nanos = nanos;
+        let now = second_of(nanos);
         if now != self.now {
             self.new_second(now);
         }
@@ -155,16 +166,16 @@ impl LaneSession {
         self.fetched.polls() || self.polls_for_commit()
     }
 
-    /// Returns the time of the last tick.
+    /// Returns the second of the last tick.
     #[inline]
     pub(crate) fn now(&self) -> UnixSeconds {
         self.now
     }
 
-    /// Returns the time of the last tick in nanoseconds.
+    /// Returns the time of the last tick, in nanoseconds since the Unix epoch.
     #[inline]
     pub(crate) fn nanos(&self) -> Nanos {
-        u64::from(self.now) * 1_000_000_000
+        self.nanos
     }
 
     /// Hashes a key of 1 to 250 bytes.

@@ -8,12 +8,10 @@ use crate::stats::bump;
 use crate::verbs::arith::parse_number;
 use crate::verbs::store::is_version;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
-use crate::{Durability, Expiry, Key, Outcome, Take, Taken, UnixSeconds};
+use crate::{Durability, Expiry, Key, NANOS, Outcome, Take, Taken, UnixSeconds};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields, Record};
 
-/// Nanoseconds in a second.
-const SECOND: u64 = 1_000_000_000;
 /// The longest time, in seconds, for which a limiter that is as new may still take memory.
 const SPARE_MAX: u64 = 60 * 60 * 24;
 
@@ -141,13 +139,13 @@ fn limiter_of(record: &Record<'_>, limit: &Limit, now: Nanos) -> Option<Limiter>
         return Limiter::decode(record.value());
     }
     let used = parse_number(record.value())?;
-    let end = Expiry::from_raw(record.expiry()).seconds().map(|end| u64::from(end) * SECOND);
+    let end = Expiry::from_raw(record.expiry()).seconds().map(|end| u64::from(end) * NANOS);
     Some(Limiter::with_used(limit, used, end, now))
 }
 
 /// Returns the end of a window that is to end at `expiry`.
 pub(super) fn end_of(expiry: Expiry) -> Option<Nanos> {
-    expiry.seconds().map(|end| u64::from(end) * SECOND)
+    expiry.seconds().map(|end| u64::from(end) * NANOS)
 }
 
 /// Returns the expiry that clients see: the second by which the limiter is as new.
@@ -167,10 +165,10 @@ fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds
     // With these, the end moves on with every request.
     let spare = match limit.algorithm() {
         Algorithm::Fixed => 0,
-        Algorithm::Sliding => limit.window() / SECOND + 1,
+        Algorithm::Sliding => limit.window() / NANOS + 1,
         Algorithm::Gcra => {
             let full = u128::from(limit.window()) * u128::from(limit.burst());
-            let seconds = full / u128::from(limit.budget().max(1)) / u128::from(SECOND) + 1;
+            let seconds = full / u128::from(limit.budget().max(1)) / u128::from(NANOS) + 1;
             u64::try_from(seconds).unwrap_or(u64::MAX)
         }
     };
@@ -181,5 +179,5 @@ fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds
 
 /// Converts to seconds, rounded up.
 fn whole_seconds(time: Nanos) -> UnixSeconds {
-    UnixSeconds::try_from(time.div_ceil(SECOND)).unwrap_or(UnixSeconds::MAX)
+    UnixSeconds::try_from(time.div_ceil(NANOS)).unwrap_or(UnixSeconds::MAX)
 }

@@ -75,7 +75,7 @@ fn process_metrics(running: &Running, page: &mut Page) {
         "Seconds since the start.",
         running.clock.uptime().as_secs(),
     );
-    page.one("time_seconds", "gauge", "The server's clock.", running.clock.now());
+    page.one("time_seconds", "gauge", "The server's clock.", running.clock.wall());
     page.one("threads", "gauge", "Worker threads.", running.settings().threads);
     page.head("process_cpu_seconds_total", "counter", "Processor time of the process.");
     for (mode, time) in [("user", usage.user), ("system", usage.system)] {

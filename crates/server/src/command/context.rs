@@ -98,6 +98,9 @@ pub struct ServerContext {
     pub version: String,
     /// When the server started. An absolute expiry time up to then counts as past.
     pub started: UnixSeconds,
+    /// Seconds by which the wall clock was ahead of the engine's time when the server started;
+    /// negative if it was behind. Absolute times of clients are times of the wall clock.
+    pub wall_ahead: i64,
     /// The level that the last `verbosity` command set.
     pub verbosity: AtomicU32,
     pub(crate) prefixes: PrefixStats,
@@ -125,11 +128,17 @@ impl ServerContext {
             switches: Mutex::default(),
             version: "1.6.45".to_owned(),
             started,
+            wall_ahead: 0,
             verbosity: AtomicU32::new(0),
             prefixes: PrefixStats::default(),
             counters: Mutex::default(),
             dumps: Mutex::default(),
         }
+    }
+
+    /// Returns the wall clock's time at a second of the engine's time.
+    pub(super) fn wall(&self, second: UnixSeconds) -> u64 {
+        u64::from(second).saturating_add_signed(self.wall_ahead)
     }
 
     /// Changes the memory limit.

@@ -5,7 +5,7 @@
 
 use super::context::DumpPlace;
 use super::refusal::refusal_line;
-use super::{Execution, Sent, Unready};
+use super::{Execution, Sent, ServerContext, Unready};
 use crate::net::OutputBuffer;
 use larder_engine::Listed;
 use larder_protocol::text::DumpFormat;
@@ -122,7 +122,7 @@ fn walk(place: &DumpPlace, format: &mut Format, x: &mut Execution<'_, '_>) -> Op
     let mut cursor = place.cursor.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(cursor) = &mut *cursor else { return Some(Sent::Gone) };
     let before = x.output.len();
-    let visited = x.session.scan(cursor, &mut |item| format.put(&item, x.output));
+    let visited = x.session.scan(cursor, &mut |item| format.put(&item, x.context, x.output));
     place.note(x.session.now(), x.output.len() - before);
     let done = match x.settle(visited) {
         Ok(more) => !more || matches!(format, Format::Cachedump { items: 0, .. }),
@@ -147,16 +147,16 @@ impl Format {
         }
     }
 
-    fn put(&mut self, item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
+    fn put(&mut self, item: &Listed<'_>, context: &ServerContext, output: &mut OutputBuffer<'_>) {
         match self {
-            Format::Metadump => metadump_line(item, output),
+            Format::Metadump => metadump_line(item, context, output),
             Format::Mgdump => mgdump_line(item.key(), output),
             Format::Cachedump { items, bytes } => {
                 if *items == 0 || !is_text(item.key()) {
                     return;
                 }
                 let before = output.len();
-                cachedump_line(item, output);
+                cachedump_line(item, context, output);
                 let len = output.len() - before;
                 if len > *bytes {
                     output.truncate(before);
@@ -176,7 +176,7 @@ fn number(output: &mut OutputBuffer<'_>, number: u64) {
     output.advance(len);
 }
 
-fn metadump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
+fn metadump_line(item: &Listed<'_>, context: &ServerContext, output: &mut OutputBuffer<'_>) {
     output.extend(b"key=");
     for &byte in item.key() {
         match byte {
@@ -191,10 +191,10 @@ fn metadump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
     output.extend(b" exp=");
     match item.expiry().seconds() {
         None => output.extend(b"-1"),
-        Some(seconds) => number(output, seconds.into()),
+        Some(seconds) => number(output, context.wall(seconds)),
     }
     output.extend(b" la=");
-    number(output, item.last_access().into());
+    number(output, context.wall(item.last_access()));
     output.extend(b" cas=");
     number(output, item.cas());
     let fetched: &[u8] = if item.hit_before() { b" fetch=yes cls=" } else { b" fetch=no cls=" };
@@ -221,13 +221,13 @@ fn mgdump_line(key: &[u8], output: &mut OutputBuffer<'_>) {
     }
 }
 
-fn cachedump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
+fn cachedump_line(item: &Listed<'_>, context: &ServerContext, output: &mut OutputBuffer<'_>) {
     output.extend(b"ITEM ");
     output.extend(item.key());
     output.extend(b" [");
     number(output, item.value_len() as u64);
     output.extend(b" b; ");
-    number(output, item.expiry().seconds().unwrap_or(0).into());
+    number(output, item.expiry().seconds().map_or(0, |seconds| context.wall(seconds)));
     output.extend(b" s]\r\n");
 }
 

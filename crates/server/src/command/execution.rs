@@ -67,7 +67,8 @@ impl Execution<'_, '_> {
     /// Returns the expiry that `exptime` means now.
     #[inline]
     pub(super) fn expiry(&self, exptime: impl Into<i64>) -> Expiry {
-        expiry(exptime.into(), self.session.now(), self.context.started)
+        let context = self.context;
+        expiry(exptime.into(), self.session.now(), context.started, context.wall_ahead)
     }
 }
 

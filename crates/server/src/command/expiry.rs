@@ -1,6 +1,6 @@
 //! The meaning of expiry times as clients write them. 0 means never, a negative time has already
-//! passed, up to 30 days counts from now, and anything else is an absolute Unix time. In text and
-//! meta commands times are signed 32-bit numbers, as in memcached. In the binary protocol they are
+//! passed, up to 30 days counts from now, and anything else is an absolute time by the wall clock, as
+//! that was set when the server started. In text and meta commands times are signed 32-bit numbers, as in memcached. In the binary protocol they are
 //! unsigned and reach to 2106.
 
 use larder_engine::{Expiry, UnixSeconds};
@@ -8,25 +8,33 @@ use larder_engine::{Expiry, UnixSeconds};
 /// The longest relative time, in seconds.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// Returns the expiry that `exptime` means at `now` on a server that started at `started`.
+/// Returns the expiry that `exptime` means at `now` on a server that started at `started`, when the
+/// wall clock was `wall_ahead` seconds ahead.
 #[inline]
-pub(crate) fn expiry(exptime: i64, now: UnixSeconds, started: UnixSeconds) -> Expiry {
+pub(crate) fn expiry(
+    exptime: i64,
+    now: UnixSeconds,
+    started: UnixSeconds,
+    wall_ahead: i64,
+) -> Expiry {
     match exptime {
         0 => Expiry::NEVER,
         ..0 => Expiry::PAST,
         1..=RELATIVE_MAX => Expiry::at(now.saturating_add(exptime as UnixSeconds)),
-        _ if exptime <= i64::from(started) => Expiry::PAST,
-        _ => Expiry::at(UnixSeconds::try_from(exptime).unwrap_or(UnixSeconds::MAX)),
+        _ => match exptime.saturating_sub(wall_ahead) {
+            at if at <= i64::from(started) => Expiry::PAST,
+            at => Expiry::at(UnixSeconds::try_from(at).unwrap_or(UnixSeconds::MAX)),
+        },
     }
 }
 
 /// Returns the remaining time to live, in seconds, below which a meta `R` token asks the client to
-/// recache an item.
-pub(crate) fn recache_below(exptime: i32, now: UnixSeconds) -> u32 {
+/// recache an item; `now` is the wall clock's time.
+pub(crate) fn recache_below(exptime: i32, now: u64) -> u32 {
     match i64::from(exptime) {
         ..=0 => 0,
         1..=RELATIVE_MAX => exptime as u32,
-        exptime => u32::try_from(exptime - i64::from(now)).unwrap_or(0),
+        exptime => u32::try_from(exptime.saturating_sub_unsigned(now)).unwrap_or(0),
     }
 }
 
@@ -39,7 +47,7 @@ mod tests {
 
     #[test]
     fn expiry_times_are_relative_up_to_30_days_and_absolute_beyond() {
-        let expiry = |exptime| expiry(exptime, NOW, STARTED);
+        let expiry = |exptime| expiry(exptime, NOW, STARTED, 0);
         assert_eq!(expiry(0), Expiry::NEVER);
         assert_eq!(expiry(-1), Expiry::PAST);
         assert_eq!(expiry(i64::MIN), Expiry::PAST);
@@ -53,12 +61,27 @@ mod tests {
     }
 
     #[test]
+    fn absolute_times_follow_the_wall_clock() {
+        const HOUR: u32 = 3600;
+        for (ahead, engine) in [(3600, NOW - HOUR), (-3600, NOW + HOUR)] {
+            let expiry = |exptime| expiry(exptime, engine, engine - 100, ahead);
+            assert_eq!(expiry(i64::from(NOW) + 50), Expiry::at(engine + 50));
+            assert_eq!(expiry(i64::from(NOW) - 100), Expiry::PAST);
+            assert_eq!(expiry(i64::from(NOW) - 99), Expiry::at(engine - 99));
+            assert_eq!(expiry(50), Expiry::at(engine + 50));
+            assert_eq!(expiry(2_592_001), Expiry::PAST);
+            assert_eq!(expiry(i64::MAX), Expiry::at(u32::MAX));
+            assert_eq!((expiry(0), expiry(-1)), (Expiry::NEVER, Expiry::PAST));
+        }
+    }
+
+    #[test]
     fn a_recache_token_gives_the_seconds_left_to_live() {
-        assert_eq!(recache_below(-1, NOW), 0);
-        assert_eq!(recache_below(0, NOW), 0);
-        assert_eq!(recache_below(30, NOW), 30);
-        assert_eq!(recache_below(2_592_001, NOW), 0);
-        assert_eq!(recache_below(NOW as i32 + 5, NOW), 5);
-        assert_eq!(recache_below(i32::MAX, NOW), i32::MAX as u32 - NOW);
+        assert_eq!(recache_below(-1, NOW.into()), 0);
+        assert_eq!(recache_below(0, NOW.into()), 0);
+        assert_eq!(recache_below(30, NOW.into()), 30);
+        assert_eq!(recache_below(2_592_001, NOW.into()), 0);
+        assert_eq!(recache_below(NOW as i32 + 5, NOW.into()), 5);
+        assert_eq!(recache_below(i32::MAX, NOW.into()), i32::MAX as u32 - NOW);
     }
 }

@@ -111,8 +111,9 @@ impl Target<'_, '_> {
 
     /// Returns the rule by which a client is told to recache. Flags take effect in their order: `R`
     /// looks at the expiry that a `T` in front of it has set.
-    fn recache(&self, now: UnixSeconds) -> Recache {
+    fn recache(&self, x: &Execution<'_, '_>) -> Recache {
         let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
+        let now = x.context.wall(x.session.now());
         let below = self.flags.recache.map_or(0, |recache| recache_below(recache, now));
         Recache { below, touched: first.is_some_and(|token| token[0] == b'T') }
     }
@@ -227,7 +228,6 @@ pub(super) fn put_status(
 
 fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
     let flags = target.flags;
-    let now = x.session.now();
     let touches = flags.ttl.is_some();
     let get = Get {
         counted_as: if touches { ReadCount::TouchIfFound } else { ReadCount::Get },
@@ -236,7 +236,7 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, U
         vivify: flags
             .vivify
             .map(|vivify| Vivify { expiry: target.expiry_of_new(x, vivify), cas: flags.cas }),
-        recache: Some(target.recache(now)),
+        recache: Some(target.recache(x)),
     };
     let Some(got) = x.settle(x.session.get_with(target.key, &get))? else {
         if target.quiet() {

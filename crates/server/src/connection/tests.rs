@@ -11,11 +11,12 @@ mod refusals;
 mod stalled;
 mod switches;
 mod table;
+mod times;
 
 use super::{Connection, Worker};
 use crate::command::{Hooks, ServerContext, Switches};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
-use larder_engine::{Engine, Options};
+use larder_engine::{Engine, NANOS, Options};
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
@@ -50,7 +51,7 @@ fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
     let context = ServerContext::new(Arc::clone(engine), NOW - 100, Box::new(NoHooks));
     context.set_switches(Switches { shutdown: true, ..Switches::default() });
     let session = engine.session(waker);
-    Worker::new(Arc::new(context), session, Box::new(|| NOW))
+    Worker::new(Arc::new(context), session, Box::new(|| u64::from(NOW) * NANOS))
 }
 
 /// A client that keeps the input its connection leaves, and takes all output.

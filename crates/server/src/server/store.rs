@@ -140,16 +140,17 @@ impl<'a> Teller<'a> {
 /// Returns the clock of a server with this store. It does not begin before the time of the store,
 /// because expired items would then be back.
 pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
-    let (wall, remembered) = (clock.started(), engine.remembered_time());
-    if wall < remembered {
+    let clock = clock.not_before(engine.remembered_time());
+    if clock.wall_ahead() < 0 {
         warn!(
             event = "clock_behind",
-            seconds = remembered - wall,
+            seconds = -clock.wall_ahead(),
             reason = "the store has been used at a later time than the machine's clock shows",
-            advice = "set the machine's clock; until then times count from the store's",
+            advice =
+                "if the machine's clock is wrong, set it and restart: absolute times follow it",
         );
     }
-    clock.not_before(remembered)
+    clock
 }
 
 /// Returns the bytes of all devices.

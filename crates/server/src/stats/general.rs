@@ -27,7 +27,7 @@ fn process_rows(running: &Running, row: &mut Row<'_>) {
     let usage = process::usage();
     put(row, "pid", std::process::id());
     put(row, "uptime", running.clock.uptime().as_secs());
-    put(row, "time", running.clock.now());
+    put(row, "time", running.clock.wall());
     put(row, "version", MEMCACHED_VERSION);
     put(row, "libevent", "none");
     put(row, "pointer_size", usize::BITS);

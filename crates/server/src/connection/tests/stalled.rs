@@ -4,7 +4,7 @@ use super::{NOW, NoHooks};
 use crate::command::ServerContext;
 use crate::connection::{Connection, ConnectionId, Worker};
 use crate::net::{Flow, InputBuffer, OutputMemory, Peer, Service};
-use larder_engine::{Engine, Expiry, Options, Outcome, Store};
+use larder_engine::{Engine, Expiry, NANOS, Options, Outcome, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
@@ -42,8 +42,11 @@ impl World {
         let context = ServerContext::new(Arc::clone(&engine), NOW - 100, Box::new(NoHooks));
         let clock = Arc::new(AtomicU32::new(NOW));
         let time = Arc::clone(&clock);
-        let worker =
-            Worker::new(Arc::new(context), session, Box::new(move || time.load(Ordering::Relaxed)));
+        let worker = Worker::new(
+            Arc::new(context),
+            session,
+            Box::new(move || u64::from(time.load(Ordering::Relaxed)) * NANOS),
+        );
         World { worker, clock, clients: 0 }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Client, NOW, NoHooks, Worker, shown};
 use crate::command::{ServerContext, Switches};
-use larder_engine::{Engine, Options};
+use larder_engine::{Engine, NANOS, Options};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -11,7 +11,7 @@ fn check(switches: Switches, talk: &[(&str, &str)]) {
     let context = ServerContext::new(Arc::clone(&engine), NOW - 100, Box::new(NoHooks));
     context.set_switches(switches);
     let session = engine.session(Waker::noop().clone());
-    let mut worker = Worker::new(Arc::new(context), session, Box::new(|| NOW));
+    let mut worker = Worker::new(Arc::new(context), session, Box::new(|| u64::from(NOW) * NANOS));
     let mut client = Client::new(&mut worker);
     for (request, reply) in talk {
         let answer = client.ask(request.as_bytes());
