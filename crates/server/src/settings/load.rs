@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::setting::{Group, Kind, Setting};
+use super::values::{file_text, nearest};
 use super::{Flavor, Settings, SettingsError, help, table};
 
 /// The environment variables of a process that concern settings.
@@ -264,23 +265,6 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
     Ok(())
 }
 
-/// Converts a value of the file to the text that a flag would have.
-fn file_text(value: &toml::Value) -> Result<String, String> {
-    match value {
-        toml::Value::String(text) => Ok(text.clone()),
-        toml::Value::Integer(number) => Ok(number.to_string()),
-        toml::Value::Float(number) => Ok(number.to_string()),
-        toml::Value::Boolean(on) => Ok(on.to_string()),
-        toml::Value::Array(values) => {
-            let texts: Result<Vec<_>, _> = values.iter().map(file_text).collect();
-            Ok(texts?.join(","))
-        }
-        toml::Value::Datetime(_) | toml::Value::Table(_) => {
-            Err("it must be a string, a number, true, false or a list of these".to_owned())
-        }
-    }
-}
-
 /// Returns the setting with the name most similar to `key`, if one is similar enough.
 fn suggestion(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_lowercase().replace('_', "-");
@@ -289,11 +273,7 @@ fn suggestion(key: &str) -> Option<&'static str> {
     if let Some(setting) = named {
         return Some(setting.key);
     }
-    shown
-        .map(|setting| (strsim::levenshtein(&key, setting.key), setting.key))
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
-        .min()
-        .map(|(_, known)| known)
+    nearest(&key, shown.map(|setting| setting.key))
 }
 
 #[cfg(test)]
