@@ -106,6 +106,7 @@ impl Running {
         self.net.set_limits(settings.max_connections, settings.idle_timeout);
         if let Some(context) = self.context() {
             context.set_switches(settings.switches);
+            context.policies().replace(&settings.policies);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }

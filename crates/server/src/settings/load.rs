@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::setting::{Group, Kind, Setting};
 use super::values::{file_text, nearest};
-use super::{Flavor, Settings, SettingsError, help, table};
+use super::{Flavor, Settings, SettingsError, help, policies, table};
 
 /// The environment variables of a process that concern settings.
 #[derive(Clone, Debug, Default)]
@@ -247,7 +247,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
     let table: toml::Table =
         text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
     for key in table.keys() {
-        if !table::all().any(|setting| setting.key == key) {
+        if key != policies::KEY && !table::all().any(|setting| setting.key == key) {
             return Err(SettingsError::UnknownKey {
                 path: path.to_owned(),
                 key: key.clone(),
@@ -262,6 +262,9 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
             file_text(value).map_err(|reason| SettingsError::Value { place: place(), reason })?;
         apply(settings, setting, &text, place)?;
     }
+    if let Some(value) = table.get(policies::KEY) {
+        settings.policies = policies::read(path, &text, value)?;
+    }
     Ok(())
 }
 
@@ -273,7 +276,7 @@ fn suggestion(key: &str) -> Option<&'static str> {
     if let Some(setting) = named {
         return Some(setting.key);
     }
-    nearest(&key, shown.map(|setting| setting.key))
+    nearest(&key, shown.map(|setting| setting.key).chain([policies::KEY]))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod help;
 mod listen;
 mod load;
 mod paths;
+mod policies;
 mod setting;
 mod store;
 mod table;
@@ -87,6 +88,9 @@ impl Settings {
         }
         if !self.forget.is_empty() && !self.has_store() {
             return together("--forget is about a store: give --store PATH".to_owned());
+        }
+        if let Err(reason) = self.check_policies(&self.policies) {
+            return together(reason);
         }
         if let Err(reason) = paths::lanes(&self.store) {
             return together(format!("--store {}: {reason}", self.show_store()));
