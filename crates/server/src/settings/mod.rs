@@ -21,6 +21,7 @@ pub use help::{MEMCACHED_VERSION, memcached_help, short_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, SHORT_HELP, check_refused, command, from_matches, memcached_command};
 pub use paths::{LanePaths, StorePath, parse_store_size};
+pub(crate) use policies::{algorithm_name, show_window};
 pub(crate) use store::durability_name;
 pub use types::{Flavor, LogFormat, LogLevel, Port, Protocol, Settings};
 pub(crate) use values::{log_level_name, when_full_name};

@@ -35,12 +35,12 @@ const NAME_MAX: usize = 64;
 const PREFIX_MAX: usize = 250;
 
 /// Returns an algorithm's name in the settings.
-fn algorithm_name(algorithm: Algorithm) -> String {
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> String {
     name_of(algorithm, ALGORITHMS)
 }
 
 /// Returns a window as it is written in the settings; `0s` is for ever.
-fn show_window(window: Nanos) -> String {
+pub(crate) fn show_window(window: Nanos) -> String {
     show_duration(Duration::from_nanos(window))
 }
 
