@@ -116,7 +116,19 @@ fn command_metrics(running: &Running, totals: &larder_engine::Totals, page: &mut
     }
     let meta = running.net_totals_ever().commands.meta_commands;
     page.one("meta_commands_total", "counter", "Meta commands, whatever they did.", meta);
-    page.one("get_expired_total", "counter", "Reads that met an expired item.", totals.get_expired);
+    page.counters(&[
+        ("get_expired_total", "Reads that met an expired item.", totals.get_expired),
+        (
+            "counter_updates_in_place_total",
+            "Changes of counters and limiters that changed their record in place.",
+            totals.counted_in_place,
+        ),
+        (
+            "counter_records_total",
+            "Changes of counters and limiters that wrote a new record.",
+            totals.counted_anew,
+        ),
+    ]);
 }
 
 fn limit_metrics(running: &Running, page: &mut Page) {

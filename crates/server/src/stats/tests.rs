@@ -142,6 +142,8 @@ fn larder_rows_are_present() {
         "larder_index_bytes",
         "larder_frame_bytes",
         "larder_io",
+        "larder_counter_updates_in_place",
+        "larder_counter_records",
     ] {
         assert!(split_names(&rows).1.contains(&name), "{name}");
     }
