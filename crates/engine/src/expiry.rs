@@ -1,11 +1,10 @@
 //! Times, and expiry times of items. The engine knows only absolute times. The rules by which
 //! clients write them (relative up to 30 days, negative, …) belong to the protocol's translator.
 
+use larder_log::format::NANOS;
+
 /// Seconds since the Unix epoch. Unsigned: good until 2106.
 pub type UnixSeconds = u32;
-
-/// Nanoseconds per second.
-pub const NANOS: u64 = 1_000_000_000;
 
 /// Returns the second of a time in nanoseconds since the Unix epoch.
 #[inline]

@@ -41,7 +41,7 @@
 //!     sync_interval: Duration::from_secs(1),
 //!     accept_damage: false,
 //!     clock: MonotonicClock(Arc::new(move || start.elapsed())),
-//!     created: 1_700_000_000,
+//!     opened: MachineTime { wall: 1_700_000_000 * NANOS, ..MachineTime::default() },
 //! };
 //! let engine = Engine::open(Options { store: Some(store), ..Options::default() })?;
 //! let mut session = engine.session(Waker::noop().clone());
@@ -86,13 +86,15 @@ pub use engine::growths::GrowError;
 pub use engine::session::{Reads, Session};
 pub use engine::{Engine, ManualCleaner};
 pub use error::{OpenError, StoreError};
-pub use expiry::{Expiry, NANOS, UnixSeconds, second_of};
+pub use expiry::{Expiry, UnixSeconds, second_of};
 pub use item::{Item, KeptValue, Listed};
 pub use key::Key;
 pub use lane::memory::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
 pub use larder_log::GrowError as LogGrowError;
 pub use larder_log::format::tier::LABEL_AREA;
-pub use larder_log::format::{Content, LabelError, LaneNumber, MAX_LANES, SuperblockError};
+pub use larder_log::format::{
+    Content, LabelError, LaneNumber, MAX_LANES, MachineTime, NANOS, SuperblockError,
+};
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;

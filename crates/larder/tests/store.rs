@@ -6,15 +6,15 @@ mod harness;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use larder_disk::{Device, FileDevice};
 use larder_log::format::Superblock;
 use larder_log::format::checksum::checksum64;
 use larder_log::format::geometry::SUPERBLOCKS;
 use larder_log::recover::read_superblock;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use harness::{BINARY, Folder, Process, Server, ask, connect, serve};
@@ -137,6 +137,68 @@ fn a_clock_that_is_behind_at_a_restart_revives_nothing() {
     }
     let after = with_superblock(&store, |_| {});
     assert!((stopped.clock..stopped.clock + 60).contains(&after.clock), "{}", after.clock);
+}
+
+/// Builds a library that sets the wall clock of a process forward by `WALL_AHEAD` seconds.
+fn faked_wall_clock(folder: &Folder) -> PathBuf {
+    const SOURCE: &str = r#"
+        #define _GNU_SOURCE
+        #include <stdlib.h>
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        int clock_gettime(clockid_t clock, struct timespec *time) {
+            int result = syscall(SYS_clock_gettime, clock, time);
+            if (clock == CLOCK_REALTIME)
+                time->tv_sec += atol(getenv("WALL_AHEAD"));
+            return result;
+        }
+    "#;
+    let library = folder.0.join("wall.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-x", "c", "-", "-o"]).arg(&library);
+    let mut compiler = compiler.stdin(Stdio::piped()).spawn().expect("a C compiler");
+    let mut input = compiler.stdin.take().expect("stdin is piped");
+    input.write_all(SOURCE.as_bytes()).expect("it reads");
+    drop(input);
+    assert!(compiler.wait().expect("it ends").success());
+    library
+}
+
+#[test]
+fn within_a_boot_a_restart_with_another_wall_clock_changes_no_expiry() {
+    let folder = Folder::new("boot");
+    let (store, library) = (folder.0.join("store"), faked_wall_clock(&folder));
+    let start = |ahead: i32| {
+        let mut command = serve();
+        command.env("LD_PRELOAD", &library).env("WALL_AHEAD", ahead.to_string());
+        Server::spawn(command.arg("--store").arg(format!("{}:64MB", store.display())))
+    };
+    let wall = |ahead: i32| now().checked_add_signed(ahead).expect("before 2106");
+    let server = start(0);
+    let begun = Instant::now();
+    server.ask("set k 0 100 1\r\nx\r\n", "STORED\r\n");
+    server.stop();
+    for ahead in [3600, -3600] {
+        let server = start(ahead);
+        assert!(server.stat("time").parse::<u32>().expect("a time").abs_diff(wall(ahead)) < 60);
+        let (left, passed) = (time_to_live(&server, "k"), begun.elapsed().as_secs() as u32);
+        assert!(left <= 100 && left + passed + 1 >= 100, "{left} s left after {passed} s");
+        // Absolute times are those of the wall clock.
+        let exptime = wall(ahead) + 50;
+        server.ask(&format!("set absolute 0 {exptime} 1\r\nx\r\n"), "STORED\r\n");
+        assert!((40..=51).contains(&time_to_live(&server, "absolute")));
+        // The first restart follows a stop, the second one a crash.
+        server.until_durable();
+        server.kill();
+    }
+    // In another boot the wall clock counts, unless it is behind.
+    for (ahead, reply) in [(-3600, "VALUE k 0 1\r\nx\r\nEND\r\n"), (3600, "END\r\n")] {
+        with_superblock(&store, |superblock| superblock.boot_id ^= 1);
+        let server = start(ahead);
+        server.ask("get k\r\n", reply);
+        server.stop();
+    }
 }
 
 #[test]

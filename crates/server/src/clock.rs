@@ -1,40 +1,42 @@
-//! The only place that reads the clock. Invariant: time never goes back. The wall clock is read
-//! once, at the start, and a monotonic clock counts from then on. So an administrator or a time
-//! daemon that turns the wall clock back cannot bring expired items back to life. A restart with a
-//! clock that is behind cannot either, because a store remembers its time. Absolute times of clients
-//! are times of the wall clock as it was at the start.
+//! The only place that reads the clock. Invariant: time never goes back. The machine's clocks are
+//! read once, at the start, and the time since the boot counts from then on. So an administrator or
+//! a time daemon that turns the wall clock back cannot bring expired items back to life.
+//!
+//! A restart with another wall clock cannot do so either, nor can it expire items early. Within one
+//! boot of the machine, a server continues the time of its store exactly. After a boot its time is
+//! that of the wall clock, or the time that the store remembers, if that is later. So the server's
+//! time may differ from the wall clock. Absolute times of clients are times of the wall clock as it
+//! was at the start.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use larder_engine::{NANOS, UnixSeconds, second_of};
+use larder_engine::{MachineTime, NANOS, UnixSeconds, second_of};
 
 /// The clock of one server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// The wall clock at the start, in nanoseconds since the Unix epoch.
-    wall: u64,
+    /// The machine's clocks at the start.
+    start: MachineTime,
     /// The server's time at the start, in nanoseconds since the Unix epoch.
     began: u64,
-    /// The same moment on the monotonic clock.
-    start: Instant,
 }
 
 impl Clock {
-    /// Creates a clock that starts now.
+    /// Creates a clock that starts now, with the time of the wall clock.
     pub(crate) fn start() -> Clock {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX))
+        let start = machine_time();
+        Clock { start, began: start.wall }
     }
 
-    fn at(wall: u64) -> Clock {
-        // So that [`Expiry::PAST`](larder_engine::Expiry) lies in the past even on a machine
-        // without a real-time clock.
-        Clock { wall, began: wall.max(2 * NANOS), start: Instant::now() }
+    /// Returns a clock whose time at the start was `time`, in nanoseconds since the Unix epoch.
+    pub(crate) fn continuing(self, time: u64) -> Clock {
+        Clock { began: time, ..self }
     }
 
     /// Returns the nanoseconds since the Unix epoch.
     pub(crate) fn nanos(&self) -> u64 {
-        self.began.saturating_add(self.uptime().as_nanos() as u64)
+        self.began.saturating_add(self.nanos_up())
     }
 
     /// Returns the second of [`nanos`](Self::nanos).
@@ -42,14 +44,9 @@ impl Clock {
         second_of(self.nanos())
     }
 
-    /// Sets this clock forward to `second` if it is behind that.
-    pub(crate) fn not_before(self, second: UnixSeconds) -> Clock {
-        Clock { began: self.began.max(u64::from(second) * NANOS), ..self }
-    }
-
-    /// Returns the wall clock at the start, in seconds since the Unix epoch.
-    pub(crate) fn wall_seconds(&self) -> u64 {
-        self.wall / NANOS
+    /// Returns the machine's clocks at the start.
+    pub(crate) fn at_start(&self) -> &MachineTime {
+        &self.start
     }
 
     /// Returns the value of [`now`](Self::now) at the start.
@@ -60,7 +57,7 @@ impl Clock {
     /// Returns the seconds by which the wall clock was ahead of this clock at the start; negative
     /// if it was behind.
     pub(crate) fn wall_ahead(&self) -> i64 {
-        let nanos = i128::from(self.wall) - i128::from(self.began);
+        let nanos = i128::from(self.start.wall) - i128::from(self.began);
         (nanos + i128::from(NANOS / 2)).div_euclid(NANOS.into()) as i64
     }
 
@@ -71,8 +68,43 @@ impl Clock {
 
     /// Returns the time since the start of the server.
     pub(crate) fn uptime(&self) -> Duration {
-        self.start.elapsed()
+        Duration::from_nanos(self.nanos_up())
     }
+
+    fn nanos_up(&self) -> u64 {
+        since_boot().saturating_sub(self.start.since_boot)
+    }
+}
+
+/// Returns what the machine's clocks show now.
+pub fn machine_time() -> MachineTime {
+    MachineTime {
+        wall: wall(SystemTime::now()),
+        boot_id: boot_id().unwrap_or(0),
+        since_boot: since_boot(),
+    }
+}
+
+/// Returns the nanoseconds of `now` since the Unix epoch. They are at least two seconds, so that
+/// [`Expiry::PAST`](larder_engine::Expiry) lies in the past even on a machine without a real-time
+/// clock.
+fn wall(now: SystemTime) -> u64 {
+    let wall = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).max(2 * NANOS)
+}
+
+/// Returns the id of the machine's boot; `None` if the kernel does not show it.
+fn boot_id() -> Option<u128> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&id.trim_end().replace('-', ""), 16).ok()
+}
+
+/// Returns the nanoseconds since the machine's boot. Suspensions count. Costs no system call.
+fn since_boot() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: points to a whole `timespec`. It cannot fail with this clock, which every kernel has.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+    time.tv_sec as u64 * NANOS + time.tv_nsec as u64
 }
 
 /// Returns an unpredictable number that differs at every start, as the seed of the key hash. A
@@ -88,29 +120,47 @@ pub(crate) fn random_seed() -> u64 {
 mod tests {
     use super::*;
 
+    const HOUR: u64 = 3600 * NANOS;
+
     #[test]
     fn the_clock_starts_at_the_wall_clock_and_never_goes_back() {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let clock = Clock::start();
-        assert!(u64::from(clock.started()).abs_diff(wall) <= 1);
+        assert!(clock.wall().abs_diff(wall) <= 1);
+        assert_eq!(clock.wall_ahead(), 0);
+        let first = clock.nanos();
+        assert!(clock.nanos() >= first && first >= clock.began);
         assert!(clock.now() >= clock.started());
+        assert!(clock.uptime() < Duration::from_secs(60));
     }
 
     #[test]
-    fn the_clock_never_starts_behind_the_time_of_a_store() {
-        let clock = Clock::start();
-        assert_eq!(clock.not_before(7).started(), clock.started());
-        let ahead = clock.not_before(clock.started() + 1000);
-        assert_eq!(ahead.started(), clock.started() + 1000);
-        assert!(ahead.now() >= ahead.started() && ahead.uptime() < Duration::from_secs(60));
-        assert!((-1000..=-999).contains(&ahead.wall_ahead()), "{ahead:?}");
-        assert!(ahead.wall().abs_diff(ahead.wall_seconds()) < 60);
+    fn a_clock_continues_the_time_of_a_store_whatever_the_wall_clock_shows() {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let own = Clock::start();
+        for (time, ahead) in [(own.began + HOUR, -3600), (own.began - HOUR, 3600)] {
+            // The wall clock may have been slewed a little since the store was opened.
+            for slewed in [time, time - 1000, time + 1000] {
+                let clock = own.continuing(slewed);
+                assert_eq!((clock.began, clock.wall_ahead()), (slewed, ahead));
+                assert!(clock.nanos() >= slewed && clock.nanos() - slewed < HOUR / 60);
+                assert!(clock.wall().abs_diff(wall) <= 60);
+            }
+        }
+    }
+
+    #[test]
+    fn the_boot_stays_the_same_while_this_runs() {
+        let (first, second) = (machine_time(), machine_time());
+        assert_eq!(first.boot_id, second.boot_id);
+        assert!(first.since_boot > 0 && first.since_boot <= second.since_boot);
     }
 
     #[test]
     fn past_lies_before_now_on_a_machine_without_a_clock() {
-        let clock = Clock::at(0);
-        assert!(larder_engine::Expiry::PAST.is_past(clock.now()));
+        for now in [UNIX_EPOCH, UNIX_EPOCH - Duration::from_secs(9)] {
+            assert!(larder_engine::Expiry::PAST.is_past(second_of(wall(now)) - 1));
+        }
     }
 
     #[test]

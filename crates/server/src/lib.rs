@@ -30,3 +30,5 @@ pub mod server;
 pub mod settings;
 pub mod signals;
 pub mod stats;
+
+pub use clock::machine_time;

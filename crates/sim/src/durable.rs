@@ -25,8 +25,8 @@ use lanes::MOST_DEVICES;
 use larder_disk::Random;
 use larder_disk::SimDevice;
 use larder_engine::{
-    CommitPoint, Durability, Engine, Health, ManualCleaner, MonotonicClock, Options, Outcome,
-    Session, StoreOptions, WhenFull,
+    CommitPoint, Durability, Engine, Health, MachineTime, ManualCleaner, MonotonicClock, NANOS,
+    Options, Outcome, Session, StoreOptions, WhenFull,
 };
 use machine::{Machine, Part, random_size};
 use std::collections::HashMap;
@@ -175,7 +175,7 @@ impl DurableWorld {
             clock: MonotonicClock(Arc::new(move || {
                 Duration::from_millis(reading.load(Ordering::Relaxed))
             })),
-            created: 1_000_000,
+            opened: MachineTime { wall: 1_000_000 * NANOS, ..MachineTime::default() },
         };
         let options = Options {
             memory: (8 * machine.parts.len() as u64) << 20,

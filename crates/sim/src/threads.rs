@@ -16,7 +16,8 @@ use history::Keys;
 use larder_disk::Random;
 use larder_disk::{Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{
-    Durability, Engine, LowerDevice, MonotonicClock, Options, StoreDevice, StoreOptions, WhenFull,
+    Durability, Engine, LowerDevice, MachineTime, MonotonicClock, NANOS, Options, StoreDevice,
+    StoreOptions, WhenFull,
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +107,7 @@ impl ThreadedWorld {
             sync_interval: Duration::from_millis(5 + random.below(30)),
             accept_damage: false,
             clock: MonotonicClock(Arc::new(time)),
-            created: 1_000_000,
+            opened: MachineTime { wall: 1_000_000 * NANOS, ..MachineTime::default() },
         };
         let options = Options {
             memory: (8 * lanes) << 20,

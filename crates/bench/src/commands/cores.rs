@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use larder_disk::FileDevice;
 use larder_engine::{
-    Durability, Engine, Expiry, Key, MonotonicClock, Options, Outcome, Session, Store, StoreDevice,
-    StoreOptions, Stored,
+    Durability, Engine, Expiry, Key, MachineTime, MonotonicClock, Options, Outcome, Session, Store,
+    StoreDevice, StoreOptions, Stored,
 };
 use serde::Serialize;
 
@@ -244,7 +244,7 @@ fn open_store(dir: &Path) -> Result<StoreOptions> {
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(move || start.elapsed())),
-        created: 1,
+        opened: MachineTime::default(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The options of a store: its devices, and which failures an acknowledged write survives.
 
 use larder_disk::Device;
-use larder_log::format::LaneNumber;
+use larder_log::format::{LaneNumber, MachineTime};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +44,9 @@ pub struct StoreOptions {
     pub accept_damage: bool,
     /// The clock that measures `sync_interval`.
     pub clock: MonotonicClock,
-    /// The creation time for a new store, in Unix seconds.
-    pub created: u64,
+    /// The machine's clocks at the start. [`Engine::opened_at`](crate::Engine::opened_at) returns
+    /// the time of the store at that moment.
+    pub opened: MachineTime,
 }
 
 /// A device of a store.

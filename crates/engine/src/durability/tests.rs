@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::lock::lock;
-use crate::{Delete, Engine, Expiry, Options, Outcome, Session, Store};
+use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store};
 use larder_disk::{Failure, Fault, Operation, SimDevice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ fn engine_on(device: Arc<SimDevice>) -> Arc<Engine> {
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
+        opened: MachineTime::default(),
     };
     let options = Options { memory: 16 << 20, store: Some(store), ..Options::default() };
     Engine::open_without_threads(options).unwrap()

@@ -20,7 +20,7 @@ use crate::lane::memory::GROWTH;
 use crate::lock::lock;
 use crate::mover::state::Mover;
 use crate::recovery::Recovered;
-use crate::{Durability, Health, Options, Outcome, Stats, UnixSeconds};
+use crate::{Durability, Health, Options, Outcome, Stats};
 use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,11 +55,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Returns the latest Unix second at which the store is known to have been open, including this
-    /// start; 0 without a store. With a clock behind this time, expired items would reappear.
-    pub fn remembered_time(&self) -> UnixSeconds {
-        let times = self.lanes.iter().map(|lane| lane.remembered.load(Ordering::Relaxed));
-        times.max().unwrap_or(0)
+    /// Returns the time of the store when the machine's clocks showed
+    /// [`StoreOptions::opened`](crate::StoreOptions), in nanoseconds since the Unix epoch; `None`
+    /// without a store. Sessions continue from there. With an earlier time, expired items would
+    /// reappear.
+    pub fn opened_at(&self) -> Option<u64> {
+        self.lanes.first()?.store().map(|store| store.opened_at)
     }
 
     /// Returns what recovery found, if there is a store.

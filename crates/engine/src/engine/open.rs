@@ -193,6 +193,8 @@ fn open_lanes(
         .map(|lane| (min_memory(true, lane.segment_size), table.owned(lane.number)))
         .collect();
     let shares = memory_shares(options.memory, options.max_item_size, &needs)?;
+    let opened_at =
+        store.opened.of_store(assembled.lanes.iter().filter_map(|lane| lane.found.as_ref()));
     let buffers = Arc::<Buffers>::default();
     let told = Mutex::new((vec![(0, 0); needs.len()], progress));
     let open = |position: usize| {
@@ -203,6 +205,7 @@ fn open_lanes(
             device,
             common: store.clone(),
             found: lane.found,
+            opened_at,
             segment_size: lane.segment_size,
             lanes: Lanes { here: lane.number, ..*opening },
             read_all: assembled.forgets,

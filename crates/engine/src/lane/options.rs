@@ -28,6 +28,8 @@ pub(crate) struct LaneStore {
     pub(crate) common: StoreOptions,
     /// The superblock on the device, if it already has a store.
     pub(crate) found: Option<Superblock>,
+    /// The time at which the store goes on, in nanoseconds since the Unix epoch.
+    pub(crate) opened_at: u64,
     /// Size of a segment in bytes, if there is no store yet.
     pub(crate) segment_size: usize,
     /// The table of lanes for its superblock, with the partitions that the lane has owned so far.

@@ -46,7 +46,7 @@ impl Lane {
     /// # Errors
     /// Those of the device.
     pub(crate) fn load_image(&self, recovery: &Recovery) -> Result<Option<Recovered>, StoreError> {
-        let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
+        let (Some(store), Some(options)) = (self.log.store(), self.store()) else {
             return Ok(None);
         };
         let Some(mut image) = self.log.read_image() else { return Ok(None) };
@@ -62,7 +62,7 @@ impl Lane {
         report.from_image = true;
         report.items = self.index.items();
         report.segments = self.log.segments_in_use();
-        report.took = (options.clock.0)().saturating_sub(recovery.began);
+        report.took = (options.common.clock.0)().saturating_sub(recovery.began);
         Ok(Some(report))
     }
 

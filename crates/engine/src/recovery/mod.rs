@@ -24,11 +24,12 @@ pub(crate) use open::{Recovery, open_store};
 pub use report::{Progress, Recovered};
 
 use crate::WhenFull;
-use crate::durability::{Durability, StoreOptions};
+use crate::durability::Durability;
 use crate::error::StoreError;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::lane::options::LaneStore;
 use crate::lock::lock;
 use crate::recovery::shared::{Shared, in_parallel};
 use jumbos::Jumbos;
@@ -69,10 +70,10 @@ impl Lane {
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Recovered, StoreError> {
         let Recovery { mut report, began } = recovery;
-        let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
+        let (Some(store), Some(options)) = (self.log.store(), self.store()) else {
             return Ok(report);
         };
-        let threads = self.store().map_or(1, |store| store.threads);
+        let threads = options.threads;
         let surveyors = if threads > 1 { SURVEYORS } else { 1 };
         // All places hold discarded data, so there is nothing to survey.
         let survey = if report.discarded {
@@ -123,7 +124,7 @@ impl Lane {
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));
         report.segments = loaded.len() as u32;
         report.items = self.index.items();
-        report.took = (options.clock.0)().saturating_sub(began);
+        report.took = (options.common.clock.0)().saturating_sub(began);
         Ok(report)
     }
 
@@ -257,7 +258,7 @@ impl Lane {
     pub(crate) fn begin_life(
         &self,
         store: &Store,
-        options: &StoreOptions,
+        options: &LaneStore,
         seq_limit: u64,
     ) -> Result<(), StoreError> {
         let superblock = store.superblock();
@@ -274,11 +275,10 @@ impl Lane {
         }
         store.change_superblock_now(|superblock| {
             superblock.clean = false;
-            superblock.volatile = options.durability == Durability::None;
+            superblock.volatile = options.common.durability == Durability::None;
             superblock.seq_limit = seq_lease(newest);
             superblock.image_segment = 0;
-            let opened = u32::try_from(options.created).unwrap_or(u32::MAX);
-            superblock.clock = superblock.clock.max(opened);
+            superblock.set_time(options.opened_at, &options.common.opened);
         })?;
         self.remembered.store(store.superblock().clock, Ordering::Relaxed);
         self.mark_lease();

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::lane::options::LaneStore;
 use larder_log::Store;
 use larder_log::format::geometry::SUPERBLOCKS;
-use larder_log::format::{Geometry, Superblock, superblock};
+use larder_log::format::{Geometry, NANOS, Superblock, superblock};
 use std::time::Duration;
 
 /// An open store, and the start of its recovery's report.
@@ -72,12 +72,17 @@ fn create(
         _ => return Err(too_small),
     };
     let store_id = u128::from(id_high) << 64 | u128::from(id_low);
-    let created = options.common.created;
+    let created = created(options);
     let superblock = Superblock::new(store_id, hash_seed, checksum_seed, geometry, created);
     let first = Superblock { counter: superblock.counter + 1, ..superblock };
     options.device.device.write_at(SUPERBLOCKS[first.copy()], &superblock::mark())?;
     options.device.device.sync()?;
     Ok(superblock)
+}
+
+/// Returns the Unix second at which a store is created.
+fn created(options: &LaneStore) -> u64 {
+    options.common.opened.wall / NANOS
 }
 
 /// Returns the superblock of a store whose contents are discarded. For its other devices it is
@@ -90,7 +95,7 @@ fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
         compatible,
         fast_segments: superblock.fast_segments,
         renewed: true,
-        ..Superblock::new(store_id, hash_seed, checksum_seed, geometry, options.common.created)
+        ..Superblock::new(store_id, hash_seed, checksum_seed, geometry, created(options))
     }
 }
 

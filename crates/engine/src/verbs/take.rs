@@ -8,7 +8,7 @@ use crate::stats::bump;
 use crate::verbs::arith::parse_number;
 use crate::verbs::store::is_version;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
-use crate::{Durability, Expiry, Key, NANOS, Outcome, Take, Taken, UnixSeconds};
+use crate::{Durability, Expiry, Key, NANOS, Outcome, Take, Taken, UnixSeconds, second_of};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields, Record};
 
@@ -148,11 +148,12 @@ pub(super) fn end_of(expiry: Expiry) -> Option<Nanos> {
     expiry.seconds().map(|end| u64::from(end) * NANOS)
 }
 
-/// Returns the expiry that clients see: the second by which the limiter is as new.
+/// Returns the expiry that clients see: the limiter is as new within that second.
 pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
     match limiter.reset(now) {
         None => Expiry::NEVER,
-        Some(left) => Expiry::at(whole_seconds(now.saturating_add(left))),
+        // So that the remaining seconds are those of the limiter, rounded up.
+        Some(left) => Expiry::at(second_of(now).saturating_add(whole_seconds(left))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_disk::Device;
-use larder_engine::{Durability, MonotonicClock, StoreDevice, StoreOptions};
+use larder_engine::{Durability, MachineTime, MonotonicClock, StoreDevice, StoreOptions};
 
 /// Returns the options of a store on one device with a stopped clock.
 pub(crate) fn store(device: Arc<dyn Device>, durability: Durability) -> StoreOptions {
@@ -20,6 +20,6 @@ pub(crate) fn store(device: Arc<dyn Device>, durability: Durability) -> StoreOpt
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
+        opened: MachineTime::default(),
     }
 }

@@ -15,7 +15,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use larder_disk::{Device, FILE_NAME, FileDevice, Glance, Joined};
@@ -23,6 +23,7 @@ use larder_log::format::content::HEAD;
 use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};
 use larder_log::format::{Content, Label, LabelError, SuperblockError};
 use larder_log::recover::read_superblock;
+use larder_server::machine_time;
 
 /// Exit code: there is no store, or it cannot be read.
 const UNREADABLE: u8 = 3;
@@ -215,9 +216,8 @@ fn check(path: &Path, lower: Option<&Path>) -> Result<report::Report, CheckError
         return Err(CheckError::IsLower(path.to_owned(), label, fast.map(Path::to_owned)));
     }
     let device = join(&file, device, lower)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut teller = Teller::new();
-    let result = survey::survey(&*device, now, &mut |done, of| teller.hear(done, of));
+    let result = survey::survey(&*device, &machine_time(), &mut |done, of| teller.hear(done, of));
     teller.end();
     let mut report = result.map_err(|unusable| match unusable {
         survey::Unusable::Superblock(error) => CheckError::Superblock(file.clone(), error),

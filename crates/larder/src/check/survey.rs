@@ -15,7 +15,7 @@ use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
 use larder_log::format::segment::TRAILER_BYTES;
 use larder_log::format::summary::{SummaryEntry, SummaryPlace};
 use larder_log::format::{
-    DurableEnd, Header, Meta, NoSegment, STREAMS, Summary, Trailer, Use, meta,
+    DurableEnd, Header, MachineTime, Meta, NANOS, NoSegment, STREAMS, Summary, Trailer, Use, meta,
 };
 use larder_log::{Record, SegmentNumber};
 
@@ -30,10 +30,11 @@ const NAMED_MAX: usize = 20;
 /// Reads the whole store. `progress` receives the number of segments read so far and their total.
 pub(super) fn survey(
     device: &dyn Device,
-    now: u64,
+    machine: &MachineTime,
     progress: &mut dyn FnMut(u32, u32),
 ) -> Result<Report, Unusable> {
     let store = Store::open(device)?;
+    let now = machine.of_store([&store.superblock]) / NANOS;
     let mut survey = Survey::new(&store, now);
     survey.introduce();
     survey.look_at_all(progress);

@@ -6,8 +6,8 @@ use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::segment::JumboSize;
 use larder_log::format::summary::{SummaryEntry, SummaryPlace};
 use larder_log::format::{
-    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Meta, SegmentSeed, Summary, Superblock,
-    Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
+    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, MachineTime, Meta, NANOS, SegmentSeed,
+    Summary, Superblock, Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
 };
 
 use super::report::{Report, Verdict};
@@ -15,6 +15,7 @@ use super::survey::{Unusable, survey};
 
 const SEGMENT: u32 = 64 << 10;
 const NOW: u64 = 1_800_000_000;
+const CLOCKS: MachineTime = MachineTime { wall: NOW * NANOS, boot_id: 0, since_boot: 0 };
 
 /// A store under construction.
 struct Image {
@@ -146,7 +147,7 @@ impl Image {
     }
 
     fn report(&self) -> Report {
-        survey(&self.device, NOW, &mut |_, _| {}).unwrap()
+        survey(&self.device, &CLOCKS, &mut |_, _| {}).unwrap()
     }
 }
 
@@ -462,7 +463,7 @@ fn without_durability_a_crash_leaves_nothing() {
 #[test]
 fn a_device_without_a_superblock_is_unusable() {
     let device = SimDevice::new(1 << 20, 1);
-    let unusable = |device: &SimDevice| match survey(device, NOW, &mut |_, _| {}) {
+    let unusable = |device: &SimDevice| match survey(device, &CLOCKS, &mut |_, _| {}) {
         Err(Unusable::Superblock(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };

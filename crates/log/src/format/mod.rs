@@ -8,6 +8,7 @@
 pub mod accepted;
 mod bytes;
 pub mod checksum;
+pub mod clock;
 pub mod content;
 pub mod geometry;
 pub mod index_image;
@@ -28,6 +29,7 @@ pub use checksum::{
     Identity, SegmentSeed, ValueHasher, key_hash, record_checksum, record_is_intact, seal_record,
     value_hash,
 };
+pub use clock::{MachineTime, NANOS};
 pub use content::Content;
 pub use geometry::Geometry;
 pub use lanes::{LaneNumber, Lanes, MAX_LANES, Motion, PARTITIONS, partition};

@@ -36,8 +36,11 @@ const FAST_SEGMENTS: usize = 3008;
 const CLOCK: usize = 3012;
 const ACCEPTED: usize = 3016;
 const RELEASE: usize = 4040;
+const BOOT_ID: usize = 4048;
+const BOOT_OFFSET: usize = 4064;
 
-const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= RELEASE && RELEASE + 6 <= CHECKSUM);
+const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= RELEASE && RELEASE + 6 <= BOOT_ID);
+const _: () = assert!(BOOT_ID + 16 <= BOOT_OFFSET && BOOT_OFFSET + 8 <= CHECKSUM);
 
 /// A release of Larder: major, minor and patch number; zeros if the store names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +101,10 @@ pub struct Superblock {
     /// The greatest Unix second that the store has served at. The store's clock never goes behind
     /// it.
     pub clock: u32,
+    /// The id of the machine's boot in which the store was last opened; 0 if unknown.
+    pub boot_id: u128,
+    /// The store's time minus the time since that boot, in nanoseconds.
+    pub boot_offset: i64,
     /// Damage that a start has reported and accepted.
     pub accepted: Accepted,
     /// Why this program may read the store but not write to it.
@@ -231,6 +238,8 @@ impl Superblock {
             fast_segments: 0,
             renewed: false,
             clock: 0,
+            boot_id: 0,
+            boot_offset: 0,
             accepted: Accepted::default(),
             read_only: None,
         }
@@ -295,6 +304,8 @@ impl Superblock {
         self.lanes.encode(into);
         put(into, FAST_SEGMENTS, self.fast_segments.to_le_bytes());
         put(into, CLOCK, self.clock.to_le_bytes());
+        put(into, BOOT_ID, self.boot_id.to_le_bytes());
+        put(into, BOOT_OFFSET, self.boot_offset.to_le_bytes());
         self.accepted.encode(into, ACCEPTED);
         for (at, number) in UNDERSTOOD_BY.0.into_iter().enumerate() {
             put(into, RELEASE + 2 * at, number.to_le_bytes());
@@ -352,6 +363,8 @@ impl Superblock {
             fast_segments: if has_lower { u32_at(copy, FAST_SEGMENTS) } else { 0 },
             renewed: u64_at(copy, 40) & RENEWED != 0,
             clock: u32_at(copy, CLOCK),
+            boot_id: u128::from_le_bytes(get(copy, BOOT_ID)),
+            boot_offset: i64::from_le_bytes(get(copy, BOOT_OFFSET)),
             accepted: Accepted::decode(copy, ACCEPTED),
             read_only: (unknown != 0).then_some(read_only),
         };

@@ -82,7 +82,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
         sync_interval: settings.sync_interval,
         accept_damage: settings.accept_damage,
         clock: MonotonicClock(Arc::new(move || start.elapsed())),
-        created: clock.wall_seconds(),
+        opened: *clock.at_start(),
     }))
 }
 
@@ -137,10 +137,11 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// Returns the clock of a server with this store. It does not begin before the time of the store,
-/// because expired items would then be back.
+/// Returns the clock of a server with this engine: it continues the time of the store, if there is
+/// one.
 pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
-    let clock = clock.not_before(engine.remembered_time());
+    let Some(opened_at) = engine.opened_at() else { return clock };
+    let clock = clock.continuing(opened_at);
     if clock.wall_ahead() < 0 {
         warn!(
             event = "clock_behind",

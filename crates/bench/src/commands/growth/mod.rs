@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use larder_disk::Device;
 use larder_engine::{
-    Delete, Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session,
-    Stats, Store, StoreDevice, StoreOptions, UnixSeconds,
+    Delete, Durability, Engine, Expiry, MachineTime, ManualCleaner, MonotonicClock, Options,
+    Outcome, Session, Stats, Store, StoreDevice, StoreOptions, UnixSeconds,
 };
 use serde::Serialize;
 
@@ -251,7 +251,7 @@ fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
+        opened: MachineTime::default(),
     };
     let options = Options { memory, store: Some(store), ..Options::default() };
     Engine::open_without_threads(options)

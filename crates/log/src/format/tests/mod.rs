@@ -1,6 +1,7 @@
 //! Encoded values decode to themselves, changed bytes are refused, and the bytes are those of
 //! `docs/file-format.md`.
 
+mod clock;
 mod image;
 mod scan;
 
@@ -36,6 +37,8 @@ fn a_superblock() -> Superblock {
         fast_segments: 0,
         renewed: false,
         clock: 0,
+        boot_id: 0,
+        boot_offset: 0,
         accepted: Accepted::default(),
         read_only: None,
     }
@@ -77,12 +80,15 @@ fn the_newest_whole_superblock_counts() {
 
 #[test]
 fn the_clock_and_accepted_damage_have_the_documented_offsets() {
-    let mut superblock = Superblock { clock: 0x0102_0304, ..a_superblock() };
+    let mut superblock =
+        Superblock { clock: 0x0102_0304, boot_id: 0x0506_0708, boot_offset: -2, ..a_superblock() };
     assert!(superblock.accepted.accept(5, 6, 7));
     let bytes = encoded(&superblock);
     assert_eq!(bytes[3012..3016], [4, 3, 2, 1]);
     assert_eq!(bytes[3016..3024], [5, 0, 0, 6, 0, 0, 0, 7]);
     assert_eq!(bytes[3024..4040], [0; 1016]);
+    assert_eq!(bytes[4046..4064], [&[0, 0, 8, 7, 6, 5][..], &[0; 12]].concat());
+    assert_eq!(bytes[4064..4088], [&[254][..], &[255; 7], &[0; 16]].concat());
     assert_eq!(Superblock::decode(&bytes), Ok(superblock));
 }
 
@@ -412,6 +418,8 @@ proptest! {
             fast_segments: fast % (shape.1 + 1),
             renewed: fast % 2 == 1,
             clock: fast ^ 7,
+            boot_id: ids.2.rotate_left(9),
+            boot_offset: numbers.4 as i64,
             accepted: Accepted::default(),
             read_only: None,
         };

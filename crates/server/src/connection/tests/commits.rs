@@ -8,7 +8,9 @@ use super::{NOW, shown, worker_on};
 use crate::connection::{Connection, Worker};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
 use larder_disk::{Failure, Fault, Operation, SimDevice};
-use larder_engine::{Durability, Engine, MonotonicClock, Options, StoreDevice, StoreOptions};
+use larder_engine::{
+    Durability, Engine, MachineTime, MonotonicClock, NANOS, Options, StoreDevice, StoreOptions,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
@@ -27,7 +29,7 @@ pub(super) fn store_options(device: &Arc<SimDevice>) -> Options {
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: u64::from(NOW),
+        opened: MachineTime { wall: u64::from(NOW) * NANOS, ..MachineTime::default() },
     };
     Options { memory: 64 << 20, store: Some(store), ..Options::default() }
 }
