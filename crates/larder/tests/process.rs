@@ -97,6 +97,33 @@ fn a_reload_applies_changeable_settings_and_names_the_others() {
     ask(&mut connect(&address), "mn\r\n", "MN\r\n");
 }
 
+#[test]
+fn a_file_with_a_bad_policy_changes_nothing() {
+    let folder = Folder::new("policies");
+    let file = folder.0.join("larder.toml");
+    let logins = "[[limit]]\nname = 'logins'\nbudget = 5\nwindow = '60s'\n";
+    fs::write(&file, logins).expect("a file");
+    let mut command = serve();
+    let mut process = Process::spawn(command.arg("--config").arg(&file));
+    process.event("serving");
+
+    let changed = logins.replace("60s", "1h");
+    let bad = format!("memory = 80\n{changed}[[limit]]\nname = 'api'\nbudegt = 1\n");
+    fs::write(&file, &bad).expect("a file");
+    process.signal("-HUP");
+    let line = process.event("reload_failed");
+    let expected =
+        "line 8: limit \\\"api\\\": there is no key \\\"budegt\\\": did you mean \\\"budget\\\"?";
+    assert!(line.contains(expected), "{line}");
+
+    fs::write(&file, bad.replace("budegt", "budget")).expect("a file");
+    process.signal("-HUP");
+    let line = process.event("reloaded");
+    assert!(line.contains("memory 64MB -> 80MB"), "{line}");
+    let expected = "limit api none -> fixed 1, limit logins fixed 5 per 60s -> fixed 5 per 3600s";
+    assert!(line.contains(expected), "{line}");
+}
+
 /// The start hangs at its pidfile, a named pipe, until the test reads it.
 #[test]
 fn a_reload_during_the_start_takes_effect_after_it() {

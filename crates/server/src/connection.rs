@@ -24,6 +24,7 @@ use crate::command::{
     CommandCounters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
 };
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use crate::policies::PolicyReader;
 use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
 use body::Body;
@@ -100,6 +101,7 @@ pub struct Worker {
     session: Session,
     context: Arc<ServerContext>,
     counters: Arc<CommandCounters>,
+    policies: PolicyReader,
     clock: Box<dyn Fn() -> u64 + Send>,
     text: Scratch<Text>,
     binary: Scratch<Binary>,
@@ -117,8 +119,9 @@ impl Worker {
     ) -> Self {
         session.tick_at(clock());
         let counters = context.register();
+        let policies = context.policies().reader();
         let (text, binary) = (Scratch::default(), Scratch::default());
-        Worker { session, context, counters, clock, text, binary, looked: Instant::now() }
+        Worker { session, context, counters, policies, clock, text, binary, looked: Instant::now() }
     }
 
     fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
@@ -126,6 +129,7 @@ impl Worker {
             session: &self.session,
             context: &self.context,
             counters: &self.counters,
+            policies: &self.policies,
             output,
             points: None,
         }
@@ -274,6 +278,7 @@ impl Service for Worker {
 
     fn turn(&mut self) {
         self.session.tick_at((self.clock)());
+        self.policies.refresh();
         if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.context.arrivals.expel_slow();

@@ -24,6 +24,7 @@ pub mod connection;
 mod guard;
 pub mod net;
 pub mod notify;
+pub mod policies;
 pub mod process;
 pub mod server;
 pub mod settings;

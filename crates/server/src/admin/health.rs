@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,20 +39,24 @@ impl Value {
     }
 }
 
-/// The rows of `stats` by name.
+/// Rows of statistics by name.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(super) struct Rows(BTreeMap<String, Value>);
 
 impl Rows {
-    pub(super) fn general(running: &Running) -> Rows {
+    /// Returns the rows of `stats` and of `stats limits`.
+    pub(super) fn all(running: &Running) -> Rows {
         let mut rows = BTreeMap::new();
-        stats::group(running, b"", &mut |name, value| {
-            // A version is text, even if it looks like a number.
+        let mut put = |name: &str, value: fmt::Arguments<'_>| {
+            // These are text, even if they look like a number.
+            let is_text = name.ends_with("version") || name.ends_with(":prefix");
             let text = value.to_string();
-            let value = if name.ends_with("version") { Value::Text(text) } else { Value::of(text) };
+            let value = if is_text { Value::Text(text) } else { Value::of(text) };
             rows.insert(name.to_owned(), value);
-        });
+        };
+        stats::group(running, b"", &mut put);
+        stats::group(running, b"limits", &mut put);
         Rows(rows)
     }
 }

@@ -48,6 +48,7 @@ pub(super) fn text(running: &Running) -> String {
     let engine = Stats::sum(&lanes);
     process_metrics(running, &mut page);
     command_metrics(running, &engine.totals, &mut page);
+    limit_metrics(running, &mut page);
     memory_metrics(&engine, &mut page);
     store_metrics(running, &engine, &lanes, &mut page);
     connection_metrics(running, &mut page);
@@ -115,7 +116,30 @@ fn command_metrics(running: &Running, totals: &larder_engine::Totals, page: &mut
     }
     let meta = running.net_totals_ever().commands.meta_commands;
     page.one("meta_commands_total", "counter", "Meta commands, whatever they did.", meta);
-    page.one("get_expired_total", "counter", "Reads that met an expired item.", totals.get_expired);
+    page.counters(&[
+        ("get_expired_total", "Reads that met an expired item.", totals.get_expired),
+        (
+            "counter_updates_in_place_total",
+            "Changes of counters and limiters that changed their record in place.",
+            totals.counted_in_place,
+        ),
+        (
+            "counter_records_total",
+            "Changes of counters and limiters that wrote a new record.",
+            totals.counted_anew,
+        ),
+    ]);
+}
+
+fn limit_metrics(running: &Running, page: &mut Page) {
+    const NAME: &str = "limit_decisions_total";
+    page.head(NAME, "counter", "Decisions of rate limits, by policy and result.");
+    for policy in running.policies().iter() {
+        for (result, count) in policy.counters.totals() {
+            let labels = format!("{{policy=\"{}\",result=\"{result}\"}}", escaped(&policy.name));
+            page.sample(NAME, &labels, count);
+        }
+    }
 }
 
 fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {

@@ -118,5 +118,5 @@ async fn show_metrics(Serving(running): Serving) -> Response {
 }
 
 async fn show_stats(Serving(running): Serving) -> Response {
-    (HARDENED, axum::Json(health::Rows::general(&running))).into_response()
+    (HARDENED, axum::Json(health::Rows::all(&running))).into_response()
 }

@@ -59,7 +59,7 @@ function rates(now, at) {
   if (last === null || at <= last.at) return;
   const seconds = (at - last.at) / 1000;
   // A reset of the statistics makes counters fall: that is no rate.
-  const rate = (name) => Math.max(0, (now[name] - last.rows[name]) / seconds);
+  const rate = (name) => Math.max(0, (now[name] - (last.rows[name] ?? 0)) / seconds);
   const gets = rate("cmd_get"), sets = rate("cmd_set");
   show("gets", count(gets));
   show("sets", count(sets));
@@ -70,19 +70,29 @@ function rates(now, at) {
   const found = rate("get_hits"), asked = found + rate("get_misses");
   show("hits", asked > 0 ? (100 * found / asked).toFixed(1) + " %" : "–");
   chart(gets, sets);
+  limits(now, rate);
 }
 
-function table(now) {
-  const rows = Object.entries(now).map(([name, value]) => {
+function table(id, rows) {
+  get(id).replaceChildren(...rows.map((texts) => {
     const row = document.createElement("tr");
-    for (const text of [name, value]) {
+    for (const text of texts) {
       const cell = document.createElement("td");
       cell.textContent = text;
       row.append(cell);
     }
     return row;
-  });
-  get("all").replaceChildren(...rows);
+  }));
+}
+
+function limits(now, rate) {
+  const names = Object.keys(now).filter((name) => /^limit:.*:within$/.test(name));
+  get("limited").hidden = names.length === 0;
+  table("limits", names.map((name) => {
+    const policy = name.slice("limit:".length, -":within".length);
+    const results = ["within", "near", "over", "shadow"];
+    return [policy, ...results.map((result) => count(rate(["limit", policy, result].join(":"))))];
+  }));
 }
 
 async function ask() {
@@ -97,7 +107,7 @@ async function ask() {
     show("connections", count(now.curr_connections) + " of " + count(now.max_connections));
     memory(now);
     rates(now, at);
-    if (document.querySelector("details").open) table(now);
+    if (document.querySelector("details").open) table("all", Object.entries(now));
     last = { rows: now, at };
   } catch (error) {
     get("state").className = "bad";

@@ -2,6 +2,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use larder_engine::limit::Limit;
+
+use crate::policies::Policy;
 use crate::server::{Host, Server};
 use crate::settings::{ListenAddress, Settings, StorePath};
 
@@ -143,6 +146,34 @@ fn the_statistics_have_every_row_that_the_page_reads() {
     }
     assert_eq!(get(&server, "/page.css").0, 200);
     assert_eq!(get(&server, "/nothing").0, 404);
+}
+
+#[test]
+fn policies_are_in_the_metrics_and_the_statistics() {
+    let policies = vec![Policy::new("api/v1", Limit::fixed(10, 0))];
+    let server = Server::start(Settings { policies, ..settings() }).unwrap();
+    let reader = server.running.context().unwrap().policies().reader();
+    for value in [1, 9, 11, 12] {
+        reader.count_plain(reader.named(b"api/v1").unwrap(), value);
+    }
+    let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+    client.write_all(b"set n 0 0 1\r\n1\r\nincr n 1\r\n").unwrap();
+    client.read_exact(&mut [0; 11]).unwrap();
+    let metrics = get(&server, "/metrics").1;
+    for (result, count) in [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)] {
+        let labels = format!("{{policy=\"api/v1\",result=\"{result}\"}}");
+        let sample = format!("\nlarder_limit_decisions_total{labels} {count}\n");
+        assert!(metrics.contains(&sample), "{sample}: {metrics}");
+    }
+    let value = |name: &str| -> u64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("larder_{name} ")));
+        line.expect(name).parse().unwrap()
+    };
+    assert_eq!(value("counter_updates_in_place_total") + value("counter_records_total"), 1);
+    let statistics = get(&server, "/v1/stats").1;
+    for row in ["\"limit:api/v1:enforced\":\"yes\"", "\"limit:api/v1:over\":2"] {
+        assert!(statistics.contains(row), "{statistics}");
+    }
 }
 
 #[test]

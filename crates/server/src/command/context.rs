@@ -3,6 +3,7 @@
 use super::PrefixStats;
 use crate::connection::arrivals::Arrivals;
 use crate::net::{Counter, counters};
+use crate::policies::CurrentPolicies;
 use larder_engine::{Engine, OpenError, ScanCursor, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -104,6 +105,7 @@ pub struct ServerContext {
     /// The level that the last `verbosity` command set.
     pub verbosity: AtomicU32,
     pub(crate) prefixes: PrefixStats,
+    policies: Arc<CurrentPolicies>,
     counters: Mutex<Vec<Arc<CommandCounters>>>,
     /// The places of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
@@ -131,6 +133,7 @@ impl ServerContext {
             wall_ahead: 0,
             verbosity: AtomicU32::new(0),
             prefixes: PrefixStats::default(),
+            policies: Arc::default(),
             counters: Mutex::default(),
             dumps: Mutex::default(),
         }
@@ -175,6 +178,7 @@ impl ServerContext {
     pub(super) fn reset_stats(&self) {
         self.engine().reset_stats();
         self.prefixes.clear();
+        self.policies.reset_counters();
         self.hooks().reset_stats();
     }
 
@@ -186,6 +190,11 @@ impl ServerContext {
     /// Replaces the switches.
     pub fn set_switches(&self, switches: Switches) {
         *self.switches.lock().unwrap_or_else(PoisonError::into_inner) = switches;
+    }
+
+    /// Returns the policies of rate limits. Each worker has a reader of them.
+    pub fn policies(&self) -> &Arc<CurrentPolicies> {
+        &self.policies
     }
 
     /// Sets how much is logged, at most [`VERBOSITY_MAX`].

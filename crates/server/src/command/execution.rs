@@ -2,6 +2,7 @@
 
 use super::{CommandCounters, Dump, Points, ServerContext, expiry};
 use crate::net::OutputBuffer;
+use crate::policies::PolicyReader;
 use larder_engine::{CommitPoint, Expiry, Item, KeptValue, Outcome, Refusal, Session, UnixSeconds};
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
@@ -14,6 +15,8 @@ pub(crate) struct Execution<'e, 'o> {
     pub(crate) context: &'e ServerContext,
     /// The counters of this worker.
     pub(crate) counters: &'e CommandCounters,
+    /// The policies of rate limits.
+    pub(crate) policies: &'e PolicyReader,
     /// Receives the reply.
     pub(crate) output: &'e mut OutputBuffer<'o>,
     /// The commits that the reply waits for; `None` if it may be sent at once.

@@ -16,11 +16,16 @@ pub(super) fn take(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,
 ) -> Result<Executed, Unready> {
-    let limit = match LimitFlags::parse(target.command) {
-        Ok(Some(LimitFlags::Policy(_)) | None) => return Ok(x.say(reply::UNKNOWN_POLICY)),
+    let policies = x.policies;
+    let (limit, policy) = match LimitFlags::parse(target.command) {
+        Ok(Some(LimitFlags::Policy(name))) => match policies.named(name) {
+            Some(policy) => (policy.limit, Some(policy)),
+            None => return Ok(x.say(reply::UNKNOWN_POLICY)),
+        },
+        Ok(None) => return Ok(x.say(reply::UNKNOWN_POLICY)),
         Ok(Some(LimitFlags::Own { mode, budget, window_ms, burst })) => {
             match limit_of(mode, budget, window_ms, burst) {
-                Some(limit) => limit,
+                Some(limit) => (limit, None),
                 None => return Ok(x.say(reply::LIMIT_NEEDS_WINDOW)),
             }
         }
@@ -31,6 +36,7 @@ pub(super) fn take(
         compare: flags.compare.filter(|&cas| cas != 0),
         cas: flags.cas,
         expiry: flags.ttl.map(|ttl| x.expiry(ttl)),
+        durability: policy.and_then(|policy| policy.durability),
         ..Take::of(limit, flags.delta)
     };
     let (decision, limiter, cas) = match x.settle(x.session.take(target.key, &take))? {
@@ -39,6 +45,12 @@ pub(super) fn take(
         Taken::Exists => return Ok(put_status(x, b"EX", target)),
         Taken::NonNumeric => return Ok(x.say(reply::NON_NUMERIC)),
     };
+    if let Some(policy) = policy
+        && flags.delta != 0
+    {
+        policies.count(policy, &decision);
+    }
+    let passes = decision.allowed || policy.is_some_and(|policy| policy.shadow);
     let flag = |line: &mut Line<'_>, token: &[u8]| match token[0] {
         b'r' => line.flag(b'r', decision.remaining),
         b'w' => line.time(b'w', decision.retry.map(|left| left.div_ceil(MILLI))),
@@ -46,7 +58,7 @@ pub(super) fn take(
         b'c' => line.flag(b'c', cas),
         _ => line.echo(target, token),
     };
-    if !decision.allowed {
+    if !passes {
         put_line(x.output, b"NS", target, flag);
     } else if !target.quiet() {
         let used = limiter.map_or(0, |limiter| limiter.used(x.session.nanos()));

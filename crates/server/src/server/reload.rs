@@ -92,6 +92,16 @@ impl Reloader {
                 reloaded.changed.push(changed);
             }
         }
+        let policies = old.policy_differences(new);
+        let policies =
+            policies.iter().map(|(name, from, to)| change(&format!("limit {name}"), from, to));
+        match old.check_policies(&new.policies) {
+            Ok(()) => {
+                reloaded.changed.extend(policies);
+                merged.policies.clone_from(&new.policies);
+            }
+            Err(reason) => reloaded.refused.push(reason),
+        }
         let before = running.log_level();
         running.set_settings(merged);
         running.set_verbosity(new.verbosity);
@@ -130,8 +140,11 @@ mod tests {
 
     use super::*;
     use crate::command::Switches;
+    use crate::policies::Policy;
     use crate::server::{Host, Server};
     use crate::settings::{ListenAddress, LogLevel};
+    use larder_engine::Durability;
+    use larder_engine::limit::Limit;
 
     fn settings() -> Settings {
         Settings {
@@ -182,6 +195,37 @@ mod tests {
 
         let reloaded = reloader.reload(&Settings { max_connections: 1 << 40, ..new });
         assert!(reloaded.refused[0].contains("the limit of open files is enough"), "{reloaded:?}");
+    }
+
+    #[test]
+    fn policies_are_replaced_or_refused_together() {
+        let policy = |name: &str, budget| Policy::new(name, Limit::fixed(budget, 0));
+        let with = |policies: Vec<Policy>| Settings { policies, ..settings() };
+        let server = Server::start(with(vec![policy("a", 1), policy("b", 2)])).unwrap();
+        let policies = || server.running.context().unwrap().policies().table();
+        let budgets =
+            || -> Vec<_> { policies().iter().map(|policy| policy.limit.budget()).collect() };
+        assert_eq!(budgets(), [1, 2]);
+        let reader = server.running.context().unwrap().policies().reader();
+        reader.count_plain(reader.named(b"a").unwrap(), 7);
+
+        let reloaded = server.reloader().reload(&with(vec![policy("a", 5), policy("c", 3)]));
+        let changed =
+            ["limit a fixed 1 -> fixed 5", "limit b fixed 2 -> none", "limit c none -> fixed 3"];
+        assert_eq!(
+            reloaded,
+            Reloaded { changed: changed.map(str::to_owned).to_vec(), ..Reloaded::default() }
+        );
+        assert_eq!(budgets(), [5, 3]);
+        let counts = policies().named(b"a").unwrap().counters.totals();
+        assert_eq!(counts[2], ("over", 1));
+
+        // The running server has no store, whatever the new settings say.
+        let sync = Policy { durability: Some(Durability::Sync), ..policy("a", 9) };
+        let reloaded = server.reloader().reload(&with(vec![sync]));
+        assert!(reloaded.refused[0].contains("durability sync needs something"), "{reloaded:?}");
+        assert_eq!(reloaded.changed, Vec::<String>::new());
+        assert_eq!(budgets(), [5, 3]);
     }
 
     #[test]

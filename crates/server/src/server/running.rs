@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::command::ServerContext;
 use crate::guard::Registry;
 use crate::net;
+use crate::policies::Policies;
 use crate::settings::{LogLevel, Settings};
 use crate::stats::NetTotals;
 
@@ -106,6 +107,7 @@ impl Running {
         self.net.set_limits(settings.max_connections, settings.idle_timeout);
         if let Some(context) = self.context() {
             context.set_switches(settings.switches);
+            context.policies().replace(&settings.policies);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
@@ -128,6 +130,11 @@ impl Running {
     /// Returns the present log level.
     pub(crate) fn log_level(&self) -> LogLevel {
         self.settings().log_level.raised(self.verbosity())
+    }
+
+    /// Returns the policies of rate limits.
+    pub(crate) fn policies(&self) -> Arc<Policies> {
+        self.context().map(|context| context.policies().table()).unwrap_or_default()
     }
 
     /// Returns true if `stats detail` is on.

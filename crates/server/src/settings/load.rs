@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::setting::{Group, Kind, Setting};
-use super::{Flavor, Settings, SettingsError, help, table};
+use super::values::{file_text, nearest};
+use super::{Flavor, Settings, SettingsError, help, policies, table};
 
 /// The environment variables of a process that concern settings.
 #[derive(Clone, Debug, Default)]
@@ -246,7 +247,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
     let table: toml::Table =
         text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
     for key in table.keys() {
-        if !table::all().any(|setting| setting.key == key) {
+        if key != policies::KEY && !table::all().any(|setting| setting.key == key) {
             return Err(SettingsError::UnknownKey {
                 path: path.to_owned(),
                 key: key.clone(),
@@ -261,24 +262,10 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
             file_text(value).map_err(|reason| SettingsError::Value { place: place(), reason })?;
         apply(settings, setting, &text, place)?;
     }
-    Ok(())
-}
-
-/// Converts a value of the file to the text that a flag would have.
-fn file_text(value: &toml::Value) -> Result<String, String> {
-    match value {
-        toml::Value::String(text) => Ok(text.clone()),
-        toml::Value::Integer(number) => Ok(number.to_string()),
-        toml::Value::Float(number) => Ok(number.to_string()),
-        toml::Value::Boolean(on) => Ok(on.to_string()),
-        toml::Value::Array(values) => {
-            let texts: Result<Vec<_>, _> = values.iter().map(file_text).collect();
-            Ok(texts?.join(","))
-        }
-        toml::Value::Datetime(_) | toml::Value::Table(_) => {
-            Err("it must be a string, a number, true, false or a list of these".to_owned())
-        }
+    if let Some(value) = table.get(policies::KEY) {
+        settings.policies = policies::read(path, &text, value)?;
     }
+    Ok(())
 }
 
 /// Returns the setting with the name most similar to `key`, if one is similar enough.
@@ -289,11 +276,7 @@ fn suggestion(key: &str) -> Option<&'static str> {
     if let Some(setting) = named {
         return Some(setting.key);
     }
-    shown
-        .map(|setting| (strsim::levenshtein(&key, setting.key), setting.key))
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
-        .min()
-        .map(|(_, known)| known)
+    nearest(&key, shown.map(|setting| setting.key).chain([policies::KEY]))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod help;
 mod listen;
 mod load;
 mod paths;
+mod policies;
 mod setting;
 mod store;
 mod table;
@@ -20,6 +21,7 @@ pub use help::{MEMCACHED_VERSION, memcached_help, short_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, SHORT_HELP, check_refused, command, from_matches, memcached_command};
 pub use paths::{LanePaths, StorePath, parse_store_size};
+pub(crate) use policies::{algorithm_name, show_window};
 pub(crate) use store::durability_name;
 pub use types::{Flavor, LogFormat, LogLevel, Port, Protocol, Settings};
 pub(crate) use values::{log_level_name, when_full_name};
@@ -87,6 +89,9 @@ impl Settings {
         }
         if !self.forget.is_empty() && !self.has_store() {
             return together("--forget is about a store: give --store PATH".to_owned());
+        }
+        if let Err(reason) = self.check_policies(&self.policies) {
+            return together(reason);
         }
         if let Err(reason) = paths::lanes(&self.store) {
             return together(format!("--store {}: {reason}", self.show_store()));

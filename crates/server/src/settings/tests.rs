@@ -208,6 +208,17 @@ fn errors_in_files_are_reported() {
         ("table", "[memory]\nlimit = 1", "it must be a string, a number, true, false or a list"),
         ("syntax", "memory = ", "larder.toml: TOML parse error at line 1"),
         ("refused", "enable-ssl = true", "larder.toml: enable-ssl: there is no TLS"),
+        ("limits", "limits = 1", "there is no setting \"limits\": did you mean \"limit\"?"),
+        (
+            "limit",
+            "port = 1\n[[limit]]\nname = 'a'\nbudget = 'few'",
+            "larder.toml: line 4: limit \"a\": budget: \"few\" is not a whole number",
+        ),
+        (
+            "promise",
+            "[[limit]]\nname = 'a'\nbudget = 1\ndurability = 'sync'",
+            "limit \"a\": durability sync needs something that lasts: give --store PATH",
+        ),
     ];
     for (name, text, expected) in cases {
         let file = File::new(name, text);
@@ -218,6 +229,17 @@ fn errors_in_files_are_reported() {
     assert!(error.contains("/does/not/exist.toml: cannot be read"), "{error}");
     let file = File::new("good", "listen = ['127.0.0.1', '[::1]:2']\nport = 1\ndaemon = false");
     assert_eq!(shown(&larder(&["--config", file.path()]).unwrap()), ["127.0.0.1", "[::1]:2"]);
+}
+
+#[test]
+fn the_durability_of_a_policy_needs_a_store_that_lasts() {
+    let file = File::new("lasts", "[[limit]]\nname = 'a'\nbudget = 1\ndurability = 'async'");
+    let load = |flags: &[&str]| larder(&[&["--config", file.path()], flags].concat());
+    assert_eq!(load(&["--store", "/s"]).unwrap().policies.len(), 1);
+    for flags in [&[][..], &["--store", "/s", "--durability", "none"]] {
+        let error = load(flags).unwrap_err();
+        assert!(error.contains("durability async needs something that lasts"), "{error}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::listen::ListenAddress;
 use super::paths::{LanePaths, StorePath, lanes};
 use crate::command::Switches;
 use crate::net::BackendChoice;
+use crate::policies::Policy;
 
 /// The command line that was used. The flags are the same, some defaults differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +125,8 @@ pub struct Settings {
     pub accept_damage: bool,
     /// The store was named by memcached's `-o ext_path`.
     pub(crate) ext_path: bool,
+    /// The policies of rate limits. Names and prefixes are unique.
+    pub policies: Vec<Policy>,
     /// Number of workers.
     pub threads: usize,
     /// The largest number of open connections.
@@ -198,6 +201,7 @@ impl Default for Settings {
             sync_interval: Duration::from_secs(1),
             accept_damage: false,
             ext_path: false,
+            policies: Vec::new(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             max_connections: 1024,
             idle_timeout: None,

@@ -49,6 +49,35 @@ pub(crate) fn when_full_name(when_full: WhenFull) -> String {
     name_of(when_full, WHEN_FULL)
 }
 
+/// Returns the name most similar to `name`, if one is similar enough.
+pub(super) fn nearest(
+    name: &str,
+    known: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
+    known
+        .map(|known| (strsim::levenshtein(name, known), known))
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// Converts a value of the file to the text that a flag would have.
+pub(super) fn file_text(value: &toml::Value) -> Result<String, String> {
+    match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Float(number) => Ok(number.to_string()),
+        toml::Value::Boolean(on) => Ok(on.to_string()),
+        toml::Value::Array(values) => {
+            let texts: Result<Vec<_>, _> = values.iter().map(file_text).collect();
+            Ok(texts?.join(","))
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => {
+            Err("it must be a string, a number, true, false or a list of these".to_owned())
+        }
+    }
+}
+
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),

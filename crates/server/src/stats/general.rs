@@ -240,6 +240,8 @@ fn larder_rows(
     put(row, "larder_segment_size", engine.segment_size);
     put(row, "larder_jumbo_segments", engine.jumbos);
     put(row, "larder_moved_items", engine.totals.moved_items);
+    put(row, "larder_counter_updates_in_place", engine.totals.counted_in_place);
+    put(row, "larder_counter_records", engine.totals.counted_anew);
     put(row, "larder_reads", net.loops.reads);
     put(row, "larder_writes", net.loops.writes);
     put(row, "larder_loop_turns", net.loops.turns);

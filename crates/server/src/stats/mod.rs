@@ -5,6 +5,7 @@
 
 mod general;
 mod groups;
+mod limits;
 mod rows;
 mod settings;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool 
         b"items" => groups::items(running, row),
         b"slabs" => groups::slabs(running, row),
         b"sizes" => row("sizes_status", format_args!("disabled")),
+        b"limits" => limits::rows(running, row),
         b"conns" => groups::connections(running, row),
         // memcached without a flash tier shows no rows either.
         b"extstore" => {}

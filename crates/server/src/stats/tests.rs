@@ -1,5 +1,8 @@
 use std::fmt::Write;
 
+use larder_engine::limit::Limit;
+
+use crate::policies::Policy;
 use crate::server::Server;
 use crate::settings::{ListenAddress, Settings};
 
@@ -139,12 +142,42 @@ fn larder_rows_are_present() {
         "larder_index_bytes",
         "larder_frame_bytes",
         "larder_io",
+        "larder_counter_updates_in_place",
+        "larder_counter_records",
     ] {
         assert!(split_names(&rows).1.contains(&name), "{name}");
     }
     assert!(rows.contains(&("larder_health".to_owned(), "ok".to_owned())));
     let settings = self::rows(&server, "settings");
     assert!(settings.contains(&("larder_when_full".to_owned(), "evict".to_owned())));
+}
+
+#[test]
+fn policies_are_shown_with_their_counters() {
+    assert!(rows(&server(), "limits").is_empty());
+    let logins = Policy {
+        prefix: Some("login/".to_owned()),
+        shadow: true,
+        ..Policy::new("logins", Limit::gcra(10, 60_000_000_000, 5).unwrap())
+    };
+    let policies = vec![Policy::new("all:of", Limit::fixed(7, 0)), logins];
+    let server = server_with(Settings { policies, ..Settings::default() });
+    let reader = server.running.context().unwrap().policies().reader();
+    reader.count_plain(reader.named(b"logins").unwrap(), 5);
+    let shown: Vec<_> =
+        rows(&server, "limits").iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let expected = "limit:all:of:algorithm fixed, \
+         limit:all:of:budget 7, limit:all:of:window 0s, limit:all:of:enforced yes, \
+         limit:all:of:within 0, limit:all:of:near 0, limit:all:of:over 0, limit:all:of:shadow 0, \
+         limit:logins:prefix login/, limit:logins:algorithm gcra, limit:logins:budget 10, \
+         limit:logins:window 60s, limit:logins:burst 5, limit:logins:enforced no, \
+         limit:logins:within 0, limit:logins:near 1, limit:logins:over 0, limit:logins:shadow 0";
+    assert_eq!(shown.join(", "), expected);
+    let mut client = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
+    std::io::Write::write_all(&mut client, b"stats reset\r\n").unwrap();
+    std::io::Read::read_exact(&mut client, &mut [0; 7]).unwrap();
+    let near = rows(&server, "limits").into_iter().find(|(name, _)| name == "limit:logins:near");
+    assert_eq!(near.unwrap().1, "0");
 }
 
 #[test]

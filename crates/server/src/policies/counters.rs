@@ -1,0 +1,108 @@
+//! The results of a policy's decisions, counted. All workers may use one policy all the time, so
+//! each worker counts on a cache line of its own as long as there are enough.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The result of a decision, by Envoy's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionResult {
+    /// Passed, and at most [`NEAR_PERCENT`] of the capacity are used.
+    Within,
+    /// Passed, and more is used.
+    Near,
+    /// Refused, or a plain counter above the capacity.
+    Over,
+    /// Passed only because the policy is a shadow.
+    Shadow,
+}
+
+/// The share of the capacity above which a decision counts as near, in percent.
+const NEAR_PERCENT: u64 = 80;
+
+impl DecisionResult {
+    const ALL: [(DecisionResult, &str); 4] = [
+        (DecisionResult::Within, "within"),
+        (DecisionResult::Near, "near"),
+        (DecisionResult::Over, "over"),
+        (DecisionResult::Shadow, "shadow"),
+    ];
+
+    /// Returns the result of a request that left `used` units of `capacity` used.
+    pub(super) fn of(used: u64, capacity: u64) -> DecisionResult {
+        if used > capacity {
+            DecisionResult::Over
+        } else if u128::from(used) * 100 > u128::from(capacity) * u128::from(NEAR_PERCENT) {
+            DecisionResult::Near
+        } else {
+            DecisionResult::Within
+        }
+    }
+}
+
+/// The number of shards of a policy's counters. Workers beyond it share them.
+const SHARDS: usize = 16;
+
+/// The counters of one policy.
+#[derive(Debug, Default)]
+pub struct PolicyCounters([Shard; SHARDS]);
+
+/// Counts of some workers. The alignment keeps two shards off one pair of cache lines, which
+/// processors fetch together.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard([AtomicU64; DecisionResult::ALL.len()]);
+
+impl PolicyCounters {
+    /// Counts one decision of the worker with this number.
+    #[inline]
+    pub(super) fn count(&self, worker: usize, result: DecisionResult) {
+        self.0[worker % SHARDS].0[result as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Returns the name of each result, and how often it was counted.
+    pub fn totals(&self) -> [(&'static str, u64); DecisionResult::ALL.len()] {
+        DecisionResult::ALL.map(|(result, name)| {
+            (name, self.0.iter().map(|shard| shard.0[result as usize].load(Relaxed)).sum())
+        })
+    }
+
+    /// Sets all counters to zero.
+    pub(super) fn reset(&self) {
+        self.0.iter().flat_map(|shard| &shard.0).for_each(|count| count.store(0, Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_depend_on_the_used_share() {
+        use DecisionResult::{Near, Over, Within};
+        let cases = [
+            (0, 0, Within),
+            (1, 0, Over),
+            (80, 100, Within),
+            (81, 100, Near),
+            (100, 100, Near),
+            (101, 100, Over),
+            (u64::MAX, u64::MAX, Near),
+        ];
+        for (used, capacity, expected) in cases {
+            assert_eq!(DecisionResult::of(used, capacity), expected, "{used} of {capacity}");
+        }
+    }
+
+    #[test]
+    fn totals_are_sums_over_all_workers() {
+        let counters = PolicyCounters::default();
+        for worker in 0..3 * SHARDS {
+            counters.count(worker, DecisionResult::Near);
+        }
+        counters.count(5, DecisionResult::Shadow);
+        let near = 3 * SHARDS as u64;
+        assert_eq!(counters.totals(), [("within", 0), ("near", near), ("over", 0), ("shadow", 1)]);
+        counters.reset();
+        assert_eq!(counters.totals().map(|(_, count)| count), [0; 4]);
+    }
+}

@@ -1,0 +1,171 @@
+//! The policies in use. A reload replaces the table as a whole. Each worker holds the table that it
+//! found at the beginning of its turn, so look-ups take no lock.
+
+use std::ops::Deref;
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use larder_engine::limit::Decision;
+
+use super::{DecisionResult, Policies, Policy};
+
+/// The policies in use, shared by all workers.
+#[derive(Debug, Default)]
+pub struct CurrentPolicies {
+    table: Mutex<Arc<Policies>>,
+    /// Number of replacements of the table.
+    version: AtomicU64,
+    /// Number of readers ever created.
+    readers: AtomicUsize,
+}
+
+impl CurrentPolicies {
+    /// Replaces all policies. Those whose name stays keep their counters.
+    pub fn replace(&self, policies: &[Policy]) {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        *table = Arc::new(table.replaced_by(policies.to_vec()));
+        self.version.fetch_add(1, Release);
+    }
+
+    /// Returns the present table.
+    pub fn table(&self) -> Arc<Policies> {
+        Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets the counters of all policies to zero.
+    pub fn reset_counters(&self) {
+        self.table().iter().for_each(|policy| policy.counters.reset());
+    }
+
+    /// Creates the handle of a new worker.
+    pub fn reader(self: &Arc<Self>) -> PolicyReader {
+        let version = self.version.load(Acquire);
+        let worker = self.readers.fetch_add(1, Relaxed);
+        PolicyReader { table: self.table(), current: Arc::clone(self), version, worker }
+    }
+}
+
+/// A worker's handle of the policies: the table at the beginning of its turn.
+#[derive(Debug)]
+pub struct PolicyReader {
+    table: Arc<Policies>,
+    current: Arc<CurrentPolicies>,
+    /// The version of `table`, or an earlier one.
+    version: u64,
+    /// The number of the worker.
+    worker: usize,
+}
+
+impl Deref for PolicyReader {
+    type Target = Policies;
+
+    #[inline]
+    fn deref(&self) -> &Policies {
+        &self.table
+    }
+}
+
+impl PolicyReader {
+    /// Takes over new policies. Called once per turn.
+    #[inline]
+    pub fn refresh(&mut self) {
+        let version = self.current.version.load(Acquire);
+        if version != self.version {
+            self.version = version;
+            self.table = self.current.table();
+        }
+    }
+
+    /// Counts a decision about a request that takes units. Looks (requests for 0 units) are not
+    /// counted.
+    #[inline]
+    pub fn count(&self, policy: &Policy, decision: &Decision) {
+        let capacity = policy.capacity();
+        let result = match (decision.allowed, policy.shadow) {
+            (true, _) => DecisionResult::of(capacity.saturating_sub(decision.remaining), capacity),
+            (false, true) => DecisionResult::Shadow,
+            (false, false) => DecisionResult::Over,
+        };
+        policy.counters.count(self.worker, result);
+    }
+
+    /// Counts an increment of a plain counter, which is never refused, to `value`.
+    #[inline]
+    pub fn count_plain(&self, policy: &Policy, value: u64) {
+        policy.counters.count(self.worker, DecisionResult::of(value, policy.capacity()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_engine::limit::Limit;
+
+    use super::*;
+
+    fn counted(policies: &Policies, name: &str) -> [u64; 4] {
+        policies.named(name.as_bytes()).unwrap().counters.totals().map(|(_, count)| count)
+    }
+
+    #[test]
+    fn decisions_are_counted_by_their_result() {
+        let current = Arc::<CurrentPolicies>::default();
+        let shadow = |shadow| Policy { shadow, ..Policy::new("p", Limit::fixed(10, 0)) };
+        current.replace(&[shadow(false)]);
+        let mut reader = current.reader();
+        let count = |reader: &PolicyReader, allowed, remaining| {
+            let decision = Decision { allowed, remaining, retry: Some(0), reset: None };
+            reader.count(reader.named(b"p").unwrap(), &decision);
+        };
+        count(&reader, true, 2);
+        count(&reader, true, 1);
+        count(&reader, true, 0);
+        count(&reader, false, 3);
+        assert_eq!(counted(&reader, "p"), [1, 2, 1, 0]);
+        for value in [8, 9, 11] {
+            reader.count_plain(reader.named(b"p").unwrap(), value);
+        }
+        assert_eq!(counted(&reader, "p"), [2, 3, 2, 0]);
+        current.replace(&[shadow(true)]);
+        reader.refresh();
+        count(&reader, false, 3);
+        assert_eq!(counted(&reader, "p"), [2, 3, 2, 1]);
+        current.reset_counters();
+        assert_eq!(counted(&reader, "p"), [0; 4]);
+    }
+
+    /// The capacity of GCRA is its burst.
+    #[test]
+    fn decisions_of_gcra_are_compared_with_the_burst() {
+        let current = Arc::<CurrentPolicies>::default();
+        current.replace(&[Policy::new("p", Limit::gcra(1000, 1, 10).unwrap())]);
+        let reader = current.reader();
+        let decision = Decision { allowed: true, remaining: 1, retry: Some(0), reset: None };
+        reader.count(reader.named(b"p").unwrap(), &decision);
+        assert_eq!(counted(&reader, "p"), [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_replaced_policy_keeps_its_counters_if_its_name_stays() {
+        let current = Arc::<CurrentPolicies>::default();
+        let policy = |name: &str, budget| Policy::new(name, Limit::fixed(budget, 0));
+        current.replace(&[policy("stays", 10), policy("goes", 10)]);
+        let mut reader = current.reader();
+        for name in [&b"stays"[..], b"goes"] {
+            reader.count_plain(reader.named(name).unwrap(), 1);
+        }
+        current.replace(&[policy("stays", 20), policy("comes", 20)]);
+        assert_eq!(reader.named(b"stays").unwrap().limit.budget(), 10, "until the next turn");
+        // Counted by a worker that has not noticed the reload.
+        reader.count_plain(reader.named(b"stays").unwrap(), 1);
+        reader.refresh();
+        assert_eq!(reader.named(b"stays").unwrap().limit.budget(), 20);
+        assert!(reader.named(b"goes").is_none());
+        assert_eq!(counted(&reader, "stays"), [2, 0, 0, 0]);
+        assert_eq!(counted(&reader, "comes"), [0; 4]);
+        current.replace(&[policy("goes", 10)]);
+        reader.refresh();
+        assert_eq!(counted(&reader, "goes"), [0; 4], "it is another policy now");
+    }
+}

@@ -1,0 +1,59 @@
+//! Policies: limits that the settings name. A request may name a policy in place of a limit, and a
+//! policy with a prefix applies to the plain counters below that prefix. Limiters lie in the engine
+//! under their keys, so new policies can replace old ones without losing state.
+
+mod counters;
+mod current;
+mod table;
+
+use std::sync::Arc;
+
+use larder_engine::Durability;
+use larder_engine::limit::{Algorithm, Limit};
+
+pub use counters::{DecisionResult, PolicyCounters};
+pub use current::{CurrentPolicies, PolicyReader};
+pub use table::Policies;
+
+/// A named limit.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The name, which no other policy has.
+    pub name: String,
+    /// The keys that the policy applies to begin with this. `None`: only requests that name the
+    /// policy.
+    pub prefix: Option<String>,
+    /// The limit.
+    pub limit: Limit,
+    /// Requests that the limit would refuse pass and are only counted.
+    pub shadow: bool,
+    /// The durability of the policy's limiters, never [`Durability::None`]. `None`: that of the
+    /// store.
+    pub durability: Option<Durability>,
+    /// The results of decisions. A policy that replaces another of the same name shares its
+    /// counters.
+    pub counters: Arc<PolicyCounters>,
+}
+
+impl Policy {
+    /// Creates a policy without a prefix that enforces `limit`.
+    pub fn new(name: impl Into<String>, limit: Limit) -> Policy {
+        Policy {
+            name: name.into(),
+            prefix: None,
+            limit,
+            shadow: false,
+            durability: None,
+            counters: Arc::default(),
+        }
+    }
+
+    /// Returns the number of units that may be used at once. A budget of 0 allows none.
+    pub fn capacity(&self) -> u64 {
+        match (self.limit.budget(), self.limit.algorithm()) {
+            (0, _) => 0,
+            (_, Algorithm::Gcra) => self.limit.burst(),
+            (budget, Algorithm::Fixed | Algorithm::Sliding) => budget,
+        }
+    }
+}

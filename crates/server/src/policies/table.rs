@@ -1,0 +1,140 @@
+//! The table of policies, found by name and by the longest prefix of a key. A table never changes.
+
+use std::sync::Arc;
+
+use super::Policy;
+
+/// The policies of one version of the settings.
+#[derive(Debug, Default)]
+pub struct Policies {
+    /// In the order of their names.
+    policies: Vec<Policy>,
+    /// In the order of their bytes, so a prefix follows all shorter ones that it begins with.
+    prefixes: Vec<Prefix>,
+}
+
+#[derive(Debug)]
+struct Prefix {
+    bytes: Box<[u8]>,
+    /// The index of the policy.
+    policy: usize,
+    /// The index of the longest other prefix that this one begins with.
+    shorter: Option<usize>,
+}
+
+impl Policies {
+    /// Creates a table of `policies`, whose names and prefixes are unique.
+    pub fn new(mut policies: Vec<Policy>) -> Policies {
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        let named = policies.iter().enumerate();
+        let mut sorted: Vec<(&str, usize)> =
+            named.filter_map(|(at, policy)| Some((policy.prefix.as_deref()?, at))).collect();
+        sorted.sort_unstable();
+        let mut prefixes = Vec::with_capacity(sorted.len());
+        for (prefix, policy) in sorted {
+            let bytes: Box<[u8]> = prefix.as_bytes().into();
+            let shorter = longest(&prefixes, prefixes.len(), &bytes);
+            prefixes.push(Prefix { bytes, policy, shorter });
+        }
+        Policies { policies, prefixes }
+    }
+
+    /// Creates a table of `policies` that shares the counters of those in `self` with the same name.
+    pub(super) fn replaced_by(&self, mut policies: Vec<Policy>) -> Policies {
+        for policy in &mut policies {
+            if let Some(old) = self.named(policy.name.as_bytes()) {
+                policy.counters = Arc::clone(&old.counters);
+            }
+        }
+        Policies::new(policies)
+    }
+
+    /// Returns the policy with this name.
+    pub fn named(&self, name: &[u8]) -> Option<&Policy> {
+        let at = self.policies.binary_search_by(|policy| policy.name.as_bytes().cmp(name));
+        self.policies.get(at.ok()?)
+    }
+
+    /// Returns the policy with the longest prefix that `key` begins with.
+    #[inline]
+    pub fn of(&self, key: &[u8]) -> Option<&Policy> {
+        if self.prefixes.is_empty() { None } else { self.with_prefix_of(key) }
+    }
+
+    fn with_prefix_of(&self, key: &[u8]) -> Option<&Policy> {
+        let end = self.prefixes.partition_point(|prefix| &*prefix.bytes <= key);
+        let prefix = self.prefixes.get(longest(&self.prefixes, end, key)?)?;
+        self.policies.get(prefix.policy)
+    }
+
+    /// Returns all policies, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.iter()
+    }
+}
+
+/// Returns the index of the longest prefix that `key` begins with. `end` is the number of prefixes
+/// up to `key` in the order of bytes.
+///
+/// The last of these may not match. A shorter one that does is also a beginning of that last one,
+/// which lies between it and `key`.
+fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
+    let mut at = end.checked_sub(1);
+    while let Some(prefix) = prefixes.get(at?) {
+        if key.starts_with(&prefix.bytes) {
+            return at;
+        }
+        at = prefix.shorter;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_engine::limit::Limit;
+
+    use super::*;
+
+    fn policies(prefixes: &[&str]) -> Policies {
+        let policy = |(at, prefix): (usize, &&str)| Policy {
+            prefix: Some((*prefix).to_owned()),
+            ..Policy::new(format!("policy-{at}"), Limit::fixed(1, 0))
+        };
+        Policies::new(prefixes.iter().enumerate().map(policy).collect())
+    }
+
+    #[test]
+    fn policies_are_found_by_name() {
+        let table = Policies::new(
+            ["b", "a", "c/d"].map(|name| Policy::new(name, Limit::fixed(1, 0))).to_vec(),
+        );
+        for name in ["a", "b", "c/d"] {
+            assert_eq!(table.named(name.as_bytes()).unwrap().name, name);
+        }
+        for name in ["", "A", "c", "c/d/", "z"] {
+            assert!(table.named(name.as_bytes()).is_none(), "{name}");
+        }
+        assert!(table.of(b"a").is_none(), "no policy has a prefix");
+        assert!(table.iter().map(|policy| &*policy.name).eq(["a", "b", "c/d"]));
+    }
+
+    /// Compares with a search through all prefixes.
+    #[test]
+    fn the_longest_prefix_wins() {
+        let prefixes = ["a", "ab", "abc", "abd", "b/", "b/a", "b/c/", "b/c/d", "ba", "z", "é"];
+        let keys = [
+            "", "a", "aa", "ab", "abb", "abcd", "abd", "abe", "ac", "b", "b/", "b/b", "b/c",
+            "b/c/", "b/c/c", "b/c/dd", "b/c/e", "b/z", "ba", "bb", "c", "y", "z", "zz", "é", "éa",
+            "ü",
+        ];
+        for count in 0..=prefixes.len() {
+            let table = policies(&prefixes[..count]);
+            for key in keys {
+                let matching = prefixes[..count].iter().filter(|prefix| key.starts_with(**prefix));
+                let expected = matching.max_by_key(|prefix| prefix.len());
+                let found = table.of(key.as_bytes()).and_then(|policy| policy.prefix.as_ref());
+                assert_eq!(found.map(String::as_str), expected.copied(), "{key:?} of {count}");
+            }
+        }
+    }
+}
