@@ -2,8 +2,8 @@
 
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
+use crate::limit::expiry::end_of;
 use crate::stats::bump;
-use crate::verbs::take::end_of;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
 use larder_log::record::Kind;
