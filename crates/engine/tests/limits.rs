@@ -178,6 +178,33 @@ fn a_limiter_is_a_number_to_other_verbs() {
     assert!(take(session, "l", limit));
 }
 
+/// Sessions see the time of their turn's start. One whose turn began earlier must not make time pass
+/// twice.
+#[test]
+fn sessions_with_different_times_admit_no_more() {
+    let limits = [
+        Limit::fixed(10, NANOS / 10),
+        Limit::sliding(10, NANOS / 10).unwrap(),
+        Limit::gcra(100, NANOS, 10).unwrap(),
+    ];
+    for (number, limit) in limits.into_iter().enumerate() {
+        let mut cache = Cache::with(Options::default(), NOW);
+        let mut late = cache.engine.session(std::task::Waker::noop().clone());
+        let start = cache.session.nanos();
+        let mut admitted = 0;
+        for turn in 0..1000 {
+            let now = start + turn * NANOS / 1000;
+            cache.session.tick_at(now);
+            late.tick_at(now.saturating_sub(NANOS / 400).max(start));
+            admitted += u64::from(take(&cache.session, "l", limit));
+            admitted += u64::from(take(&late, "l", limit));
+        }
+        // In a second: ten windows, or a burst of ten and what flows back.
+        let most = [100, 110, 110][number];
+        assert!((90..=most).contains(&admitted), "{admitted} units of {limit:?}");
+    }
+}
+
 #[test]
 fn a_window_ends_to_the_nanosecond() {
     let mut cache = Cache::with(Options::default(), NOW);

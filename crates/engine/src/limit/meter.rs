@@ -67,7 +67,7 @@ impl Limit {
 
     /// Returns the number of units that may be used at once. A budget of 0 allows none, whatever
     /// the burst.
-    pub(super) fn capacity(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         if self.budget == 0 { 0 } else { self.burst }
     }
 }

@@ -140,6 +140,12 @@ impl Limiter {
         self.used(now) == 0
     }
 
+    /// Returns the time that the state is relative to: that of the last change, or of the start of
+    /// the window.
+    pub(crate) fn since(&self) -> Nanos {
+        self.meter().since()
+    }
+
     /// Returns the limit of the last request that took units.
     pub fn limit(&self) -> Limit {
         self.meter().limit()

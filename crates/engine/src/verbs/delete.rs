@@ -44,11 +44,13 @@ impl LaneSession {
             self.remove(guard, key, &old)?;
             return Ok(Deleted::Deleted);
         }
-        let kept = old.record.fields();
+        // A limiter becomes a number, its used units.
+        let old_item = self.visible_locked(old.record);
+        let kept = old_item.fields();
         let (kind, flags, old_expiry, value) = if delete.clear_value {
             (Kind::Item, 0, 0, &[][..])
         } else {
-            (kept.kind, kept.flags, kept.expiry, old.record.value())
+            (kept.kind, kept.flags, kept.expiry, old_item.value())
         };
         let reads = if delete.clear_value { OldReads::Inherit } else { OldReads::Keep };
         let fields = Fields {

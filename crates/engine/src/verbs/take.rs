@@ -9,8 +9,9 @@ use crate::number::parse_number;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
-use crate::{Durability, Expiry, Key, Outcome, Take, Taken};
+use crate::{Durability, Expiry, Key, NANOS, Outcome, Take, Taken};
 use larder_log::record::Kind;
+use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Record};
 
 impl LaneSession {
@@ -25,7 +26,6 @@ impl LaneSession {
         key: &Key<'_>,
         take: &Take,
     ) -> Result<Taken, NotWritten> {
-        let now = self.nanos();
         let existing = self.existing(guard, key)?;
         let live = existing.as_ref().filter(|old| !old.gone);
         let limiter = match live {
@@ -33,11 +33,12 @@ impl LaneSession {
             None => None,
             Some(old) if old.record.value().is_empty() => return Ok(Taken::NonNumeric),
             Some(old) if !is_version(old, take.compare) => return Ok(Taken::Exists),
-            Some(old) => match limiter_of(&old.record, &take.limit, now) {
+            Some(old) => match limiter_of(&old.record, &take.limit, self.nanos()) {
                 Some(limiter) => Some(limiter),
                 None => return Ok(Taken::NonNumeric),
             },
         };
+        let now = limiter.as_ref().map_or(self.nanos(), |limiter| self.time_of(limiter));
         let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
         bump(if decision.allowed { &self.counters.taken } else { &self.counters.refused }, 1);
         if let Some(old) = live {
@@ -50,6 +51,9 @@ impl LaneSession {
         let next = next.or(limiter.filter(|_| is_plain && take.cost != 0));
         let Some(mut next) = next else {
             let cas = live.map_or(0, |old| old.record.cas());
+            if matches!(take.durability, Some(Durability::Async | Durability::None)) {
+                self.depends_on_nothing();
+            }
             return Ok(Taken::Decided { decision, limiter, cas });
         };
         if decision.allowed
@@ -57,6 +61,7 @@ impl LaneSession {
         {
             next.end_at(end_of(expiry), now);
             decision.reset = next.reset(now);
+            decision.remaining = take.limit.capacity().saturating_sub(next.used(now));
         }
         let written = self.put_limiter(guard, key, existing.as_ref(), &next, take.cas)?;
         self.wait_as(take.durability, &written);
@@ -74,9 +79,19 @@ impl LaneSession {
         change: impl FnOnce(&mut Limiter, Nanos),
     ) -> Result<Option<(Limiter, u64)>, NotWritten> {
         let Some(mut limiter) = Limiter::decode(old.record.value()) else { return Ok(None) };
-        change(&mut limiter, self.nanos());
+        let now = self.time_of(&limiter);
+        change(&mut limiter, now);
         let written = self.put_limiter(guard, key, Some(old), &limiter, cas)?;
         Ok(Some((limiter, written.cas)))
+    }
+
+    /// Returns the time at which a limiter is changed. That is the session's, unless a session whose
+    /// turn began later has changed the limiter: time that has passed once must not pass again. A
+    /// limiter from a time that no session has seen is older than the last boot.
+    fn time_of(&self, limiter: &Limiter) -> Nanos {
+        let (now, since) = (self.nanos(), limiter.since());
+        let seen = u64::from(self.lane.now.load(Ordering::Relaxed)) + 1;
+        if since > now && since < seen * NANOS { since } else { now }
     }
 
     /// Writes a limiter: in place, or as a new record.

@@ -128,6 +128,17 @@ fn command_metrics(running: &Running, totals: &larder_engine::Totals, page: &mut
             "Changes of counters and limiters that wrote a new record.",
             totals.counted_anew,
         ),
+        ("limits_allowed_total", "Requests for units of a limit that passed.", totals.taken),
+        (
+            "limits_refused_total",
+            "Requests for units of a limit that were refused.",
+            totals.refused,
+        ),
+        (
+            "limiters_evicted_total",
+            "Rate limiters that were evicted with used units.",
+            totals.evicted_limiters,
+        ),
     ]);
 }
 

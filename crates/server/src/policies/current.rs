@@ -82,7 +82,7 @@ impl PolicyReader {
     /// counted.
     #[inline]
     pub fn count(&self, policy: &Policy, decision: &Decision) {
-        let capacity = policy.capacity();
+        let capacity = policy.limit.capacity();
         let result = match (decision.allowed, policy.shadow) {
             (true, _) => DecisionResult::of(capacity.saturating_sub(decision.remaining), capacity),
             (false, true) => DecisionResult::Shadow,
@@ -94,7 +94,7 @@ impl PolicyReader {
     /// Counts an increment of a plain counter, which is never refused, to `value`.
     #[inline]
     pub fn count_plain(&self, policy: &Policy, value: u64) {
-        policy.counters.count(self.worker, DecisionResult::of(value, policy.capacity()));
+        policy.counters.count(self.worker, DecisionResult::of(value, policy.limit.capacity()));
     }
 }
 

@@ -9,7 +9,7 @@ mod table;
 use std::sync::Arc;
 
 use larder_engine::Durability;
-use larder_engine::limit::{Algorithm, Limit};
+use larder_engine::limit::Limit;
 
 pub use counters::{DecisionResult, PolicyCounters};
 pub use current::{CurrentPolicies, PolicyReader};
@@ -45,15 +45,6 @@ impl Policy {
             shadow: false,
             durability: None,
             counters: Arc::default(),
-        }
-    }
-
-    /// Returns the number of units that may be used at once. A budget of 0 allows none.
-    pub fn capacity(&self) -> u64 {
-        match (self.limit.budget(), self.limit.algorithm()) {
-            (0, _) => 0,
-            (_, Algorithm::Gcra) => self.limit.burst(),
-            (budget, Algorithm::Fixed | Algorithm::Sliding) => budget,
         }
     }
 }

@@ -242,6 +242,9 @@ fn larder_rows(
     put(row, "larder_moved_items", engine.totals.moved_items);
     put(row, "larder_counter_updates_in_place", engine.totals.counted_in_place);
     put(row, "larder_counter_records", engine.totals.counted_anew);
+    put(row, "larder_limits_allowed", engine.totals.taken);
+    put(row, "larder_limits_refused", engine.totals.refused);
+    put(row, "larder_limiters_evicted", engine.totals.evicted_limiters);
     put(row, "larder_reads", net.loops.reads);
     put(row, "larder_writes", net.loops.writes);
     put(row, "larder_loop_turns", net.loops.turns);

@@ -144,6 +144,9 @@ fn larder_rows_are_present() {
         "larder_io",
         "larder_counter_updates_in_place",
         "larder_counter_records",
+        "larder_limits_allowed",
+        "larder_limits_refused",
+        "larder_limiters_evicted",
     ] {
         assert!(split_names(&rows).1.contains(&name), "{name}");
     }

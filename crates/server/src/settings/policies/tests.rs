@@ -25,7 +25,7 @@ fn policies_are_read_with_their_defaults() {
     assert_eq!(api.name, "api/v1.2:read_only-x");
     assert_eq!(api.prefix.as_deref(), Some("api/"));
     assert_eq!(api.limit, Limit::gcra(100, 60_000_000_000, 20).unwrap());
-    assert_eq!(api.capacity(), 20);
+    assert_eq!(api.limit.capacity(), 20);
     assert!(api.shadow);
     assert_eq!(api.durability, Some(Durability::Sync));
     assert_eq!(c.limit, Limit::sliding(7, 250_000_000).unwrap());
