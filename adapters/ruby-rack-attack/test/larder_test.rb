@@ -386,6 +386,13 @@ class LarderTest < Minitest::Test
     end
   end
 
+  def test_warnings_go_to_standard_error
+    # Rack has a logger of its own, which is another class.
+    assert Rack::Logger
+    _, warning = capture_io { Rack::Attack::Larder::Store.new("127.0.0.1:#{free_port}").read('k') }
+    assert_match(/WARN.*Larder is away, requests pass: Errno::ECONNREFUSED/, warning)
+  end
+
   def test_the_server_returns
     port = free_port
     store = store("127.0.0.1:#{port}", backoff: 0.05, logger: nil)

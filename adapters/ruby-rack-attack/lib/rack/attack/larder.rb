@@ -127,7 +127,7 @@ module Rack
           return raw if raw.bytesize.between?(1, KEY_BYTES) && !raw.match?(/[\x00-\x20\x7f]/n)
 
           encoded = [raw].pack('m0')
-          raw.empty? || encoded.bytesize > KEY_BYTES ? "sha256:#{Digest::SHA256.hexdigest(raw)}" : "#{encoded} b"
+          raw.empty? || encoded.bytesize > KEY_BYTES ? "sha256:#{::Digest::SHA256.hexdigest(raw)}" : "#{encoded} b"
         end
 
         private
@@ -151,7 +151,7 @@ module Rack
         # A connection with anything to read was closed by the server.
         def idle
           while (connection = @lock.synchronize { after_fork.pop })
-            return connection if connection.recv_nonblock(1, Socket::MSG_PEEK, exception: false) == :wait_readable
+            return connection if connection.recv_nonblock(1, ::Socket::MSG_PEEK, exception: false) == :wait_readable
 
             connection.close
           end
@@ -173,11 +173,11 @@ module Rack
 
         def connect
           if @address.start_with?('/')
-            Socket.unix(@address)
+            ::Socket.unix(@address)
           else
             host, _, port = @address.rpartition(':')
-            connection = Socket.tcp(host.delete('[]'), port, connect_timeout: @connect_timeout)
-            connection.setsockopt(Socket::IPPROTO_TCP, Socket::TCP_NODELAY, 1)
+            connection = ::Socket.tcp(host.delete('[]'), port, connect_timeout: @connect_timeout)
+            connection.setsockopt(::Socket::IPPROTO_TCP, ::Socket::TCP_NODELAY, 1)
             connection
           end
         end
@@ -222,7 +222,7 @@ module Rack
       # pass, :closed throttles them. Times are in seconds.
       class Store
         def initialize(address = '127.0.0.1:11211', fail: :open, connect_timeout: 0.1, timeout: 0.1, backoff: 0.5,
-                       pool_size: 32, logger: Logger.new($stderr))
+                       pool_size: 32, logger: ::Logger.new($stderr))
           raise ArgumentError, "fail is :open or :closed, not #{fail.inspect}" unless %i[open closed].include?(fail)
 
           @open = fail == :open
