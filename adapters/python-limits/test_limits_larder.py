@@ -445,6 +445,21 @@ def test_a_unix_socket(tmp_path, user):
         process.wait(20)
 
 
+def test_a_unix_socket_with_a_full_queue(tmp_path):
+    path, waiting = str(tmp_path / "full.sock"), []
+    with socket.socket(socket.AF_UNIX) as server, contextlib.ExitStack() as stack:
+        server.bind(path)
+        server.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                waiting.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(path)
+        began = time.monotonic()
+        assert storage_from_string(f"larder://{path}").take("k", "I", 1, 60).allowed
+        assert time.monotonic() - began < 0.2 + SLACK
+
+
 # Flask-Limiter
 
 

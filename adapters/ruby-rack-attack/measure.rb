@@ -38,7 +38,6 @@ ROUNDS.times do
 end
 puts 'microseconds per request: median, fastest'
 times.each do |name, taken|
-  puts [name.ljust(20), *[taken.sort[ROUNDS / 2], taken.min].map do |time|
-                          time.round.to_s.rjust(6)
-                        end].join(' ')
+  figures = [taken.sort[ROUNDS / 2], taken.min].map { |time| time.round.to_s.rjust(6) }
+  puts "#{name.ljust(20)} #{figures.join(' ')}"
 end

@@ -492,6 +492,22 @@ class LarderTest < Minitest::Test
     end
   end
 
+  def test_a_unix_socket_with_a_full_queue
+    Dir.mktmpdir do |directory|
+      server = UNIXServer.new("#{directory}/full.sock")
+      server.listen(0)
+      waiting = []
+      assert_raises(Errno::EAGAIN) do
+        loop { (waiting << Socket.new(:UNIX, :STREAM)).last.connect_nonblock(Socket.sockaddr_un(server.path)) }
+      end
+      began = now
+      assert store(server.path, fail: :open, logger: nil).take('k', :fixed, 1, 60).allowed
+      assert_operator now - began, :<, SLACK
+    ensure
+      [server, *waiting].each(&:close)
+    end
+  end
+
   def test_the_example
     ENV['LARDER'] = SHARED
     store.delete('rack::attack:logins:127.0.0.9')

@@ -172,14 +172,22 @@ module Rack
         end
 
         def connect
-          if @address.start_with?('/')
-            ::Socket.unix(@address)
-          else
-            host, _, port = @address.rpartition(':')
-            connection = ::Socket.tcp(host.delete('[]'), port, connect_timeout: @connect_timeout)
-            connection.setsockopt(::Socket::IPPROTO_TCP, ::Socket::TCP_NODELAY, 1)
-            connection
-          end
+          return connect_to_path if @address.start_with?('/')
+
+          host, _, port = @address.rpartition(':')
+          connection = ::Socket.tcp(host.delete('[]'), port, connect_timeout: @connect_timeout)
+          connection.setsockopt(::Socket::IPPROTO_TCP, ::Socket::TCP_NODELAY, 1)
+          connection
+        end
+
+        # Never waits: a Unix socket connects at once, or the queue of a server that does not accept is full.
+        def connect_to_path
+          connection = ::Socket.new(:UNIX, :STREAM)
+          connection.connect_nonblock(::Socket.sockaddr_un(@address))
+          connection
+        rescue SystemCallError
+          connection&.close
+          raise
         end
 
         def send_all(connection, data, deadline)
