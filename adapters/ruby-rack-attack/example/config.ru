@@ -2,7 +2,7 @@
 
 # A Rack application whose limits live in Larder.
 #
-#     larder serve & puma
+#     larder serve & puma -I ../lib
 #     for i in 1 2 3 4 5 6; do curl -i 'http://127.0.0.1:9292/login'; done
 
 require 'rack/attack/larder'
