@@ -61,6 +61,7 @@ need_clients() {
     ruby_has 'require "dalli"' || packages+=(ruby ruby-dalli)
     ruby_has 'require "rack/attack"' || packages+=(ruby-rack ruby-rack-attack)
     ruby_has 'require "connection_pool"' || packages+=(ruby-connection-pool)
+    ruby_has 'require "minitest"' || packages+=(ruby-minitest)
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
     command -v npm >/dev/null || packages+=(npm)

@@ -14,16 +14,15 @@ HERE = ROOT / "tests" / "clients" / "python"
 SOURCES = ("pymemcache", "pylibmc", "Django")
 
 
-def environment():
+def environment(requirements=HERE / "requirements.txt", home=SCRATCH / "python", sources=SOURCES):
     """A virtual environment with the pinned packages; made again when the pins change."""
-    home = SCRATCH / "python"
-    pins = (HERE / "requirements.txt").read_text()
+    pins = requirements.read_text()
     made_from = home / "made-from.txt"
     if not made_from.exists() or made_from.read_text() != pins:
         shutil.rmtree(home, ignore_errors=True)
         run(["python3", "-m", "venv", home])
-        run([home / "bin" / "pip", "install", "--quiet", "-r", HERE / "requirements.txt"])
-        for name in SOURCES:
+        run([home / "bin" / "pip", "install", "--quiet", "-r", requirements])
+        for name in sources:
             version = re.search(rf"^{name}==(\S+)", pins, re.MULTILINE).group(1)
             source = ["--no-deps", "--no-binary", ":all:", "-d", home, f"{name}=={version}"]
             run([home / "bin" / "pip", "download", "--quiet", *source])

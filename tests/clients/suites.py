@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 
+import adapters
 import dropin
 import pythons
 import raw
@@ -137,6 +138,7 @@ SUITES = {
     "memjs": memjs,
     "gomemcache": gomemcache,
     "rack-attack": throttle.rack_attack,
+    "adapters": adapters.adapters,
     "raw": raw.raw,
     "drop-in": dropin.dropin,
 }
