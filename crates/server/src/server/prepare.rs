@@ -13,7 +13,7 @@ use super::error::{StartError, system};
 use crate::admin;
 use crate::net::{BindError, Endpoint, Listener};
 use crate::process;
-use crate::settings::Settings;
+use crate::settings::{ListenAddress, Settings};
 
 /// The smallest number of connections with which a server starts.
 const MIN_CONNECTIONS: usize = 16;
@@ -86,13 +86,12 @@ fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     }
 }
 
-/// Binds the addresses without listening. So an address in use is known before a long recovery, and
-/// clients are refused until the recovery has ended.
-pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+/// Binds TCP addresses without listening. `port` is that of addresses that name none.
+fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
-    for listen in settings.listen_addresses() {
+    for listen in addresses {
         let addresses = listen
-            .resolve(settings.default_port())
+            .resolve(port)
             .map_err(|error| StartError::Resolve { address: listen.to_string(), error })?;
         let mut failed = None;
         let before = listeners.len();
@@ -116,6 +115,13 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
             return Err(StartError::Bind(error));
         }
     }
+    Ok(listeners)
+}
+
+/// Binds the addresses without listening. So an address in use is known before a long recovery, and
+/// clients are refused until the recovery has ended.
+pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = bind_tcp(&settings.listen_addresses(), settings.default_port())?;
     if let Some(path) = &settings.socket {
         // The directory may change when the server goes to the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
