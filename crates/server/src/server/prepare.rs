@@ -11,9 +11,10 @@ use tracing::{debug, warn};
 
 use super::error::{StartError, system};
 use crate::admin;
+use crate::limit_port;
 use crate::net::{BindError, Endpoint, Listener};
 use crate::process;
-use crate::settings::{ListenAddress, Settings};
+use crate::settings::{ListenAddress, Port, Settings};
 
 /// The smallest number of connections with which a server starts.
 const MIN_CONNECTIONS: usize = 16;
@@ -55,7 +56,10 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
 /// possible.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
     // Besides connections: listeners, one or two descriptors per worker, the admin page.
-    let beside = 64 + 4 * settings.threads as u64;
+    let mut beside = 64 + 4 * settings.threads as u64;
+    if settings.limit_port != Port::Off {
+        beside += limit_port::CONNECTIONS as u64;
+    }
     let allowed = process::raise_file_limit(settings.max_connections as u64 + beside)?;
     Ok((allowed.saturating_sub(beside) as usize).min(settings.max_connections))
 }
@@ -139,6 +143,15 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         socket.listen().map_err(StartError::Bind)?;
     }
     Ok(listeners)
+}
+
+/// Binds the addresses of the limit port without listening, if there is one.
+pub(super) fn bind_limit_port(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+    match settings.limit_port {
+        Port::Off => Ok(Vec::new()),
+        Port::Any => bind_tcp(&settings.limit_addresses(), 0),
+        Port::Fixed(port) => bind_tcp(&settings.limit_addresses(), port),
+    }
 }
 
 /// Takes over the sockets of the service manager in place of the configured addresses.
