@@ -71,6 +71,7 @@ mod large;
 pub mod limit;
 mod lock;
 mod mover;
+mod number;
 mod older;
 mod options;
 mod outcome;

@@ -1,6 +1,8 @@
 //! `larder ctl`: small operations on a running server, which may be Larder or any other that
 //! understands memcached's text protocol. For health checks of containers, and for people.
 
+mod limits;
+
 use larder_bench::say;
 use std::time::Duration;
 
@@ -33,9 +35,14 @@ pub(crate) fn command() -> Command {
                 .help("How long to wait for an answer"),
         )
         .subcommand(Command::new("ping").about("Ask for the version; exit code 0 if it answers"))
-        .subcommand(Command::new("stats").about("Print statistics").arg(
-            Arg::new("group").value_name("GROUP").help("settings, items, slabs, conns, reset"),
-        ))
+        .subcommand(
+            Command::new("stats").about("Print statistics").arg(
+                Arg::new("group")
+                    .value_name("GROUP")
+                    .help("settings, items, slabs, limits, conns, reset"),
+            ),
+        )
+        .subcommand(limits::command())
         .subcommand(Command::new("flush").about("Forget every item (flush_all)"))
         .subcommand(
             Command::new("store")
@@ -129,6 +136,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
         }
         "drain" => drain(&mut client, matches)?,
         "grow" => grow(&mut client, matches)?,
+        "limits" | "try" | "look" | "reset" => limits::run(&mut client, operation, matches)?,
         _ => {
             client.flush_all(None)?;
             say!("flushed");

@@ -317,8 +317,9 @@ impl DurableWorld {
             111 if self.random.one_in(3) => self.flush(),
             112 if self.random.one_in(5) => self.check_all(),
             113..=480 => self.set(),
-            481..=560 => self.count(),
-            561..=640 => self.delete(),
+            481..=540 => self.count(),
+            541..=580 => self.limit(),
+            581..=640 => self.delete(),
             641..=690 => self.touch(),
             _ => {
                 let key = self.key();

@@ -19,6 +19,7 @@ pub(crate) mod dead_maps;
 mod ends;
 mod frames;
 pub(crate) mod ghost;
+mod limiters;
 pub(crate) mod map_walk;
 mod probation;
 mod recycle;

@@ -1,6 +1,7 @@
 //! The cleaner's state between two turns, and the kinds of its steps.
 
 use crate::UnixSeconds;
+use crate::cleaner::limiters::LimiterShare;
 use crate::cleaner::map_walk::MapWalk;
 use crate::durability::{Changes, Durable};
 use crate::lane::Lane;
@@ -101,6 +102,8 @@ pub(crate) struct Cleaner {
     pub(super) redropped: (UnixSeconds, u32),
     /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,
+    /// How many of the items that evictions meet are rate limiters.
+    pub(super) limiters: LimiterShare,
     /// The place in the probation queue up to which all segments were found to have been read by
     /// clients.
     pub(super) looked_to: i64,
@@ -143,6 +146,7 @@ impl Cleaner {
             wanted_for: Duration::ZERO,
             redropped: (0, 0),
             hits: 0,
+            limiters: LimiterShare::default(),
             looked_to: i64::MIN,
         }
     }

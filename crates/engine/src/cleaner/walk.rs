@@ -8,7 +8,7 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::stats::bump;
-use larder_log::record::HEADER;
+use larder_log::record::{HEADER, Kind};
 use larder_log::{Address, Appended, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::fmt;
 use std::io;
@@ -185,16 +185,17 @@ impl Cleaner {
             }
             Fate::Cool => (Stream::Survivors, slot.frequency()),
             // A jumbo that is not in memory cannot be copied.
-            Fate::Evict if keeps(lane, slot, stream) && whole => {
+            Fate::Evict => {
+                let limiter = self.limiters.keeps(&record, lane.budget.limit());
+                if !whole || !limiter && !keeps(lane, slot, stream) {
+                    self.evict(lane, stream, slot, &record, key);
+                    remove(place);
+                    return true;
+                }
                 (Stream::Survivors, frequency_after(slot, stream))
             }
-            Fate::Evict => {
-                self.evict(lane, stream, slot, key);
-                remove(place);
-                return true;
-            }
         };
-        let Some(_appending) = lane.append(&self.participant) else { return false };
+        let Some(appending) = lane.append(&self.participant) else { return false };
         match copy(lane, record, to) {
             Some(copied) => {
                 if let Some(changes) = &self.changes {
@@ -213,7 +214,8 @@ impl Cleaner {
                 true
             }
             None if fate == Fate::Evict => {
-                self.evict(lane, stream, slot, key);
+                drop(appending);
+                self.evict(lane, stream, slot, &record, key);
                 remove(place);
                 true
             }
@@ -221,8 +223,19 @@ impl Cleaner {
         }
     }
 
-    fn evict(&self, lane: &Lane, stream: Stream, slot: Slot, key: &Key<'_>) {
+    fn evict(
+        &mut self,
+        lane: &Lane,
+        stream: Stream,
+        slot: Slot,
+        record: &Record<'_>,
+        key: &Key<'_>,
+    ) {
+        self.limiters.evicted(record);
         bump(&self.counters.evictions, 1);
+        if record.kind() == Kind::Limiter {
+            bump(&self.counters.evicted_limiters, 1);
+        }
         if slot.frequency() == 0 && stream == Stream::Hot {
             bump(&self.counters.evicted_unfetched, 1);
         }
@@ -275,7 +288,7 @@ pub(super) fn keeps(lane: &Lane, slot: Slot, stream: Stream) -> bool {
 pub(super) fn frequency_after(slot: Slot, stream: Stream) -> u8 {
     match stream {
         Stream::Hot => 0,
-        Stream::Survivors => slot.frequency() - 1,
+        Stream::Survivors => slot.frequency().saturating_sub(1),
     }
 }
 

@@ -12,11 +12,11 @@ use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::large::LargeValue;
+use crate::limit::expiry::shown_expiry;
 use crate::limit::{Limiter, Nanos};
+use crate::number::{DIGITS, format_number};
 use crate::reads::Fetched;
 use crate::stats::{Counters, bump};
-use crate::verbs::arith::{DIGITS, format_number};
-use crate::verbs::take::shown_expiry;
 use crate::verbs::version::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, NANOS, Outcome, Refusal, UnixSeconds, WhenFull, second_of};
 use group::Group;
@@ -229,15 +229,16 @@ impl LaneSession {
         }
     }
 
-    /// Returns the key's item as readers see it, expired or not. The caller holds no stripe's lock.
+    /// Returns the key's item, expired or not: its place, its slot, its record, and the record as
+    /// readers see it. The caller holds no stripe's lock.
     #[inline(always)]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
+    pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>, Record<'_>)> {
         let (place, slot, record) = self.find_record(key)?;
         if self.lane.durable.is_some() {
             self.depends_on(slot.address(), &record);
         }
-        let record = if record.kind() == Kind::Item { record } else { self.visible(record)? };
-        Some((place, slot, record))
+        let seen = if record.kind() == Kind::Item { record } else { self.visible(record)? };
+        Some((place, slot, record, seen))
     }
 
     /// Returns the record that the key's slot leads to, of any kind.

@@ -15,6 +15,7 @@
 //! No function panics, overflows, allocates or uses floating point, whatever its arguments. Numbers
 //! too large for their type saturate.
 
+pub(crate) mod expiry;
 mod fixed;
 mod gcra;
 mod meter;

@@ -2,8 +2,8 @@
 
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
+use crate::limit::expiry::end_of;
 use crate::stats::bump;
-use crate::verbs::take::end_of;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
 use larder_log::record::Kind;
@@ -32,18 +32,18 @@ impl LaneSession {
             return self.needs_read(key);
         }
         bump(&self.counters.cmd_get, 1);
-        let Some((place, slot, record)) = found else {
+        let Some((place, slot, record, seen)) = found else {
             bump(&self.counters.get_misses, 1);
             return self.answer(None);
         };
-        if Expiry::from_raw(record.expiry()).is_past(self.now()) {
+        if Expiry::from_raw(seen.expiry()).is_past(self.now()) {
             bump(&self.counters.get_misses, 1);
             bump(&self.counters.get_expired, 1);
             return self.answer(None);
         }
         bump(&self.counters.get_hits, 1);
         self.count_read(place, slot, &record);
-        self.answer(Some(self.item(slot, record)))
+        self.answer(Some(self.item(slot, seen)))
     }
 
     /// Performs a get with options. It counts nothing before the result is known, because the
@@ -98,10 +98,10 @@ impl LaneSession {
     }
 
     fn look(&self, key: &Key<'_>) -> Result<Found<'_>, NotWritten> {
-        let Some((_, slot, record)) = self.find(key) else {
+        let Some((_, slot, _, seen)) = self.find(key) else {
             return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(Found::Missing) };
         };
-        let item = self.item(slot, record);
+        let item = self.item(slot, seen);
         if item.expiry().is_past(self.now()) {
             return Ok(Found::Expired);
         }

@@ -3,17 +3,15 @@
 
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
-use crate::limit::{Algorithm, Limit, Limiter, Nanos};
+use crate::limit::expiry::{end_of, record_expiry};
+use crate::limit::{Limit, Limiter, Nanos};
+use crate::number::parse_number;
 use crate::stats::bump;
-use crate::verbs::arith::parse_number;
 use crate::verbs::store::is_version;
 use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
-use crate::{Durability, Expiry, Key, NANOS, Outcome, Take, Taken, UnixSeconds, second_of};
+use crate::{Durability, Expiry, Key, Outcome, Take, Taken};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields, Record};
-
-/// The longest time, in seconds, for which a limiter that is as new may still take memory.
-const SPARE_MAX: u64 = 60 * 60 * 24;
 
 impl LaneSession {
     /// Takes units of a limiter, all or none. A missing limiter is created.
@@ -139,46 +137,6 @@ fn limiter_of(record: &Record<'_>, limit: &Limit, now: Nanos) -> Option<Limiter>
         return Limiter::decode(record.value());
     }
     let used = parse_number(record.value())?;
-    let end = Expiry::from_raw(record.expiry()).seconds().map(|end| u64::from(end) * NANOS);
+    let end = end_of(Expiry::from_raw(record.expiry()));
     Some(Limiter::with_used(limit, used, end, now))
-}
-
-/// Returns the end of a window that is to end at `expiry`.
-pub(super) fn end_of(expiry: Expiry) -> Option<Nanos> {
-    expiry.seconds().map(|end| u64::from(end) * NANOS)
-}
-
-/// Returns the expiry that clients see: the limiter is as new within that second.
-pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
-    match limiter.reset(now) {
-        None => Expiry::NEVER,
-        // So that the remaining seconds are those of the limiter, rounded up.
-        Some(left) => Expiry::at(second_of(now).saturating_add(whole_seconds(left))),
-    }
-}
-
-/// Returns the expiry of a limiter's record, which is not before the limiter is as new. Because it
-/// is part of the record that does not change in place, the `old` one is kept while it fits.
-fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds {
-    let Some(left) = limiter.reset(now) else { return 0 };
-    let needed = whole_seconds(now.saturating_add(left));
-    let limit = limiter.limit();
-    // With these, the end moves on with every request.
-    let spare = match limit.algorithm() {
-        Algorithm::Fixed => 0,
-        Algorithm::Sliding => limit.window() / NANOS + 1,
-        Algorithm::Gcra => {
-            let full = u128::from(limit.window()) * u128::from(limit.burst());
-            let seconds = full / u128::from(limit.budget().max(1)) / u128::from(NANOS) + 1;
-            u64::try_from(seconds).unwrap_or(u64::MAX)
-        }
-    };
-    let spare = spare.min(SPARE_MAX) as UnixSeconds;
-    let most = needed.saturating_add(spare);
-    if (needed..=most.saturating_add(spare)).contains(&old) { old } else { most }
-}
-
-/// Converts to seconds, rounded up.
-fn whole_seconds(time: Nanos) -> UnixSeconds {
-    UnixSeconds::try_from(time.div_ceil(NANOS)).unwrap_or(UnixSeconds::MAX)
 }

@@ -42,12 +42,11 @@ impl<'a> LimitFlags<'a> {
         matches!(token[0], b'B' | b'Q')
     }
 
-    /// Reads the limit of an `ma` whose [`Flags`](super::Flags) are correct. Returns `None` without
-    /// B and Q.
+    /// Reads the limit of an `ma` whose [`Flags`](super::Flags) are correct and have B or Q.
     ///
     /// # Errors
     /// The reply that refuses the command. `q` never hides it.
-    pub fn parse(command: &Meta<'a>) -> Result<Option<Self>, &'static str> {
+    pub fn parse(command: &Meta<'a>) -> Result<Self, &'static str> {
         let (mut policy, mut budget, mut window, mut burst, mut mode) =
             (None, None, None, None, None);
         for token in command.tokens() {
@@ -63,9 +62,9 @@ impl<'a> LimitFlags<'a> {
         }
         if let Some(name) = policy {
             let own = budget.is_some() || window.is_some() || burst.is_some() || mode.is_some();
-            return if own { Err(reply::POLICY_AND_LIMIT) } else { Ok(Some(Self::Policy(name))) };
+            return if own { Err(reply::POLICY_AND_LIMIT) } else { Ok(Self::Policy(name)) };
         }
-        let Some(budget) = budget else { return Ok(None) };
+        let budget = budget.ok_or(reply::BAD_TOKEN)?;
         let mode = match mode {
             None | Some(b'I' | b'+') => LimitMode::Fixed,
             Some(b'W') => LimitMode::Sliding,
@@ -80,7 +79,7 @@ impl<'a> LimitFlags<'a> {
         if mode != LimitMode::Gcra && burst.is_some() {
             return Err(reply::BURST_NEEDS_GCRA);
         }
-        Ok(Some(Self::Own { mode, budget, window_ms, burst }))
+        Ok(Self::Own { mode, budget, window_ms, burst })
     }
 }
 

@@ -54,7 +54,7 @@ fn the_reply_names_the_same_error_as_memcached() {
     assert!(flags("mg key O1234567890123456789012345678901").is_ok());
 }
 
-fn limit(line: &str) -> Result<Option<LimitFlags<'_>>, &'static str> {
+fn limit(line: &str) -> Result<LimitFlags<'_>, &'static str> {
     let command = Meta::parse(Verb::Arithmetic, line.as_bytes(), 2).expect("a command");
     Flags::parse(&command)?;
     LimitFlags::parse(&command)
@@ -62,15 +62,13 @@ fn limit(line: &str) -> Result<Option<LimitFlags<'_>>, &'static str> {
 
 #[test]
 fn a_budget_or_a_policy_makes_a_limit() {
-    let own = |mode, budget, window_ms, burst| {
-        Ok(Some(LimitFlags::Own { mode, budget, window_ms, burst }))
-    };
-    assert_eq!(limit("ma key D5 N60"), Ok(None));
+    let own =
+        |mode, budget, window_ms, burst| Ok(LimitFlags::Own { mode, budget, window_ms, burst });
     assert_eq!(limit("ma key B5"), own(LimitMode::Fixed, 5, 0, None));
     assert_eq!(limit("ma key B5 N60 MI r t w q k"), own(LimitMode::Fixed, 5, 60_000, None));
     assert_eq!(limit("ma key N250ms MW B5"), own(LimitMode::Sliding, 5, 250, None));
     assert_eq!(limit("ma key MG B5 N2 G9 D3"), own(LimitMode::Gcra, 5, 2000, Some(9)));
-    assert_eq!(limit("ma key Qapi r w"), Ok(Some(LimitFlags::Policy(b"api"))));
+    assert_eq!(limit("ma key Qapi r w"), Ok(LimitFlags::Policy(b"api")));
     let most = u64::MAX;
     assert_eq!(
         limit("ma key B18446744073709551615 N2147483647"),

@@ -171,7 +171,7 @@ fn policies_are_in_the_metrics_and_the_statistics() {
     };
     assert_eq!(value("counter_updates_in_place_total") + value("counter_records_total"), 1);
     let statistics = get(&server, "/v1/stats").1;
-    for row in ["\"limit:api/v1:prefix\":\"none\"", "\"limit:api/v1:over\":2"] {
+    for row in ["\"limit:api/v1:enforced\":\"yes\"", "\"limit:api/v1:over\":2"] {
         assert!(statistics.contains(row), "{statistics}");
     }
 }

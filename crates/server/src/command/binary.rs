@@ -2,6 +2,7 @@
 //! a request is continued half-way only in the middle of a long value. Quiet requests receive error
 //! replies too; only the miss of a quiet get receives none.
 
+use super::count::count;
 use super::execution::conclude;
 use super::intent::OnRefusal;
 use super::properties::Effect;
@@ -349,7 +350,7 @@ fn arithmetic(
         create,
         ..Arith::default()
     };
-    let status = match x.settle(x.session.arith(key, &arith))? {
+    let status = match count(x, key, arith)? {
         Counted::Value { .. } if request.quiet => return Ok(Executed::Done),
         Counted::Value { value, cas, .. } => {
             let value_len = size_of_val(&value) as u32;

@@ -16,7 +16,6 @@ pub(crate) struct Execution<'e, 'o> {
     /// The counters of this worker.
     pub(crate) counters: &'e CommandCounters,
     /// The policies of rate limits.
-    #[expect(dead_code, reason = "read by the commands of limits")]
     pub(crate) policies: &'e PolicyReader,
     /// Receives the reply.
     pub(crate) output: &'e mut OutputBuffer<'o>,

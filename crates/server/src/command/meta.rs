@@ -1,16 +1,19 @@
 //! Meta commands. The flags of a command determine the contents and the order of its reply.
 
-use super::expiry::recache_below;
+mod limit;
+mod line;
+
+use super::count::count;
 use super::intent::OnRefusal;
 use super::properties::Effect;
-use super::{Executed, Execution, Properties, Unready, engine_mode, limit, put_value};
-use crate::net::OutputBuffer;
+use super::{Executed, Execution, Properties, Unready, engine_mode, put_value};
 use larder_engine::{
-    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Recache,
-    Store, Stored, UnixSeconds, Value, Vivify,
+    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Store, Stored,
+    UnixSeconds, Value, Vivify,
 };
 use larder_protocol::meta::{Flags, Meta, Verb};
 use larder_protocol::{KEY_LEN_MAX, StoreMode, base64, reply};
+use line::{LINE_MAX, Line, Target, put_line, put_number, put_status};
 
 /// Executes a meta command. `keys` holds its key unless the key is in base64 or too long.
 pub(super) fn execute(
@@ -85,145 +88,6 @@ pub(super) fn overwrites(command: &Meta<'_>) -> bool {
         Verb::Set => !command.tokens().any(|token| compares(token) || has_mode(token)),
         Verb::Get | Verb::Delete | Verb::Arithmetic | Verb::Debug => false,
     }
-}
-
-/// A command with its key.
-pub(super) struct Target<'t, 'a> {
-    pub(super) command: &'t Meta<'a>,
-    pub(super) flags: &'t Flags,
-    pub(super) key: &'t Key<'t>,
-}
-
-impl Target<'_, '_> {
-    pub(super) fn quiet(&self) -> bool {
-        self.flags.has(b'q')
-    }
-
-    /// Returns the expiries that `T` and, if the item was created, `N` set.
-    fn expiries_given(
-        &self,
-        x: &Execution<'_, '_>,
-        created: bool,
-    ) -> (Option<Expiry>, Option<Expiry>) {
-        let vivify = self.flags.vivify.filter(|_| created);
-        (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
-    }
-
-    /// Returns the rule by which a client is told to recache. Flags take effect in their order: `R`
-    /// looks at the expiry that a `T` in front of it has set.
-    fn recache(&self, x: &Execution<'_, '_>) -> Recache {
-        let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
-        let now = x.context.wall(x.session.now());
-        let below = self.flags.recache.map_or(0, |recache| recache_below(recache, now));
-        Recache { below, touched: first.is_some_and(|token| token[0] == b'T') }
-    }
-
-    /// Returns the expiry of an item that this command creates. The last `N` or `T` counts.
-    fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i32) -> Expiry {
-        let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
-        match (last.map(|token| token[0]), self.flags.ttl) {
-            (Some(b'T'), Some(ttl)) => x.expiry(ttl),
-            _ => x.expiry(vivify),
-        }
-    }
-}
-
-/// Length that no reply line exceeds, in bytes: the key in base64, and 18 flags of which none is
-/// longer than an opaque token.
-const LINE_MAX: usize = 1024;
-
-/// A reply line that is being written. It becomes part of the output when it is finished.
-pub(super) struct Line<'l> {
-    room: &'l mut [u8],
-    len: usize,
-}
-
-impl Line<'_> {
-    pub(super) fn text(&mut self, text: &[u8]) {
-        self.room[self.len..self.len + text.len()].copy_from_slice(text);
-        self.len += text.len();
-    }
-
-    fn number(&mut self, number: u64) {
-        self.len += reply::write_u64(&mut self.room[self.len..], number);
-    }
-
-    /// Writes a flag with a number.
-    pub(super) fn flag(&mut self, letter: u8, number: u64) {
-        self.text(&[b' ', letter]);
-        self.number(number);
-    }
-
-    /// Writes a flag with a time; -1 for never.
-    pub(super) fn time(&mut self, letter: u8, time: Option<u64>) {
-        match time {
-            None => self.text(&[b' ', letter, b'-', b'1']),
-            Some(time) => self.flag(letter, time),
-        }
-    }
-
-    fn time_to_live(&mut self, expiry: Expiry, now: UnixSeconds) {
-        self.time(b't', expiry.remaining(now).map(u64::from));
-    }
-
-    fn key(&mut self, target: &Target<'_, '_>) {
-        self.text(b" k");
-        self.plain_or_base64(target.key.bytes(), target.command.base64);
-        if target.command.base64 {
-            self.text(b" b");
-        }
-    }
-
-    fn plain_or_base64(&mut self, key: &[u8], base64: bool) {
-        if base64 {
-            self.len += base64::encode(key, &mut self.room[self.len..]);
-        } else {
-            self.text(key);
-        }
-    }
-
-    /// Writes the tokens that every command echoes, whatever its result.
-    pub(super) fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
-        match token[0] {
-            b'O' => {
-                self.text(b" ");
-                self.text(token);
-            }
-            b'k' => self.key(target),
-            _ => {}
-        }
-    }
-
-    fn finish(mut self) -> usize {
-        self.text(b"\r\n");
-        self.len
-    }
-}
-
-/// Replies with a line that begins with `status`. Calls `flag` to write the reply to each flag.
-pub(super) fn put_line(
-    output: &mut OutputBuffer<'_>,
-    status: &[u8],
-    target: &Target<'_, '_>,
-    mut flag: impl FnMut(&mut Line<'_>, &[u8]),
-) {
-    let mut line = Line { room: output.room(LINE_MAX), len: 0 };
-    line.text(status);
-    for token in target.command.tokens() {
-        flag(&mut line, token);
-    }
-    let len = line.finish();
-    output.advance(len);
-}
-
-/// Replies with a status and the tokens that every command echoes.
-pub(super) fn put_status(
-    x: &mut Execution<'_, '_>,
-    status: &[u8],
-    target: &Target<'_, '_>,
-) -> Executed {
-    put_line(x.output, status, target, |line, token| line.echo(target, token));
-    Executed::Done
 }
 
 fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
@@ -410,7 +274,7 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
         }),
     };
     let old_expiry = old_expiry(x, target)?;
-    let (number, cas, expiry, created) = match x.settle(x.session.arith(target.key, &arith))? {
+    let (number, cas, expiry, created) = match count(x, target.key, arith)? {
         Counted::Value { .. } if target.quiet() => return Ok(Executed::Done),
         Counted::Value { value, cas, expiry, created } => (value, cas, expiry, created),
         Counted::NotFound => return Ok(put_status(x, b"NF", target)),
@@ -419,34 +283,17 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
     };
     let now = x.session.now();
     let (ttl, vivify) = target.expiries_given(x, created);
-    let mut shown = old_expiry.unwrap_or(if created { Expiry::NEVER } else { expiry });
-    put_number(x, target, number, |line, token| match token[0] {
+    let asked = created && flags.vivify.is_some();
+    let mut shown = old_expiry.unwrap_or(if asked { Expiry::NEVER } else { expiry });
+    let flag = |line: &mut Line<'_>, token: &[u8]| match token[0] {
         b'c' => line.flag(b'c', cas),
         b't' => line.time_to_live(shown, now),
         b'T' => shown = ttl.unwrap_or(shown),
         b'N' => shown = vivify.unwrap_or(shown),
         _ => line.echo(target, token),
-    });
+    };
+    put_number(x, target, number, flag, |_| ());
     Ok(Executed::Done)
-}
-
-/// Replies with success, and with the number as the value if the client wants it.
-pub(super) fn put_number(
-    x: &mut Execution<'_, '_>,
-    target: &Target<'_, '_>,
-    number: u64,
-    flag: impl FnMut(&mut Line<'_>, &[u8]),
-) {
-    if !target.flags.has(b'v') {
-        return put_line(x.output, b"HD", target, flag);
-    }
-    let mut digits = [0; reply::NUMBER_LEN_MAX];
-    let len = reply::write_u64(&mut digits, number);
-    let mut status = *b"VA 12";
-    let status_len = 3 + reply::write_u64(&mut status[3..], len as u64);
-    put_line(x.output, &status[..status_len], target, flag);
-    x.output.extend(&digits[..len]);
-    x.output.extend(b"\r\n");
 }
 
 /// Returns the expiry before the command changes it, if the reply shows it (`t` before `T`).

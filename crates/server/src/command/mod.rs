@@ -4,12 +4,12 @@
 
 pub(crate) mod binary;
 mod context;
+mod count;
 mod dialect;
 mod dump;
 mod execution;
 mod expiry;
 mod intent;
-mod limit;
 pub(crate) mod meta;
 mod points;
 mod prefix;

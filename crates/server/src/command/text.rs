@@ -1,5 +1,6 @@
 //! Classic text commands.
 
+use super::count::count;
 use super::execution::conclude;
 use super::intent::OnRefusal;
 use super::properties::Effect;
@@ -304,7 +305,7 @@ fn arithmetic(
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
     let arith = Arith { decrement: request.decrement, ..Arith::add(request.delta) };
-    let line = match x.settle(x.session.arith(key, &arith))? {
+    let line = match count(x, key, arith)? {
         Counted::Value { value, .. } if !request.noreply => {
             let room = x.output.room(reply::NUMBER_LEN_MAX + 2);
             let len = reply::write_u64(room, value);

@@ -7,6 +7,7 @@ mod counters;
 mod flow;
 mod gates;
 mod loops;
+mod policies;
 mod refusals;
 mod stalled;
 mod switches;

@@ -160,6 +160,11 @@ const KINDS: &[TroubleKind] = &[
         count: |totals, _| totals.store_too_large,
     },
     TroubleKind {
+        event: "limiters_evicted",
+        advice: "rate limiters were evicted, so their clients have the whole budget again: raise --memory",
+        count: |totals, _| totals.evicted_limiters,
+    },
+    TroubleKind {
         event: "connections_rejected",
         advice: "raise --max-connections, or have clients share connections",
         count: |_, net| net.loops.rejected_connections,

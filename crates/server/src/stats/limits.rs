@@ -12,7 +12,9 @@ pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
             row(&format!("limit:{}:{what}", policy.name), format_args!("{value}"));
         };
         let limit = &policy.limit;
-        put("prefix", &policy.prefix.as_deref().unwrap_or("none"));
+        if let Some(prefix) = &policy.prefix {
+            put("prefix", prefix);
+        }
         put("algorithm", &algorithm_name(limit.algorithm()));
         put("budget", &limit.budget());
         put("window", &show_window(limit.window()));

@@ -166,7 +166,7 @@ fn policies_are_shown_with_their_counters() {
     reader.count_plain(reader.named(b"logins").unwrap(), 5);
     let shown: Vec<_> =
         rows(&server, "limits").iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let expected = "limit:all:of:prefix none, limit:all:of:algorithm fixed, \
+    let expected = "limit:all:of:algorithm fixed, \
          limit:all:of:budget 7, limit:all:of:window 0s, limit:all:of:enforced yes, \
          limit:all:of:within 0, limit:all:of:near 0, limit:all:of:over 0, limit:all:of:shadow 0, \
          limit:logins:prefix login/, limit:logins:algorithm gcra, limit:logins:budget 10, \

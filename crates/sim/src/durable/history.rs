@@ -6,19 +6,24 @@
 //! After a commit, it is in the last state. A write that is not durable survives the end of the
 //! process, but not a power loss.
 
-use larder_engine::{CommitPoint, CommitState, Item as Found};
+use larder_engine::limit::Limiter;
+use larder_engine::{CommitPoint, CommitState, Item as Found, NANOS};
+use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) value: Vec<u8>,
     pub(super) flags: u32,
     /// Unix seconds at which the item expires; 0 for never.
     pub(super) expiry: u32,
     pub(super) cas: u64,
+    /// The state of a rate limiter. What clients see of it depends on the time, so `value` is empty
+    /// and `expiry` 0.
+    pub(super) limiter: Option<Limiter>,
 }
 
 impl Item {
@@ -28,16 +33,31 @@ impl Item {
             flags: found.flags(),
             expiry: found.expiry().seconds().unwrap_or(0),
             cas: found.cas(),
+            limiter: None,
         }
     }
 
-    fn is_live(&self, now: u32) -> bool {
-        self.expiry == 0 || self.expiry > now
+    /// Returns the item that clients see; `None` if it has expired.
+    fn shown(&self, now: u32) -> Option<Cow<'_, Item>> {
+        let Some(limiter) = &self.limiter else {
+            return (self.expiry == 0 || self.expiry > now).then_some(Cow::Borrowed(self));
+        };
+        let nanos = u64::from(now) * NANOS;
+        if limiter.is_new(nanos) {
+            return None;
+        }
+        let left = limiter.reset(nanos);
+        Some(Cow::Owned(Item {
+            value: limiter.used(nanos).to_string().into_bytes(),
+            expiry: left.map_or(0, |left| now + left.div_ceil(NANOS) as u32),
+            limiter: None,
+            ..*self
+        }))
     }
 
     fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
+        (&self.value, self.flags, self.expiry, self.cas).hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -45,8 +65,9 @@ impl Item {
 impl fmt::Debug for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let start = &self.value[..self.value.len().min(8)];
-        let Item { value, flags, expiry, cas } = self;
-        write!(f, "{} bytes {start:x?} flags {flags} expiry {expiry} cas {cas}", value.len())
+        let Item { value, flags, expiry, cas, limiter } = self;
+        write!(f, "{} bytes {start:x?} flags {flags} expiry {expiry} cas {cas}", value.len())?;
+        limiter.iter().try_for_each(|limiter| write!(f, " {limiter:?}"))
     }
 }
 
@@ -84,12 +105,14 @@ impl State {
         State { item: None, evicted: None, commit, written: false, flushed: false }
     }
 
-    fn live(&self, now: u32) -> Option<&Item> {
-        self.item.as_ref().filter(|item| item.is_live(now))
+    fn live(&self, now: u32) -> Option<Cow<'_, Item>> {
+        self.item.as_ref()?.shown(now)
     }
 
-    fn live_evicted(&self, now: u32) -> Option<&Item> {
-        self.evicted.as_ref().filter(|item| item.is_live(now))
+    /// Returns the item that clients see as `found`, evicted or not.
+    fn seen_as(&self, found: &Item, now: u32) -> Option<&Item> {
+        let seen = |item: &&Item| item.shown(now).as_deref() == Some(found);
+        self.item.as_ref().filter(seen).or(self.evicted.as_ref().filter(seen))
     }
 }
 
@@ -125,7 +148,13 @@ impl Histories {
 
     /// Returns the item that a client would see.
     pub(super) fn current(&self, key: &[u8], now: u32) -> Option<Item> {
-        self.of.get(key)?.last()?.live(now).cloned()
+        self.of.get(key)?.last()?.live(now).map(Cow::into_owned)
+    }
+
+    /// As [`Histories::current`], with the state of a rate limiter instead of its used units.
+    pub(super) fn current_state(&self, key: &[u8], now: u32) -> Option<Item> {
+        let item = self.of.get(key)?.last()?.item.as_ref()?;
+        item.shown(now).is_some().then(|| item.clone())
     }
 
     /// Returns true if the key ever had this cas id or a greater one.
@@ -135,7 +164,10 @@ impl Histories {
 
     /// Returns true if the key ever had this item.
     pub(super) fn was_written(&self, key: &[u8], item: &Item) -> bool {
-        self.written.get(key).is_some_and(|all| all.contains(&item.digest()))
+        let of_limiter = Item { value: Vec::new(), expiry: 0, ..item.clone() };
+        self.written
+            .get(key)
+            .is_some_and(|all| all.contains(&item.digest()) || all.contains(&of_limiter.digest()))
     }
 
     /// Appends the key's next state, which `commit` makes durable.
@@ -175,7 +207,7 @@ impl Histories {
         let history = self.of.get(key)?;
         let last = history.last()?;
         let expired = found.is_none() && last.item.is_some();
-        let same = history.iter().all(|past| past.live(now) == found);
+        let same = history.iter().all(|past| past.live(now).as_deref() == found);
         last.commit.filter(|_| !expired && !same)
     }
 
@@ -279,10 +311,12 @@ impl Histories {
         let history = self.of.get_mut(key).ok_or("no history")?;
         let failed = self.failed.get(key).into_iter().flatten();
         let mut states = history.iter().chain(failed);
-        let possible = states.clone().any(|past| {
-            let evicted = found.is_some() && past.live_evicted(now) == found.as_ref();
-            evicted || past.live(now) == found.as_ref()
-        });
+        let state = found.as_ref().and_then(|it| states.clone().find_map(|s| s.seen_as(it, now)));
+        let state = state.cloned();
+        let possible = match &found {
+            Some(_) => state.is_some(),
+            None => states.clone().any(|past| past.live(now).is_none()),
+        };
         let missing = found.is_none() && (evicts || lost != Lost::No);
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
@@ -293,12 +327,12 @@ impl Histories {
             self.expired.insert(key.to_vec());
         }
         let evicts = evicts && lost != Lost::Yes;
-        let evicted = last.filter(|item| evicts && found.is_none() && item.is_live(now));
+        let evicted = last.filter(|item| evicts && found.is_none() && item.shown(now).is_some());
         if found.is_none() && lost != Lost::No {
             // The key's cas ids were lost with the device.
             self.greatest_cas.remove(key);
         }
-        *history = vec![State { item: found, evicted, ..State::gone(None) }];
+        *history = vec![State { item: state, evicted, ..State::gone(None) }];
         Ok(())
     }
 

@@ -2,8 +2,11 @@
 
 use super::history::{Commit, Item, Lost};
 use super::{Check, DurableWorld};
+use crate::model::Model;
+use larder_engine::limit::{Limit, Limiter};
 use larder_engine::{
-    Arith, CommitState, Counted, Create, Delete, Deleted, Expiry, Get, Outcome, Store, Stored,
+    Arith, CommitState, Counted, Create, Delete, Deleted, Expiry, Get, NANOS, Outcome, Store,
+    Stored, Take, Taken,
 };
 use std::hint::black_box;
 
@@ -141,7 +144,7 @@ impl DurableWorld {
                     return Err(format!("cas id {cas} of {} was given before", short(key)));
                 }
                 let expiry = expiry.seconds().unwrap_or(0);
-                self.push(key, Some(Item { value, flags, expiry, cas }), commit)?;
+                self.push(key, Some(Item { value, flags, expiry, cas, limiter: None }), commit)?;
                 Ok(true)
             }
             Some((stored, _)) => Err(format!("a set was answered {stored:?}")),
@@ -199,9 +202,112 @@ impl DurableWorld {
         let text = value.to_string().into_bytes();
         let item = match before {
             Some(item) => Item { value: text, cas, ..item },
-            None => Item { value: text, flags: 0, expiry: 0, cas },
+            None => Item { value: text, flags: 0, expiry: 0, cas, limiter: None },
         };
         self.push(&key, Some(item), commit)
+    }
+
+    /// Takes units of a rate limit, or does something else to its key.
+    pub(super) fn limit(&mut self) -> Check {
+        let number = self.random.below(6);
+        let key = match self.random.below(2) {
+            0 => format!("l{number}").into_bytes(),
+            _ => [b"l", &self.key()[..]].concat(),
+        };
+        match self.random.below(12) {
+            0 => return self.delete_key(&key),
+            1 => return self.store(&key, number.to_string().into_bytes()).map(drop),
+            2 => return self.count_units(&key),
+            3 => return self.touch_key(&key),
+            _ => {}
+        }
+        self.read(&key)?;
+        // Usually, but not always, the same limit.
+        let at = if self.random.one_in(8) { self.random.below(99) } else { key.len() as u64 };
+        let (budget, window) = (1 + at % 7 * 3, (1 + at % 5 * 40) * NANOS);
+        let limit = match at % 3 {
+            0 => Some(Limit::fixed(budget, if at % 4 == 0 { 0 } else { window })),
+            1 => Limit::sliding(budget, window),
+            _ => Limit::gcra(budget, window, 1 + budget / 2),
+        };
+        let limit = limit.expect("the window is not 0");
+        let cost = self.random.below(4);
+        let answer =
+            self.finish(|session| session.take(&session.key(&key), &Take::of(limit, cost)))?;
+        let Some((taken, commit)) = answer else { return self.refused("a take", &key) };
+        let Taken::Decided { decision, cas, .. } = taken else {
+            return Err(format!("a take was answered {taken:?}"));
+        };
+        let nanos = u64::from(self.now) * NANOS;
+        let before = self.model.current_state(&key, self.now);
+        let known = before.as_ref().map(|item| match &item.limiter {
+            Some(limiter) => *limiter,
+            None => {
+                let used = String::from_utf8_lossy(&item.value).trim().parse().expect("a number");
+                let end = (item.expiry != 0).then_some(u64::from(item.expiry) * NANOS);
+                Limiter::with_used(&limit, used, end, nanos)
+            }
+        });
+        let plain = before.as_ref().is_some_and(|item| item.limiter.is_none());
+        let (expected, next) = Limiter::decide(known.as_ref(), &limit, cost, nanos);
+        let next = next.or(known.filter(|_| plain && cost != 0));
+        let missing = Limiter::decide(None, &limit, cost, nanos);
+        let (next, flags) = match decision {
+            _ if decision == expected => (next, before.as_ref().map_or(0, |item| item.flags)),
+            _ if self.evicts() && decision == missing.0 => {
+                self.model.evicted(&key);
+                (missing.1, 0)
+            }
+            _ => {
+                let key = short(&key);
+                return Err(format!("{key}: {cost} units: {decision:?}, should be {expected:?}"));
+            }
+        };
+        let Some(limiter) = next else { return Ok(()) };
+        let limiter = Some(limiter);
+        self.push(&key, Some(Item { value: Vec::new(), flags, expiry: 0, cas, limiter }), commit)
+    }
+
+    /// Increments or decrements the used units of a rate limit, or a number that may become one.
+    fn count_units(&mut self, key: &[u8]) -> Check {
+        self.read(key)?;
+        let (decrement, delta) = (self.random.one_in(2), self.random.below(5));
+        let arith = Arith { decrement, ..Arith::add(delta) };
+        let answer = self.finish(|session| session.arith(&session.key(key), &arith))?;
+        let Some((counted, commit)) = answer else { return self.refused("a count", key) };
+        let nanos = u64::from(self.now) * NANOS;
+        let before = self.model.current_state(key, self.now);
+        let (value, cas) = match counted {
+            Counted::NotFound if before.is_none() => return Ok(()),
+            Counted::NotFound if self.evicts() => {
+                self.model.evicted(key);
+                return Ok(());
+            }
+            Counted::Value { value, cas, .. } => (value, cas),
+            _ => return Err(format!("{}: a count was answered {counted:?}", short(key))),
+        };
+        let Some(mut item) = before else {
+            return Err(format!("{} was counted, and is not there", short(key)));
+        };
+        item.cas = cas;
+        let expected = match &mut item.limiter {
+            Some(limiter) => {
+                match decrement {
+                    true => limiter.give_back(delta, nanos),
+                    false => limiter.add(delta, nanos),
+                }
+                limiter.used(nanos)
+            }
+            None => {
+                let counted = Model::counted(&item.value, decrement, delta).expect("a number");
+                item.value = counted.1;
+                counted.0
+            }
+        };
+        if value != expected {
+            return Err(format!("{} counted to {value}, should be {expected}", short(key)));
+        }
+        self.push(key, Some(item), commit)
     }
 
     pub(super) fn delete(&mut self) -> Check {
@@ -264,28 +370,37 @@ impl DurableWorld {
 
     pub(super) fn touch(&mut self) -> Check {
         let key = self.key();
-        let Some(before) = self.read(&key)? else { return Ok(()) };
+        self.touch_key(&key)
+    }
+
+    fn touch_key(&mut self, key: &[u8]) -> Check {
+        let Some(before) = self.read(key)? else { return Ok(()) };
         let expiry = self.expiry();
         let get = Get { touch: Some(expiry), ..Get::default() };
         let answer = self.finish(|session| {
-            session.get_with(&session.key(&key), &get).map(|found| found.is_some())
+            session.get_with(&session.key(key), &get).map(|found| found.is_some())
         })?;
         match answer {
             Some((true, commit)) => {
                 // While the touch waited, a failed commit may have undone the state that was read
                 // above.
-                let before = self.model.current(&key, self.now).unwrap_or(before);
+                let mut before = self.model.current_state(key, self.now).unwrap_or(before);
+                if let Some(limiter) = &mut before.limiter {
+                    let end = expiry.seconds().map(|end| u64::from(end) * NANOS);
+                    limiter.end_at(end, u64::from(self.now) * NANOS);
+                    return self.push(key, Some(before), commit);
+                }
                 let expiry = expiry.seconds().unwrap_or(0);
                 if expiry == before.expiry {
                     return Ok(());
                 }
-                self.push(&key, Some(Item { expiry, ..before }), commit)
+                self.push(key, Some(Item { expiry, ..before }), commit)
             }
-            Some((false, _)) if self.evicts() || self.model.current(&key, self.now).is_none() => {
+            Some((false, _)) if self.evicts() || self.model.current(key, self.now).is_none() => {
                 Ok(())
             }
-            Some((false, _)) => Err(format!("a touch missed {}", short(&key))),
-            None => self.refused("a touch", &key),
+            Some((false, _)) => Err(format!("a touch missed {}", short(key))),
+            None => self.refused("a touch", key),
         }
     }
 

@@ -1,26 +1,29 @@
 //! Rate limits: an `ma` with a budget (`B`) or a policy (`Q`).
 
-use super::meta::{Line, Target, put_line, put_number, put_status};
-use super::{Executed, Execution, Unready};
+use super::line::{Line, Target, put_line_and, put_number, put_status};
+use crate::command::{Executed, Execution, Unready};
 use larder_engine::limit::Limit;
-use larder_engine::{Take, Taken};
+use larder_engine::{NANOS, Take, Taken};
 use larder_protocol::meta::{LimitFlags, LimitMode};
 use larder_protocol::reply;
 
-/// Nanoseconds in a millisecond and in a second.
+/// Nanoseconds in a millisecond.
 const MILLI: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000_000;
 
 /// Takes units of a limit, all or none, and replies with the decision.
 pub(super) fn take(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,
 ) -> Result<Executed, Unready> {
-    let limit = match LimitFlags::parse(target.command) {
-        Ok(Some(LimitFlags::Policy(_)) | None) => return Ok(x.say(reply::UNKNOWN_POLICY)),
-        Ok(Some(LimitFlags::Own { mode, budget, window_ms, burst })) => {
+    let policies = x.policies;
+    let (limit, policy) = match LimitFlags::parse(target.command) {
+        Ok(LimitFlags::Policy(name)) => match policies.named(name) {
+            Some(policy) => (policy.limit, Some(policy)),
+            None => return Ok(x.say(reply::UNKNOWN_POLICY)),
+        },
+        Ok(LimitFlags::Own { mode, budget, window_ms, burst }) => {
             match limit_of(mode, budget, window_ms, burst) {
-                Some(limit) => limit,
+                Some(limit) => (limit, None),
                 None => return Ok(x.say(reply::LIMIT_NEEDS_WINDOW)),
             }
         }
@@ -31,6 +34,7 @@ pub(super) fn take(
         compare: flags.compare.filter(|&cas| cas != 0),
         cas: flags.cas,
         expiry: flags.ttl.map(|ttl| x.expiry(ttl)),
+        durability: policy.and_then(|policy| policy.durability),
         ..Take::of(limit, flags.delta)
     };
     let (decision, limiter, cas) = match x.settle(x.session.take(target.key, &take))? {
@@ -39,18 +43,34 @@ pub(super) fn take(
         Taken::Exists => return Ok(put_status(x, b"EX", target)),
         Taken::NonNumeric => return Ok(x.say(reply::NON_NUMERIC)),
     };
+    if let Some(policy) = policy
+        && flags.delta != 0
+    {
+        policies.count(policy, &decision);
+    }
+    let shadowed = !decision.allowed && policy.is_some_and(|policy| policy.shadow);
+    let passes = decision.allowed || shadowed;
+    let retry = if shadowed { Some(0) } else { decision.retry };
     let flag = |line: &mut Line<'_>, token: &[u8]| match token[0] {
         b'r' => line.flag(b'r', decision.remaining),
-        b'w' => line.time(b'w', decision.retry.map(|left| left.div_ceil(MILLI))),
-        b't' => line.time(b't', decision.reset.map(|left| left.div_ceil(SECOND))),
+        b'w' => line.time(b'w', retry.map(|left| left.div_ceil(MILLI))),
+        b't' => line.time(b't', decision.reset.map(|left| left.div_ceil(NANOS))),
         b'c' => line.flag(b'c', cas),
         _ => line.echo(target, token),
     };
-    if !decision.allowed {
-        put_line(x.output, b"NS", target, flag);
+    let tail = |line: &mut Line<'_>| {
+        if let Some(policy) = policy {
+            line.flag(b'B', policy.limit.budget());
+        }
+        if shadowed {
+            line.flag(b'x', 1);
+        }
+    };
+    if !passes {
+        put_line_and(x.output, b"NS", target, flag, tail);
     } else if !target.quiet() {
         let used = limiter.map_or(0, |limiter| limiter.used(x.session.nanos()));
-        put_number(x, target, used, flag);
+        put_number(x, target, used, flag, tail);
     }
     Ok(Executed::Done)
 }

@@ -1,0 +1,50 @@
+//! Rate limiters are evicted last: an evicted limiter gives its client the whole budget again. But
+//! they may not fill the memory, and the cleaner must not copy them for long while writers wait.
+//! Beyond either bound, they are evicted like other items.
+
+use larder_log::Record;
+use larder_log::record::Kind;
+
+/// The share of the memory that limiters may take: 1/`SHARE`.
+const SHARE: u64 = 2;
+/// The most limiters that are kept in a row before an eviction frees something: this share of the
+/// memory, and this many bytes.
+const ROW_SHARE: u64 = 8;
+const ROW_MAX: u64 = 256 << 20;
+/// Bytes of limiters that may be kept for each byte evicted.
+const KEPT_PER_EVICTED: u64 = 4;
+
+/// The live records that evictions have met lately.
+#[derive(Debug, Default)]
+pub(super) struct LimiterShare {
+    /// Bytes of live records, in about one cycle through the memory.
+    all: u64,
+    /// Of these, bytes of limiters.
+    limiters: u64,
+    /// Bytes of limiters that were kept, less those that evictions have made up for.
+    row: u64,
+}
+
+impl LimiterShare {
+    /// Returns true if a live record that could be evicted is a limiter to be kept. `memory` is the
+    /// lane's memory in bytes.
+    pub(super) fn keeps(&mut self, record: &Record<'_>, memory: u64) -> bool {
+        let size = record.size() as u64;
+        if self.all > memory {
+            self.all /= 2;
+            self.limiters /= 2;
+        }
+        self.all += size;
+        if record.kind() != Kind::Limiter {
+            return false;
+        }
+        self.limiters += size;
+        self.row += size;
+        self.limiters <= memory / SHARE && self.row <= (memory / ROW_SHARE).min(ROW_MAX)
+    }
+
+    /// Notes that a record was evicted.
+    pub(super) fn evicted(&mut self, record: &Record<'_>) {
+        self.row = self.row.saturating_sub(record.size() as u64 * KEPT_PER_EVICTED);
+    }
+}

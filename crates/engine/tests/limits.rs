@@ -1,0 +1,254 @@
+//! Rate limits and counters: what they cost, what other verbs see of them, and what restarts and
+//! evictions leave of them.
+
+#[path = "common/cache.rs"]
+mod cache;
+#[path = "common/store.rs"]
+mod common;
+#[path = "common/machine.rs"]
+mod machine;
+
+use cache::Cache;
+use common::store;
+use larder_disk::SimDevice;
+use larder_engine::limit::Limit;
+use larder_engine::*;
+use machine::{Machine, NOW};
+use std::sync::Arc;
+
+const MINUTE: u64 = 60 * NANOS;
+
+/// Returns the answer of a call, whether or not it waits for a commit.
+fn answer<T: std::fmt::Debug>(outcome: Outcome<T>) -> T {
+    match outcome {
+        Outcome::Ready(answer) | Outcome::AfterCommit(answer, _) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Takes one unit. Returns true if it was allowed.
+fn take(session: &Session, key: &str, limit: Limit) -> bool {
+    match answer(session.take(&session.key(key.as_bytes()), &Take::of(limit, 1))) {
+        Taken::Decided { decision, .. } => decision.allowed,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn count(session: &Session, key: &str) -> Option<u64> {
+    match answer(session.arith(&session.key(key.as_bytes()), &Arith::add(1))) {
+        Counted::Value { value, .. } => Some(value),
+        _ => None,
+    }
+}
+
+fn set(session: &Session, key: &str, value: &[u8]) {
+    let store = Store::set(value, 0, Expiry::NEVER);
+    assert!(matches!(
+        answer(session.store(&session.key(key.as_bytes()), store)),
+        Stored::Stored { .. }
+    ));
+}
+
+fn get(session: &Session, key: &str) -> Option<String> {
+    let found = answer(session.get(&session.key(key.as_bytes())));
+    found.map(|item| String::from_utf8(item.value().to_vec()).unwrap())
+}
+
+fn open(device: &Arc<SimDevice>, durability: Durability) -> Machine {
+    let store = store(Arc::<SimDevice>::clone(device), durability);
+    let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+    Machine::open(Arc::clone(device), options)
+}
+
+/// Reads the records of these keys into memory, until the session's next tick.
+fn load(machine: &mut Machine, keys: &[&str]) {
+    let session = &mut machine.session;
+    loop {
+        let absent =
+            |key: &&str| matches!(session.get(&session.key(key.as_bytes())), Outcome::NeedsRead);
+        if keys.iter().filter(|key| absent(key)).count() == 0 {
+            return;
+        }
+        session.sleep();
+        machine.engine.serve_reads();
+        session.tick(NOW);
+    }
+}
+
+#[test]
+fn a_counter_costs_one_record_per_commit() {
+    let machine = open(&Arc::new(SimDevice::new(16 << 20, 1)), Durability::Sync);
+    set(&machine.session, "n", b"100");
+    for commit in 1..=3u64 {
+        for _ in 0..100 {
+            count(&machine.session, "n").expect("it is there");
+            assert!(take(&machine.session, "l", Limit::fixed(1000, MINUTE)));
+        }
+        assert!(machine.engine.commit());
+        let totals = machine.engine.stats().totals;
+        assert_eq!((totals.counted_anew, totals.counted_in_place), (2 * commit, 198 * commit));
+    }
+    assert_eq!(get(&machine.session, "n").as_deref(), Some("400"));
+    assert_eq!(get(&machine.session, "l").as_deref(), Some("300"));
+}
+
+#[test]
+fn an_item_that_was_read_before_a_change_in_place_does_not_change() {
+    let cache = Cache::with(Options::default(), NOW);
+    set(&cache.session, "n", b"100");
+    count(&cache.session, "n");
+    let key = cache.session.key(b"n");
+    let item = answer(cache.session.get(&key)).expect("it is there");
+    let cas = item.cas();
+    assert_eq!(count(&cache.session, "n"), Some(102));
+    assert_eq!((item.value(), item.cas()), (&b"101"[..], cas));
+    let now = answer(cache.session.get(&key)).expect("it is there");
+    assert!(now.value() == b"102" && now.cas() > cas);
+}
+
+#[test]
+fn limits_and_counters_outlive_a_crash_and_a_clean_stop() {
+    let device = Arc::new(SimDevice::new(16 << 20, 1));
+    let limits = [
+        Limit::fixed(3, MINUTE),
+        Limit::sliding(3, MINUTE).unwrap(),
+        Limit::gcra(3, MINUTE, 3).unwrap(),
+    ];
+    let mut machine = open(&device, Durability::Sync);
+    load(&mut machine, &["l0", "l1", "l2"]);
+    for (number, &limit) in limits.iter().enumerate() {
+        assert!(take(&machine.session, &format!("l{number}"), limit));
+        assert!(take(&machine.session, &format!("l{number}"), limit));
+    }
+    set(&machine.session, "n", b"41");
+    assert_eq!(count(&machine.session, "n"), Some(42));
+    assert!(machine.engine.commit());
+    machine.engine.clean(&mut machine.cleaner);
+    let device = Arc::new(machine.device.crash(1));
+    drop(machine);
+    let mut machine = open(&device, Durability::Sync);
+    load(&mut machine, &["n", "l0", "l1", "l2"]);
+    assert_eq!(get(&machine.session, "n").as_deref(), Some("42"));
+    for (number, &limit) in limits.iter().enumerate() {
+        assert!(take(&machine.session, &format!("l{number}"), limit));
+    }
+    machine.engine.close().unwrap();
+    drop(machine);
+    let mut machine = open(&device, Durability::Sync);
+    load(&mut machine, &["l0", "l1", "l2"]);
+    for (number, &limit) in limits.iter().enumerate() {
+        assert!(!take(&machine.session, &format!("l{number}"), limit), "limit {number}");
+    }
+}
+
+#[test]
+fn a_limiter_is_a_number_to_other_verbs() {
+    let cache = Cache::with(Options::default(), NOW);
+    let (session, limit) = (&cache.session, Limit::fixed(3, MINUTE));
+    assert!(take(session, "l", limit) && take(session, "l", limit));
+    let key = session.key(b"l");
+    let item = answer(session.get(&key)).expect("it is there");
+    assert_eq!((item.value(), item.expiry()), (&b"2"[..], Expiry::at(NOW + 60)));
+    assert_eq!(count(session, "l"), Some(3));
+    assert!(!take(session, "l", limit));
+    let back = Arith { decrement: true, ..Arith::add(2) };
+    assert!(matches!(answer(session.arith(&key, &back)), Counted::Value { value: 1, .. }));
+    assert!(take(session, "l", limit));
+    // Its version is that of the last change.
+    let cas = answer(session.get(&key)).expect("it is there").cas();
+    let stale = Store { compare: Some(cas - 1), ..Store::set(b"9", 0, Expiry::NEVER) };
+    assert_eq!(answer(session.store(&key, stale)), Stored::Exists);
+    let touch = Get { touch: Some(Expiry::at(NOW + 5)), ..Get::default() };
+    let touched = answer(session.get_with(&key, &touch)).expect("it is there");
+    assert_eq!(
+        (touched.old_expiry, touched.item.expiry()),
+        (Expiry::at(NOW + 60), Expiry::at(NOW + 5))
+    );
+    let append = Store { mode: StoreMode::Append, ..Store::set(b"0", 0, Expiry::NEVER) };
+    assert!(matches!(answer(session.store(&key, append)), Stored::Stored { .. }));
+    let item = answer(session.get(&key)).expect("it is there");
+    assert_eq!((item.value(), item.expiry()), (&b"20"[..], Expiry::at(NOW + 5)));
+    // The number becomes a limiter again: used units, in the window that is left.
+    assert!(!take(session, "l", limit));
+    assert!(take(session, "l", Limit::fixed(21, MINUTE)));
+    set(session, "l", b"word");
+    let taken = answer(session.take(&key, &Take::of(limit, 1)));
+    assert_eq!(taken, Taken::NonNumeric);
+    assert_eq!(answer(session.delete(&key, &Delete::default())), Deleted::Deleted);
+    assert!(take(session, "l", limit));
+}
+
+#[test]
+fn a_window_ends_to_the_nanosecond() {
+    let mut cache = Cache::with(Options::default(), NOW);
+    let limit = Limit::fixed(1, NANOS / 4);
+    let start = cache.session.nanos();
+    assert!(take(&cache.session, "l", limit));
+    cache.session.tick_at(start + NANOS / 4 - 1);
+    assert!(!take(&cache.session, "l", limit));
+    assert_eq!(get(&cache.session, "l").as_deref(), Some("1"));
+    cache.session.tick_at(start + NANOS / 4);
+    assert_eq!(get(&cache.session, "l"), None);
+    assert!(take(&cache.session, "l", limit));
+}
+
+/// A limiter that refuses is not written. It must stay all the same, because its client would get
+/// the whole budget again.
+#[test]
+fn a_flood_of_items_evicts_no_limiter() {
+    const LIMITERS: usize = 10_000;
+    let options = Options { memory: 16 << 20, ..Options::default() };
+    let mut cache = Cache::with(options, NOW);
+    let limit = Limit::fixed(1, 0);
+    for number in 0..LIMITERS {
+        assert!(take(&cache.session, &format!("l{number}"), limit));
+    }
+    for number in 0..100_000 {
+        set_or_clean(&mut cache, &format!("item{number}"));
+    }
+    assert!(cache.engine.stats().totals.evictions > 50_000);
+    for number in 0..LIMITERS {
+        assert!(!take(&cache.session, &format!("l{number}"), limit), "limiter {number} is gone");
+    }
+    assert_eq!(cache.engine.stats().totals.evicted_limiters, 0);
+}
+
+#[test]
+fn a_cache_full_of_limiters_still_takes_items() {
+    let mut cache = Cache::with(Options { memory: 16 << 20, ..Options::default() }, NOW);
+    for number in 0..400_000u32 {
+        let key = format!("limiter-of-some-client-{number}");
+        loop {
+            let take = Take::of(Limit::fixed(1, 0), 1);
+            let taken = cache.session.take(&cache.session.key(key.as_bytes()), &take);
+            match taken {
+                Outcome::Ready(Taken::Decided { decision, .. }) => {
+                    assert!(decision.allowed);
+                    break;
+                }
+                Outcome::NeedsSpace => clean(&mut cache),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    for number in 0..10_000 {
+        set_or_clean(&mut cache, &format!("item{number}"));
+    }
+    assert!(cache.engine.stats().totals.evicted_limiters > 0);
+}
+
+fn clean(cache: &mut Cache) {
+    cache.session.sleep();
+    cache.engine.clean(&mut cache.cleaner);
+    cache.session.tick(NOW);
+}
+
+fn set_or_clean(cache: &mut Cache, key: &str) {
+    loop {
+        let store = Store::set(&[b'v'; 500], 0, Expiry::NEVER);
+        match cache.session.store(&cache.session.key(key.as_bytes()), store) {
+            Outcome::Ready(_) => return clean(cache),
+            _ => clean(cache),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Increments and decrements, which all dialects have.
+
+use super::{Execution, Unready};
+use larder_engine::{Arith, Counted, Create, Expiry, Key, NANOS, UnixSeconds};
+
+/// Counts a number up or down. The policy of the key's prefix, if there is one, counts increments, and
+/// creates a missing counter that expires with the policy's window. It refuses none.
+pub(super) fn count(
+    x: &mut Execution<'_, '_>,
+    key: &Key<'_>,
+    arith: Arith,
+) -> Result<Counted, Unready> {
+    let policy = if arith.decrement { None } else { x.policies.of(key.bytes()) };
+    let Some(policy) = policy else { return x.settle(x.session.arith(key, &arith)) };
+    let window = policy.limit.window();
+    let expiry = match UnixSeconds::try_from(window.div_ceil(NANOS)) {
+        Ok(0) => Expiry::NEVER,
+        Ok(seconds) => Expiry::at(x.session.now().saturating_add(seconds)),
+        Err(_) => Expiry::at(UnixSeconds::MAX),
+    };
+    let create = arith.create.or(Some(Create { initial: arith.delta, expiry }));
+    let counted = x.settle(x.session.arith(key, &Arith { create, ..arith }))?;
+    if let Counted::Value { value, .. } = counted {
+        x.policies.count_plain(policy, value);
+    }
+    Ok(counted)
+}
