@@ -11,17 +11,16 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use larder_engine::Refusal;
 use larder_engine::limit::{Decision, Nanos};
+use larder_engine::{NANOS, Refusal};
 use serde::Serialize;
 
 use super::call::{LimitAction, LimitRequest};
 use super::request::Mistake;
 use crate::policies::Policy;
 
-/// Nanoseconds in a millisecond and in a second.
+/// Nanoseconds in a millisecond.
 const MILLI: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000_000;
 
 /// The largest integer of a structured field (RFC 9651).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
@@ -48,11 +47,13 @@ struct LimitBody<'a> {
 /// Returns the reply to a request for units or a look.
 pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decision) -> Response {
     let looks = request.action == LimitAction::Look;
-    let passes = decision.allowed || policy.shadow;
+    let shadow = policy.shadow && !decision.allowed;
+    let retry = if shadow { Some(0) } else { decision.retry };
+    let decision = &Decision { allowed: decision.allowed || shadow, retry, ..*decision };
     let millis = |time: Option<Nanos>| time.map(|time| time.div_ceil(MILLI));
     let body = LimitBody {
-        allowed: (!looks).then_some(passes),
-        shadow: passes && !decision.allowed,
+        allowed: (!looks).then_some(decision.allowed),
+        shadow,
         policy: &policy.name,
         limit: policy.capacity(),
         remaining: decision.remaining,
@@ -68,10 +69,10 @@ pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decisi
     };
     put("ratelimit-policy", policy_field(policy));
     put("ratelimit", limit_field(policy, decision));
-    if let (false, Some(retry)) = (passes, decision.retry) {
-        put("retry-after", retry.div_ceil(SECOND).to_string());
+    if let (false, Some(retry)) = (decision.allowed, decision.retry) {
+        put("retry-after", retry.div_ceil(NANOS).to_string());
     }
-    if !passes {
+    if !decision.allowed {
         *response.status_mut() = request.refused_as;
     }
     response
@@ -83,7 +84,7 @@ fn policy_field(policy: &Policy) -> String {
     let mut field = format!("\"{}\";q={}", policy.name, limit.budget().min(INTEGER_MAX));
     // Writing to a string cannot fail, here and below.
     if limit.window() != 0 {
-        let _ = write!(field, ";w={}", limit.window().div_ceil(SECOND));
+        let _ = write!(field, ";w={}", limit.window().div_ceil(NANOS));
     }
     if policy.capacity() != limit.budget() {
         let _ = write!(field, ";larder-burst={}", policy.capacity().min(INTEGER_MAX));
@@ -97,7 +98,7 @@ fn limit_field(policy: &Policy, decision: &Decision) -> String {
     let mut field = format!("\"{}\";r={}", policy.name, decision.remaining.min(INTEGER_MAX));
     let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
     if let Some(time) = time {
-        let _ = write!(field, ";t={}", time.div_ceil(SECOND));
+        let _ = write!(field, ";t={}", time.div_ceil(NANOS));
     }
     field
 }
@@ -179,14 +180,14 @@ mod tests {
 
     #[test]
     fn fields_have_the_form_of_the_draft() {
-        let minute = 60 * SECOND;
+        let minute = 60 * NANOS;
         let policy = Policy::new("api/v1", Limit::fixed(100, minute));
-        let passed = decision(true, Some(0), Some(SECOND + 1));
+        let passed = decision(true, Some(0), Some(NANOS + 1));
         assert_eq!(fields(&policy, passed), [r#""api/v1";q=100;w=60"#, r#""api/v1";r=3;t=2"#]);
-        let refused = decision(false, Some(4 * SECOND), Some(9 * SECOND));
+        let refused = decision(false, Some(4 * NANOS), Some(9 * NANOS));
         assert_eq!(fields(&policy, refused)[1], r#""api/v1";r=3;t=4"#);
         // A cost above the budget is never possible.
-        let never = decision(false, None, Some(9 * SECOND));
+        let never = decision(false, None, Some(9 * NANOS));
         assert_eq!(fields(&policy, never)[1], r#""api/v1";r=3;t=9"#);
     }
 

@@ -144,13 +144,13 @@ fn units_are_taken_until_none_are_left() {
 #[test]
 fn memcached_clients_share_the_limiter() {
     let server = server(vec![logins(5)]);
-    assert_eq!(command(&server, "ma login/ann B5 N3600 D2 r"), "HD r3");
+    assert_eq!(command(&server, "ma login/ann Qlogins D2 r"), "HD r3 B5");
     let (_, _, body) = ask(&server, "POST /v1/limit/logins?key=ann&cost=2", "");
     assert!(body.contains("\"remaining\":1,"), "{body}");
-    assert_eq!(command(&server, "ma login/ann B5 N3600 D2 r"), "NS r1");
+    assert_eq!(command(&server, "ma login/ann Qlogins D2 r"), "NS r1 B5");
     let forwarded = "X-Forwarded-For: 10.0.0.1, ann\r\n";
     assert_eq!(ask(&server, "GET /v1/forward-auth/logins", forwarded).0, 200);
-    assert_eq!(command(&server, "ma login/ann B5 N3600 r"), "NS r0");
+    assert_eq!(command(&server, "ma login/ann Qlogins r"), "NS r0 B5");
     assert_eq!(ask(&server, "GET /v1/forward-auth/logins", forwarded).0, 429);
     // A plain number becomes a limiter; other items do not.
     assert_eq!(command(&server, "set login/bob 0 0 1\r\n4"), "STORED");
@@ -192,6 +192,7 @@ fn a_proxy_chooses_the_status_and_the_header() {
     let (status, head, body) = ask(&server, "GET /v1/forward-auth/shadow", forwarded);
     assert_eq!((status, field(&head, "retry-after")), (200, None));
     assert!(body.starts_with(r#"{"allowed":true,"shadow":true,"#), "{body}");
+    assert!(body.ends_with(r#""retry_after_ms":0}"#), "{body}");
     let counts = server.running.policies().named(b"shadow").unwrap().counters.totals();
     assert_eq!(counts[3], ("shadow", 1));
 }
