@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import dropin
+import proxies
 import pythons
 import raw
 import throttle
@@ -137,6 +138,7 @@ SUITES = {
     "memjs": memjs,
     "gomemcache": gomemcache,
     "rack-attack": throttle.rack_attack,
+    "proxies": proxies.proxies,
     "raw": raw.raw,
     "drop-in": dropin.dropin,
 }
