@@ -31,13 +31,13 @@ pub(super) struct LimitWorker {
     /// Notified by the engine when a request that waits may go on.
     woken: Arc<Woken>,
     /// Requests that were not executed yet.
-    postponed: Vec<Postponed>,
+    parked: Vec<ParkedCall>,
     /// Replies that wait for commits.
     withheld: Vec<WithheldReply>,
 }
 
 #[derive(Debug)]
-struct Postponed {
+struct ParkedCall {
     call: Call,
     /// The reads it waits for; `None` if it waits for memory.
     reads: Option<Reads>,
@@ -75,8 +75,8 @@ impl LimitWorker {
         let mut session = running.engine.session(Arc::clone(&woken).into());
         session.tick_at(clock.nanos());
         session.sleep();
-        let (postponed, withheld) = (Vec::new(), Vec::new());
-        LimitWorker { session, clock, policies, calls, woken, postponed, withheld }
+        let (parked, withheld) = (Vec::new(), Vec::new());
+        LimitWorker { session, clock, policies, calls, woken, parked, withheld }
     }
 
     /// Executes calls until no one can make any more.
@@ -97,33 +97,33 @@ impl LimitWorker {
         for withheld in std::mem::take(&mut self.withheld) {
             self.release(withheld);
         }
-        for postponed in std::mem::take(&mut self.postponed) {
-            self.go_on(postponed);
+        for parked in std::mem::take(&mut self.parked) {
+            self.go_on(parked);
         }
         for call in calls.drain(..) {
-            self.go_on(Postponed { call, reads: None });
+            self.go_on(ParkedCall { call, reads: None });
         }
         self.session.sleep();
     }
 
     /// Executes a request, unless it has to wait or nobody waits for its reply any more.
-    fn go_on(&mut self, mut postponed: Postponed) {
-        let before = postponed.reads.take();
-        if postponed.call.reply.is_closed() {
+    fn go_on(&mut self, mut parked: ParkedCall) {
+        let before = parked.reads.take();
+        if parked.call.reply.is_closed() {
             before.into_iter().for_each(|reads| self.session.release(reads));
             return;
         }
         if let Some(mut reads) = before {
             if self.session.awaits(&mut reads) {
-                postponed.reads = Some(reads);
-                self.postponed.push(postponed);
+                parked.reads = Some(reads);
+                self.parked.push(parked);
                 return;
             }
-            self.execute(postponed.call);
+            self.execute(parked.call);
             // Released only now, because the call needed the records.
             self.session.release(reads);
         } else {
-            self.execute(postponed.call);
+            self.execute(parked.call);
         }
     }
 
@@ -132,7 +132,7 @@ impl LimitWorker {
         let reads = self.session.take_reads();
         match outcome {
             Outcome::NeedsRead | Outcome::NeedsSpace => {
-                self.postponed.push(Postponed { call, reads });
+                self.parked.push(ParkedCall { call, reads });
                 return;
             }
             Outcome::Ready(response) => send(call.reply, response),
