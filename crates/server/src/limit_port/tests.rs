@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use larder_engine::limit::Limit;
-use larder_engine::{Durability, NANOS};
+use larder_engine::{Durability, NANOS, WhenFull};
 
 use super::connections::BUFFER;
 use crate::policies::Policy;
@@ -267,6 +267,33 @@ fn large_heads_and_bodies_harm_nobody() {
     }
     send(&mut honest, "GET /v1/limit/logins?key=a", "");
     assert!(reply(&mut honest).1.contains("\"remaining\":2,"));
+}
+
+/// A limiter that exists goes on, and a new one is refused without a decision.
+#[test]
+fn no_memory_is_no_decision() {
+    let (when_full, memory) = (WhenFull::Refuse, 8 << 20);
+    let server =
+        Server::start(Settings { when_full, memory, ..settings(vec![logins(5)]) }).unwrap();
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=old", "").0, 200);
+    for length in [64 << 10, 1 << 10] {
+        let value = "v".repeat(length);
+        let set = |number| format!("set {length}/{number} 0 0 {length}\r\n{value}");
+        let refused = (0..).map(|number| command(&server, &set(number)));
+        let refused = refused.into_iter().find(|reply| reply != "STORED");
+        assert_eq!(refused.as_deref(), Some("SERVER_ERROR out of memory storing object"));
+    }
+    let mut client = connect(server.limit_addresses()[0]);
+    let (head, body) = (0..100_000)
+        .map(|key| {
+            send(&mut client, &format!("POST /v1/limit/logins?key={key}"), "");
+            reply(&mut client)
+        })
+        .find(|(head, _)| status(head) != 200)
+        .expect("memory is full");
+    assert_eq!((status(&head), &*body), (503, r#"{"error":"out of memory"}"#));
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=old&cost=4", "").0, 200);
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=old", "").0, 429);
 }
 
 /// A client that sends half a request must not delay the stop.
