@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::call::Call;
 use super::{reply, request};
+use crate::server::Running;
 
 /// The largest number of connections at a time. A further one replaces the one that has waited for
 /// a request for longest.
@@ -33,6 +35,13 @@ pub(super) const SILENCE: Duration = Duration::from_secs(75);
 /// The longest time that a request waits for memory, for a record that is not in memory, and for
 /// the commit of its decision.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What executes the requests of the connections.
+#[derive(Clone, Debug)]
+pub(super) struct Callee {
+    pub(super) running: Arc<Running>,
+    pub(super) calls: mpsc::Sender<Call>,
+}
 
 /// The connections of all listeners.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +85,7 @@ impl Clients {
 pub(super) async fn accept(
     mut listener: TcpListener,
     clients: Clients,
-    calls: mpsc::Sender<Call>,
+    server: Callee,
     mut stopped: watch::Receiver<Option<Instant>>,
 ) {
     loop {
@@ -86,7 +95,7 @@ pub(super) async fn accept(
             _ = stopped.wait_for(Option::is_some) => return,
         };
         if let Some(client) = clients.enter() {
-            tokio::task::spawn_local(serve(stream, client, calls.clone(), stopped.clone()));
+            tokio::task::spawn_local(serve(stream, client, server.clone(), stopped.clone()));
         }
     }
 }
@@ -95,10 +104,10 @@ pub(super) async fn accept(
 async fn serve(
     stream: TcpStream,
     client: Rc<LimitClient>,
-    calls: mpsc::Sender<Call>,
+    server: Callee,
     mut stopped: watch::Receiver<Option<Instant>>,
 ) {
-    let service = service_fn(|request| answer(request, &client, &calls));
+    let service = service_fn(|request| answer(request, &client, &server));
     let connection = http1::Builder::new()
         .header_read_timeout(None)
         .max_buf_size(BUFFER)
@@ -133,15 +142,17 @@ async fn serve(
 async fn answer(
     request: Request<Incoming>,
     client: &LimitClient,
-    calls: &mpsc::Sender<Call>,
+    server: &Callee,
 ) -> Result<Response, Infallible> {
     client.is_busy.set(true);
-    let response = match request::parse(request.method(), request.uri(), request.headers()) {
+    let settings = || server.running.settings();
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    let response = match request::parse(method, uri, headers, settings) {
         Ok(request) => {
             let (reply, replied) = oneshot::channel();
             let call = async {
                 // Fails only if the thread is about to end.
-                calls.send(Call { request, reply }).await.ok()?;
+                server.calls.send(Call { request, reply }).await.ok()?;
                 replied.await.ok()
             };
             let response = timeout(PATIENCE, call).await.ok().flatten();

@@ -18,7 +18,7 @@
 //! Invariants: a client, whatever it sends, holds one of [`CONNECTIONS`] connections and at most
 //! [`BUFFER`] bytes in each direction; its body is never read. A connection that completes no
 //! request for [`SILENCE`] is closed, and every request is answered within [`PATIENCE`]. Web pages
-//! cannot take units: browsers name the page in a request that could, see `request.rs`.
+//! cannot take units, see `request.rs`.
 //!
 //! [`BUFFER`]: connections::BUFFER
 //! [`SILENCE`]: connections::SILENCE
@@ -46,9 +46,8 @@ use tokio::time::Instant;
 use crate::net::Listener;
 use crate::policies::PolicyReader;
 use crate::server::Running;
-use call::Call;
 pub(crate) use connections::CONNECTIONS;
-use connections::{Clients, PATIENCE, accept};
+use connections::{Callee, Clients, PATIENCE, accept};
 use worker::LimitWorker;
 
 /// A running limit port, until it is dropped.
@@ -77,11 +76,12 @@ impl LimitPort {
         let (calls, called) = mpsc::channel(CONNECTIONS);
         let worker = LimitWorker::new(running, policies, called);
         let (stop, stopped) = watch::channel(None);
+        let server = Callee { running: Arc::clone(running), calls };
         let end = LimitPortEnd(Arc::clone(running));
         let thread =
             std::thread::Builder::new().name("limit-port".to_owned()).spawn(move || {
                 let _end = end;
-                LocalSet::new().block_on(&runtime, serve(sockets, worker, calls, stopped));
+                LocalSet::new().block_on(&runtime, serve(sockets, worker, server, stopped));
             })?;
         let addresses = listeners.iter().filter_map(Listener::address).collect();
         Ok(LimitPort { addresses, stop, thread: Some(thread) })
@@ -110,16 +110,16 @@ impl Drop for LimitPort {
 async fn serve(
     sockets: Vec<TcpListener>,
     worker: LimitWorker,
-    calls: mpsc::Sender<Call>,
+    server: Callee,
     mut stopped: watch::Receiver<Option<Instant>>,
 ) {
     let clients = Clients::default();
     for socket in sockets {
-        let (clients, calls, stopped) = (clients.clone(), calls.clone(), stopped.clone());
-        tokio::task::spawn_local(accept(socket, clients, calls, stopped));
+        let (clients, server, stopped) = (clients.clone(), server.clone(), stopped.clone());
+        tokio::task::spawn_local(accept(socket, clients, server, stopped));
     }
     // The worker ends when no connection can call it any more.
-    drop(calls);
+    drop(server);
     tokio::select! {
         () = worker.run() => {}
         () = grace(&mut stopped) => {}

@@ -4,13 +4,18 @@
 //! A web page can make a browser send requests to any address. `/v1/limit/` refuses those: a browser
 //! adds a header that names the page, or says that a page asks. `/v1/forward-auth/` cannot refuse
 //! them, because proxies pass on the headers of their clients. It takes the key from a header, and a
-//! page cannot set such headers for another site.
+//! page cannot set such headers for another site. With DNS rebinding, the page's own name resolves to
+//! this port, so the browser takes it for the page's site. Such a name has a dot, and is no accepted
+//! Host. Names without a dot are those of the private network, and of proxies' settings.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 
 use super::call::{LimitAction, LimitRequest};
+use crate::admin::origin::is_known;
+use crate::settings::Settings;
 
 /// A request that cannot be executed.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,12 +41,21 @@ fn bad(reason: impl Into<Cow<'static, str>>) -> Mistake {
     Mistake::new(StatusCode::BAD_REQUEST, reason)
 }
 
-/// Parses a request.
+/// Parses a request. `settings` returns the settings in use.
 pub(super) fn parse(
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
+    settings: impl FnOnce() -> Arc<Settings>,
 ) -> Result<LimitRequest, Mistake> {
+    if let Some(host) = headers.get(header::HOST) {
+        let has_dot = host.as_bytes().contains(&b'.');
+        let known = |host| is_known(host, &[]) || is_known(host, &settings().admin_hosts);
+        if has_dot && !host.to_str().is_ok_and(known) {
+            let reason = "this Host is not known here: allow it with --admin-host";
+            return Err(Mistake::new(StatusCode::FORBIDDEN, reason));
+        }
+    }
     let query = uri.query().unwrap_or_default();
     if let Some(policy) = uri.path().strip_prefix("/v1/limit/") {
         return limit(method, policy, query, headers);
@@ -193,7 +207,9 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        parse(&method.parse().unwrap(), &uri.parse().unwrap(), &map)
+        let settings =
+            || Settings { admin_hosts: vec!["larder.example".to_owned()], ..Settings::default() };
+        parse(&method.parse().unwrap(), &uri.parse().unwrap(), &map, || Arc::new(settings()))
     }
 
     fn key(uri: &str, headers: &[(&'static str, &str)]) -> Vec<u8> {
@@ -315,5 +331,18 @@ mod tests {
             assert!(parsed("GET", "/v1/forward-auth/p", &proxied).is_ok());
         }
         assert!(parsed("GET", uri, &[("sec-fetch-site", "none")]).is_ok());
+    }
+
+    #[test]
+    fn names_that_a_page_can_have_are_refused_as_host() {
+        for uri in ["/v1/limit/p?key=a", "/v1/forward-auth/p"] {
+            let asked = |host| parsed("GET", uri, &[("host", host), ("x-forwarded-for", "::1")]);
+            for host in ["127.0.0.1:1", "[::1]:1", "localhost:1", "larder", "Larder.example:1"] {
+                assert!(asked(host).is_ok(), "{host}");
+            }
+            for host in ["evil.example", "evil.example:1", "127.0.0.1.evil.example:1", "larder."] {
+                assert_eq!(asked(host).unwrap_err().status, StatusCode::FORBIDDEN, "{host}");
+            }
+        }
     }
 }

@@ -104,7 +104,8 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The address of the admin page; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// Host names that requests to the admin page may use, beside addresses and localhost.
+    /// Host names that requests to the admin page and the limit port may use, beside addresses and
+    /// localhost.
     pub admin_hosts: Vec<String>,
     /// The port of rate limits over HTTP, at the addresses of the data port.
     pub limit_port: Port,

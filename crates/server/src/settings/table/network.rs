@@ -96,7 +96,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         List("NAME"),
         Network,
-        "Host name under which the admin page may be asked for; addresses and localhost always may",
+        "Host name under which the admin page and the limit port may be asked; addresses and localhost always may",
         field!(admin_hosts, parse_hosts, |s| s.admin_hosts.join(",")),
     ),
     setting(
