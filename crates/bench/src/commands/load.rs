@@ -48,7 +48,8 @@ pub(super) struct Traffic {
     #[arg(short = 'k', long, default_value_t = 1)]
     multi_get: usize,
     /// Verbs with weights: get=90,set=10 of get gets gat set add delete touch incr decr mg ms md ma
-    /// msq (quiet ms, as many as --multi-get says, answered by one mn); or the ratio of sets to gets: 1:10
+    /// limit (ma with a budget) msq (quiet ms, as many as --multi-get says, answered by one mn); or
+    /// the ratio of sets to gets: 1:10
     #[arg(long, default_value = "get")]
     mix: Mix,
     /// Open loop: so many requests per second in all, latency from the moment each was due

@@ -39,12 +39,15 @@ pub enum Verb {
     MetaDelete,
     /// `ma` of a counter by 1. The server creates a missing counter.
     MetaArithmetic,
+    /// `ma` of one unit of a rate limit, with the parts of the decision that clients need. Its
+    /// budget is never used up.
+    Limit,
     /// `set` of a counter to 0; used only for filling.
     SetCounter,
 }
 
 /// The number of verbs.
-pub(crate) const VERBS: usize = 15;
+pub(crate) const VERBS: usize = 16;
 
 const TABLE: [(Verb, &str, &[u8]); VERBS] = [
     (Verb::Get, "get", b"get "),
@@ -61,6 +64,7 @@ const TABLE: [(Verb, &str, &[u8]); VERBS] = [
     (Verb::QuietSets, "msq", b"ms "),
     (Verb::MetaDelete, "md", b"md "),
     (Verb::MetaArithmetic, "ma", b"ma "),
+    (Verb::Limit, "limit", b"ma "),
     (Verb::SetCounter, "setcounter", b"set "),
 ];
 
@@ -105,7 +109,10 @@ impl Verb {
     /// Returns true for verbs on counters. Counters have separate keys, see `Keys::counters`.
     #[inline]
     pub(crate) fn counts(self) -> bool {
-        matches!(self, Verb::Incr | Verb::Decr | Verb::MetaArithmetic | Verb::SetCounter)
+        matches!(
+            self,
+            Verb::Incr | Verb::Decr | Verb::MetaArithmetic | Verb::Limit | Verb::SetCounter
+        )
     }
 }
 

@@ -195,6 +195,7 @@ impl Workload {
             // `ma` creates a missing counter with the value 0, so the counter need not be stored
             // first.
             Verb::MetaArithmetic => buffer.extend_from_slice(b" v N0 J0"),
+            Verb::Limit => buffer.extend_from_slice(b" B1000000000000 N3600 r t w"),
             Verb::SetCounter => buffer.extend_from_slice(b" 0 0 1\r\n0"),
         }
     }

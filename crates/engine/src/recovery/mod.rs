@@ -275,6 +275,7 @@ impl Lane {
         }
         store.change_superblock_now(|superblock| {
             superblock.clean = false;
+            superblock.counters = true;
             superblock.volatile = options.common.durability == Durability::None;
             superblock.seq_limit = seq_lease(newest);
             superblock.image_segment = 0;

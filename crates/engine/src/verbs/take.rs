@@ -92,10 +92,15 @@ impl LaneSession {
         let value = limiter.encode(&mut bytes);
         let before = existing.filter(|old| old.record.kind() == Kind::Limiter);
         let kept = match existing {
-            Some(old) if before.is_some() || !old.gone => old.record.fields(),
-            _ => Fields::default(),
+            Some(old) if !old.gone => old.record.fields(),
+            // A limiter that is as new. Its record is used again if that changes no other field.
+            Some(old) => {
+                let inherits_reads = old.record.inherits_reads();
+                Fields { inherits_reads, ..Fields::default() }
+            }
+            None => Fields::default(),
         };
-        let old_expiry = before.map_or(0, |_| kept.expiry);
+        let old_expiry = before.map_or(0, |old| old.record.expiry());
         let expiry = record_expiry(limiter, old_expiry, self.nanos());
         let fields = Fields { kind: Kind::Limiter, cas, expiry, ..kept };
         if let Some(old) = before

@@ -98,6 +98,8 @@ pub struct Superblock {
     /// True if the old contents were discarded but still lie there. Later structures then name the
     /// secret, too.
     pub renewed: bool,
+    /// True if the store may hold records that change in place before a commit covers them.
+    pub counters: bool,
     /// The greatest Unix second that the store has served at. The store's clock never goes behind
     /// it.
     pub clock: u32,
@@ -237,6 +239,7 @@ impl Superblock {
             lanes: Lanes::alone(store_id),
             fast_segments: 0,
             renewed: false,
+            counters: false,
             clock: 0,
             boot_id: 0,
             boot_offset: 0,
@@ -285,7 +288,8 @@ impl Superblock {
         let lanes = if self.lanes.is_alone() { 0 } else { LANES };
         let tiers = if self.has_lower() { TIERS } else { 0 };
         let renewed = if self.renewed { RENEWED } else { 0 };
-        let incompatible = lanes | tiers | renewed | COUNTERS;
+        let counters = if self.counters { COUNTERS } else { 0 };
+        let incompatible = lanes | tiers | renewed | counters;
         put(into, 40, incompatible.to_le_bytes());
         put(into, 48, self.store_id.to_le_bytes());
         put(into, 64, self.hash_seed.to_le_bytes());
@@ -362,6 +366,7 @@ impl Superblock {
             lanes: Lanes::decode(copy, store_id).ok_or(SuperblockError::Damaged)?,
             fast_segments: if has_lower { u32_at(copy, FAST_SEGMENTS) } else { 0 },
             renewed: u64_at(copy, 40) & RENEWED != 0,
+            counters: u64_at(copy, 40) & COUNTERS != 0,
             clock: u32_at(copy, CLOCK),
             boot_id: u128::from_le_bytes(get(copy, BOOT_ID)),
             boot_offset: i64::from_le_bytes(get(copy, BOOT_OFFSET)),

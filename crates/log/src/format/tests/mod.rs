@@ -36,6 +36,7 @@ fn a_superblock() -> Superblock {
         lanes: Lanes::alone(0x1111_2222_3333_4444_5555_6666_7777_8888),
         fast_segments: 0,
         renewed: false,
+        counters: false,
         clock: 0,
         boot_id: 0,
         boot_offset: 0,
@@ -95,11 +96,11 @@ fn the_clock_and_accepted_damage_have_the_documented_offsets() {
 #[test]
 fn the_tier_feature_is_set_only_with_a_lower_device() {
     let plain = encoded(&a_superblock());
-    assert_eq!((plain[40], &plain[3008..4040]), (8, &[0; 1032][..]));
+    assert_eq!((plain[40], &plain[3008..4040]), (0, &[0; 1032][..]));
     assert_eq!(plain[4040..4088], [&[0, 0, 1, 0][..], &[0; 44]].concat());
     let tiered = Superblock { fast_segments: 20, ..a_superblock() };
     let bytes = encoded(&tiered);
-    assert_eq!((bytes[40], &bytes[3008..3012]), (2 | 8, &[20, 0, 0, 0][..]));
+    assert_eq!((bytes[40], &bytes[3008..3012]), (2, &[20, 0, 0, 0][..]));
     assert_eq!(Superblock::decode(&bytes), Ok(tiered));
     for impossible in [0, 65] {
         let changed = with_field(bytes, 3008, impossible);
@@ -417,6 +418,7 @@ proptest! {
             lanes: Lanes::alone(ids.2),
             fast_segments: fast % (shape.1 + 1),
             renewed: fast % 2 == 1,
+            counters: fast % 3 == 1,
             clock: fast ^ 7,
             boot_id: ids.2.rotate_left(9),
             boot_offset: numbers.4 as i64,

@@ -1,0 +1,53 @@
+//! Rate limits whose parameters travel with the request.
+
+use super::{Client, worker};
+
+#[test]
+fn a_budget_makes_ma_refuse_instead_of_overshooting() {
+    let mut worker = worker();
+    let mut client = Client::new(&mut worker);
+    for (request, reply) in [
+        ("ma f B3 N60 r t w", "HD r2 t60 w0"),
+        ("ma f B3 N60 D2 t w r Oab k v", "VA 1 t60 w0 r0 Oab kf\r\n3"),
+        ("ma f B3 N60 r t w v", "NS r0 t60 w60000"),
+        // A look takes nothing, even over the budget. A higher budget counts at once.
+        ("ma f B3 N60 D0 r w", "HD r0 w0"),
+        ("ma f B4 N60 D0 r", "HD r1"),
+        ("ma f B2 N60 r", "NS r0"),
+        ("ma f B3 D4 N60 w", "NS w-1"),
+        ("mg f v t", "VA 1 t60\r\n3"),
+        ("incr f 4", "7"),
+        ("ma f MD D5", "HD"),
+        ("ma f B3 N60 r", "HD r0"),
+        ("ma f B3 N60 T100 t r", "NS t60 r0"),
+        ("ma f B9 N60 T100 t r", "HD t100 r5"),
+        ("md f", "HD"),
+        ("ma f MD", "NF"),
+        ("ma f B3 C7", "NF"),
+        ("ma none B3 N60 D0 r t w", "HD r3 t0 w0"),
+        ("mg none v", "EN"),
+        // For ever, in milliseconds, and sliding.
+        ("ma e B1 t w", "HD t-1 w0"),
+        ("ma e B1 t w", "NS t-1 w-1"),
+        ("ma m B1 N1500ms t w", "HD t2 w0"),
+        ("ma m B1 N1500ms t w", "NS t2 w1500"),
+        ("ma s MW B2 N10 r t", "HD r1 t20"),
+        // 10 a second, bursts of 3: a unit takes 100 ms.
+        ("ma g MG B10 N1 G3 D2 r t w", "HD r1 t1 w0"),
+        ("ma g MG B10 N1 G3 D2 r t w", "NS r1 t1 w100"),
+        ("ma g MG B10 N1 G3 D4 w", "NS w-1"),
+        // A plain number is used units.
+        ("set n 0 30 1\r\n2", "STORED"),
+        ("ma n B3 N60 r t", "HD r0 t30"),
+        ("ma n B3 N60 r t", "NS r0 t30"),
+        ("set n 0 0 4\r\nword", "STORED"),
+        ("ma n B3", "CLIENT_ERROR cannot increment or decrement non-numeric value"),
+        ("ma n MW B3", "CLIENT_ERROR MW and MG need a window (N)"),
+        ("ma f r", "CLIENT_ERROR invalid or duplicate flag"),
+    ] {
+        let got = client.ask(format!("{request}\r\n").as_bytes());
+        assert_eq!(String::from_utf8_lossy(&got), format!("{reply}\r\n"), "{request}");
+    }
+    let got = client.ask(b"ma q B2 q\r\nma q B2 q v\r\nma q B2 q k\r\nmn\r\n");
+    assert_eq!(String::from_utf8_lossy(&got), "NS kq\r\nMN\r\n");
+}
