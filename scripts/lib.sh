@@ -69,6 +69,13 @@ need_clients() {
     command -v mvn >/dev/null || packages+=(maven)
     python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
     [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
+    [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || need_nginx
+}
+
+# Debian starts what it installs; the suite starts an nginx of its own.
+need_nginx() {
+    apt_install nginx-light
+    if [ -d /run/systemd/system ]; then as_root systemctl disable --quiet --now nginx; fi
 }
 
 # libFuzzer is C++.

@@ -7,6 +7,7 @@ import subprocess
 
 import adapters
 import dropin
+import proxies
 import pythons
 import raw
 import throttle
@@ -139,6 +140,7 @@ SUITES = {
     "gomemcache": gomemcache,
     "rack-attack": throttle.rack_attack,
     "adapters": adapters.adapters,
+    "proxies": proxies.proxies,
     "raw": raw.raw,
     "drop-in": dropin.dropin,
 }

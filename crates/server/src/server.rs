@@ -32,11 +32,15 @@ use crate::clock::{Clock, random_seed};
 use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
 use crate::guard::Guard;
+use crate::limit_port::LimitPort;
 use crate::net::{self, Listener};
 use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings, durability_name, when_full_name};
 use error::system;
 use hooks::ServerHooks;
-use prepare::{Pidfile, bind, bind_admin, drop_rights, inherit, prepare_process, write_port_file};
+use prepare::{
+    Pidfile, bind, bind_admin, bind_limit_port, drop_rights, inherit, prepare_process,
+    write_port_file,
+};
 
 pub use error::StartError;
 pub use reload::{Listed, Reloaded, Reloader};
@@ -117,6 +121,7 @@ pub struct Server {
     pub(crate) running: Arc<Running>,
     workers: Vec<JoinHandle<()>>,
     admin: Option<Admin>,
+    limit_port: Option<LimitPort>,
     watch: Option<watch::Watch>,
     pidfile: Option<Pidfile>,
 }
@@ -145,6 +150,7 @@ impl Server {
             inherit(&settings, host.sockets)?
         };
         let admin = bind_admin(&settings)?;
+        let limit_listeners = bind_limit_port(&settings)?;
         let clock = Clock::start();
         let store = store::open(&settings, &clock)?;
         let pidfile = Pidfile::write(&settings)?;
@@ -171,6 +177,7 @@ impl Server {
         if let Some(serving) = host.serving {
             serving();
         }
+        let listeners = [listeners, limit_listeners];
         let run =
             Self::run(settings, clock, Arc::clone(&engine), listeners, admin, host.set_log_level);
         match run {
@@ -192,11 +199,11 @@ impl Server {
         settings: Settings,
         clock: Clock,
         engine: Arc<Engine>,
-        listeners: Vec<Listener>,
+        [listeners, limit_listeners]: [Vec<Listener>; 2],
         admin: Option<Admin>,
         set_log_level: Option<SetLogLevel>,
     ) -> Result<Server, StartError> {
-        for listener in &listeners {
+        for listener in listeners.iter().chain(&limit_listeners) {
             listener.listen().map_err(StartError::Bind)?;
         }
         write_port_file(&settings, &listeners);
@@ -216,10 +223,16 @@ impl Server {
         let running = Arc::new(running);
         let context = context(&running);
         running.set_context(&context);
-        let mut server = Server { running, workers: Vec::new(), admin, watch: None, pidfile: None };
+        let (workers, limit_port, watch, pidfile) = (Vec::new(), None, None, None);
+        let mut server = Server { running, workers, admin, limit_port, watch, pidfile };
         for worker in loops {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
+        }
+        if !limit_listeners.is_empty() {
+            let policies = context.policies().reader();
+            let port = LimitPort::start(&server.running, policies, &limit_listeners);
+            server.limit_port = Some(port.map_err(system("start the limit port"))?);
         }
         let watch = watch::Watch::start(Arc::clone(&server.running));
         server.watch = Some(watch.map_err(system("start the watch"))?);
@@ -273,6 +286,9 @@ impl Server {
         if let Some(address) = self.admin_address() {
             info!(event = "admin_page", url = %format_args!("http://{address}/"));
         }
+        for address in self.limit_addresses() {
+            info!(event = "limit_port", url = %format_args!("http://{address}/v1/"));
+        }
         let lanes = running.engine.lanes();
         info!(
             event = "serving",
@@ -297,6 +313,11 @@ impl Server {
     /// Returns the address of the admin page, if there is one.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.address)
+    }
+
+    /// Returns the addresses of the limit port, if there is one.
+    pub fn limit_addresses(&self) -> &[SocketAddr] {
+        self.limit_port.as_ref().map_or(&[], |port| &port.addresses)
     }
 
     /// Returns the engine.
@@ -345,12 +366,17 @@ impl Server {
         let connections = self.running.net_totals_ever().loops.current_connections;
         debug!(event = "draining", connections, grace_ms = grace.as_millis() as u64);
         let now = self.running.stopper.state().now;
-        self.running.net.shut_down(if now { Duration::ZERO } else { grace });
+        let grace = if now { Duration::ZERO } else { grace };
+        if let Some(port) = &self.limit_port {
+            port.stop(grace);
+        }
+        self.running.net.shut_down(grace);
         for worker in self.workers.drain(..) {
             if worker.join().is_err() {
                 error!(event = "worker_panicked");
             }
         }
+        self.limit_port = None;
         // The workers have ended, so no client can write any more.
         if let Err(error) = store::close(&self.running.engine) {
             error!(event = "store_not_closed", %error);

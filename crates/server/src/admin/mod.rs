@@ -5,7 +5,7 @@
 mod door;
 mod health;
 mod metrics;
-mod origin;
+pub(crate) mod origin;
 mod subject;
 #[cfg(test)]
 mod tests;

@@ -35,7 +35,7 @@ fn judge(headers: &HeaderMap, names: &[String]) -> Result<(), &'static str> {
         Some(Ok(host)) if headers.get_all(header::HOST).iter().count() == 1 => host,
         _ => return Err("one Host header is needed\n"),
     };
-    if !is_ours(name_of(host), names) {
+    if !is_known(host, names) {
         return Err("this Host is not known here: allow it with --admin-host\n");
     }
     match text(header::ORIGIN) {
@@ -47,6 +47,11 @@ fn judge(headers: &HeaderMap, names: &[String]) -> Result<(), &'static str> {
         Some(b"cross-site") => Err("pages from elsewhere may not ask\n"),
         _ => Ok(()),
     }
+}
+
+/// Returns true if the host, which may have a port, cannot be the name of a foreign page.
+pub(crate) fn is_known(host: &str, names: &[String]) -> bool {
+    is_ours(name_of(host), names)
 }
 
 /// Returns the host without its port.

@@ -276,6 +276,12 @@ impl Listener {
         }
     }
 
+    /// Returns the socket for use outside the event loops, without blocking.
+    pub(crate) fn to_std(&self) -> io::Result<std::net::TcpListener> {
+        self.set_nonblocking(true)?;
+        Ok(self.inner.socket.try_clone()?.into())
+    }
+
     pub(super) fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.inner.socket.set_nonblocking(nonblocking)
     }

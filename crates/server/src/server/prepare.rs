@@ -11,9 +11,10 @@ use tracing::{debug, warn};
 
 use super::error::{StartError, system};
 use crate::admin;
+use crate::limit_port;
 use crate::net::{BindError, Endpoint, Listener};
 use crate::process;
-use crate::settings::Settings;
+use crate::settings::{ListenAddress, Port, Settings};
 
 /// The smallest number of connections with which a server starts.
 const MIN_CONNECTIONS: usize = 16;
@@ -55,7 +56,10 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
 /// possible.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
     // Besides connections: listeners, one or two descriptors per worker, the admin page.
-    let beside = 64 + 4 * settings.threads as u64;
+    let mut beside = 64 + 4 * settings.threads as u64;
+    if settings.limit_port != Port::Off {
+        beside += limit_port::CONNECTIONS as u64;
+    }
     let allowed = process::raise_file_limit(settings.max_connections as u64 + beside)?;
     Ok((allowed.saturating_sub(beside) as usize).min(settings.max_connections))
 }
@@ -86,13 +90,12 @@ fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     }
 }
 
-/// Binds the addresses without listening. So an address in use is known before a long recovery, and
-/// clients are refused until the recovery has ended.
-pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+/// Binds TCP addresses without listening. `port` is that of addresses that name none.
+fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
-    for listen in settings.listen_addresses() {
+    for listen in addresses {
         let addresses = listen
-            .resolve(settings.default_port())
+            .resolve(port)
             .map_err(|error| StartError::Resolve { address: listen.to_string(), error })?;
         let mut failed = None;
         let before = listeners.len();
@@ -116,6 +119,13 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
             return Err(StartError::Bind(error));
         }
     }
+    Ok(listeners)
+}
+
+/// Binds the addresses without listening. So an address in use is known before a long recovery, and
+/// clients are refused until the recovery has ended.
+pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = bind_tcp(&settings.listen_addresses(), settings.default_port())?;
     if let Some(path) = &settings.socket {
         // The directory may change when the server goes to the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
@@ -133,6 +143,15 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         socket.listen().map_err(StartError::Bind)?;
     }
     Ok(listeners)
+}
+
+/// Binds the addresses of the limit port without listening, if there is one.
+pub(super) fn bind_limit_port(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+    match settings.limit_port {
+        Port::Off => Ok(Vec::new()),
+        Port::Any => bind_tcp(&settings.limit_addresses(), 0),
+        Port::Fixed(port) => bind_tcp(&settings.limit_addresses(), port),
+    }
 }
 
 /// Takes over the sockets of the service manager in place of the configured addresses.

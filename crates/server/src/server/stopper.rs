@@ -49,7 +49,8 @@ impl Stopper {
         }
     }
 
-    pub(super) fn fail(&self, failure: String) {
+    /// Requests a stop because of a failure.
+    pub(crate) fn fail(&self, failure: String) {
         self.state().failure.get_or_insert(failure);
         self.stop("a failure");
     }

@@ -102,6 +102,17 @@ impl Settings {
                  --admin off"
             ));
         }
+        if let Port::Fixed(port) = self.limit_port {
+            let same = |listen: &ListenAddress| listen.port.unwrap_or(self.default_port()) == port;
+            let of = if self.listen_addresses().iter().any(same) {
+                Some("data port")
+            } else {
+                self.admin.filter(|admin| admin.port() == port).map(|_| "admin page")
+            };
+            if let Some(of) = of {
+                return together(format!("--limit-port {port} is that of the {of}: give another"));
+            }
+        }
         if self.listen_addresses().is_empty() && self.socket.is_none() {
             return together(
                 "nothing to listen on: give --listen ADDR:PORT, --port or --socket".to_owned(),

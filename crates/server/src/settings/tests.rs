@@ -71,7 +71,8 @@ fn the_stronger_source_wins() {
 fn every_setting_can_come_from_flag_environment_and_file() {
     let value = |setting: &Setting| match setting.key {
         "listen" => "127.0.0.1:11300",
-        "port" | "max-reqs-per-event" | "listen-backlog" | "slab-min-size" | "napi-ids" => "12",
+        "port" | "limit-port" | "max-reqs-per-event" | "listen-backlog" | "slab-min-size"
+        | "napi-ids" => "12",
         "socket" => "/tmp/s",
         "socket-mode" => "600",
         "max-connections" | "threads" | "verbose" => "2",
@@ -394,6 +395,10 @@ fn unusable_values_have_specific_messages() {
         (&["--admin", "127.0.0.1:11211"], "is an address of the data port"),
         (&["--admin", "0.0.0.0:7000", "--listen", "10.0.0.1:7000"], "of the data port"),
         (&["--admin", "10.0.0.1:11211", "--listen", "*"], "of the data port"),
+        (&["--limit-port", "11211"], "--limit-port 11211 is that of the data port"),
+        (&["--limit-port", "7", "--listen", "127.0.0.1:7"], "is that of the data port"),
+        (&["--limit-port", "11212"], "--limit-port 11212 is that of the admin page"),
+        (&["--limit-port", "65536"], "\"65536\" is not a port"),
     ] {
         let error = load(Flavor::Larder, args, &[]).unwrap_err().to_string();
         assert!(error.contains(said), "{args:?}: {error}");

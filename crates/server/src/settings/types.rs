@@ -104,8 +104,11 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The address of the admin page; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// Host names that requests to the admin page may use, beside addresses and localhost.
+    /// Host names that requests to the admin page and the limit port may use, beside addresses and
+    /// localhost.
     pub admin_hosts: Vec<String>,
+    /// The port of rate limits over HTTP, at the addresses of the data port.
+    pub limit_port: Port,
     /// RAM for data, index and buffers, in bytes.
     pub memory: u64,
     /// The largest item, in bytes.
@@ -192,6 +195,7 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             admin: Some(DEFAULT_ADMIN),
             admin_hosts: Vec::new(),
+            limit_port: Port::Off,
             memory: 64 << 20,
             max_item_size: 1 << 20,
             when_full: WhenFull::Evict,
@@ -300,6 +304,21 @@ impl Settings {
             Port::Off => addresses.into_iter().filter(|a| a.port.is_some()).collect(),
             Port::Any | Port::Fixed(_) => addresses,
         }
+    }
+
+    /// Returns the addresses of the limit port, without ports: those of the data port, or loopback if
+    /// that has none.
+    pub(crate) fn limit_addresses(&self) -> Vec<ListenAddress> {
+        let mut addresses: Vec<ListenAddress> = Vec::new();
+        for ListenAddress { host, .. } in self.listen_addresses() {
+            if !addresses.iter().any(|known| known.host == host) {
+                addresses.push(ListenAddress { host, port: None });
+            }
+        }
+        if addresses.is_empty() {
+            addresses.push(ListenAddress { host: "127.0.0.1".to_owned(), port: None });
+        }
+        addresses
     }
 
     /// Returns the port of addresses that name none; 0 lets the kernel choose.

@@ -178,8 +178,8 @@ pub(super) fn parse_port(text: &str) -> Result<Port, String> {
     }
 }
 
-pub(super) fn show_port(settings: &Settings) -> String {
-    match settings.port {
+pub(super) fn show_port(port: Port) -> String {
+    match port {
         Port::Off => "0".to_owned(),
         Port::Any => "-1".to_owned(),
         Port::Fixed(port) => port.to_string(),

@@ -24,7 +24,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("PORT"),
         Network,
         "TCP port; 0 is no TCP, -1 lets the kernel choose",
-        field!(port, parse_port, show_port),
+        field!(port, parse_port, |s| show_port(s.port)),
     )
     .brief("TCP port"),
     setting(
@@ -96,7 +96,15 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         List("NAME"),
         Network,
-        "Host name under which the admin page may be asked for; addresses and localhost always may",
+        "Host name under which the admin page and the limit port may be asked; addresses and localhost always may",
         field!(admin_hosts, parse_hosts, |s| s.admin_hosts.join(",")),
+    ),
+    setting(
+        "limit-port",
+        None,
+        Value("PORT"),
+        Network,
+        "HTTP port of rate limits, at the addresses of --listen; 0 is none, -1 lets the kernel choose",
+        field!(limit_port, parse_port, |s| show_port(s.limit_port)),
     ),
 ];

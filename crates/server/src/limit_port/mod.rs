@@ -1,0 +1,146 @@
+//! Rate limits over HTTP, on a port and a thread of their own (`--limit-port`).
+//!
+//! A request for units takes a lock of the data path for a moment, so it has no place on the admin
+//! port. It has none on the workers either: they speak memcached's protocols, and disconnect
+//! clients that speak HTTP. Instead, this port has one thread, which owns an engine session like a
+//! worker.
+//!
+//! The thread runs two kinds of tasks in turn. The tasks of the connections parse requests
+//! (`request.rs`) and send them to the task of the [`LimitWorker`]. That one executes all that have
+//! arrived in one turn of the session, replies, and sleeps until more arrive or the engine wakes it.
+//! So the session ticks once per turn, however many requests the turn has, and is asleep whenever
+//! another task runs.
+//!
+//! The key of a limiter is the prefix of its policy and the key of the request. So
+//! `POST /v1/limit/logins?key=ann` and `ma login/ann Qlogins` share one limiter if `login/` is the
+//! prefix.
+//!
+//! Invariants: a client, whatever it sends, holds one of [`CONNECTIONS`] connections and at most
+//! [`BUFFER`] bytes in each direction; its body is never read. A connection that completes no
+//! request for [`SILENCE`] is closed, and every request is answered within [`PATIENCE`]. Web pages
+//! cannot take units, see `request.rs`.
+//!
+//! [`BUFFER`]: connections::BUFFER
+//! [`SILENCE`]: connections::SILENCE
+//! [`PATIENCE`]: connections::PATIENCE
+
+mod call;
+mod connections;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+
+use crate::net::Listener;
+use crate::policies::PolicyReader;
+use crate::server::Running;
+pub(crate) use connections::CONNECTIONS;
+use connections::{Callee, Clients, PATIENCE, accept};
+use worker::LimitWorker;
+
+/// A running limit port, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct LimitPort {
+    /// The addresses, with the ports that the kernel chose for port 0.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// The end of the time that a stop leaves for requests in flight, once there is a stop.
+    stop: watch::Sender<Option<Instant>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LimitPort {
+    /// Listens, and serves on its own thread.
+    pub(crate) fn start(
+        running: &Arc<Running>,
+        policies: PolicyReader,
+        listeners: &[Listener],
+    ) -> io::Result<LimitPort> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let sockets = {
+            let _inside = runtime.enter();
+            let open = |listener: &Listener| TcpListener::from_std(listener.to_std()?);
+            listeners.iter().map(open).collect::<io::Result<Vec<_>>>()?
+        };
+        let (calls, called) = mpsc::channel(CONNECTIONS);
+        let worker = LimitWorker::new(running, policies, called);
+        let (stop, stopped) = watch::channel(None);
+        let server = Callee { running: Arc::clone(running), calls };
+        let end = LimitPortEnd(Arc::clone(running));
+        let thread =
+            std::thread::Builder::new().name("limit-port".to_owned()).spawn(move || {
+                let _end = end;
+                LocalSet::new().block_on(&runtime, serve(sockets, worker, server, stopped));
+            })?;
+        let addresses = listeners.iter().filter_map(Listener::address).collect();
+        Ok(LimitPort { addresses, stop, thread: Some(thread) })
+    }
+
+    /// Accepts no new connections, and leaves requests in flight at most `grace`. Later calls change
+    /// nothing.
+    pub(crate) fn stop(&self, grace: Duration) {
+        // Requests in flight take no longer than their patience.
+        let end = Instant::now() + grace.min(PATIENCE);
+        self.stop.send_modify(|stop| *stop = stop.or(Some(end)));
+    }
+}
+
+impl Drop for LimitPort {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+        if let Some(thread) = self.thread.take() {
+            // The end of a panic has been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves until the port is stopped and all requests are answered or their time is over.
+async fn serve(
+    sockets: Vec<TcpListener>,
+    worker: LimitWorker,
+    server: Callee,
+    mut stopped: watch::Receiver<Option<Instant>>,
+) {
+    let clients = Clients::default();
+    for socket in sockets {
+        let (clients, server, stopped) = (clients.clone(), server.clone(), stopped.clone());
+        tokio::task::spawn_local(accept(socket, clients, server, stopped));
+    }
+    // The worker ends when no connection can call it any more.
+    drop(server);
+    tokio::select! {
+        () = worker.run() => {}
+        () = grace(&mut stopped) => {}
+    }
+}
+
+/// Waits until the time is over that a stop leaves for requests in flight.
+async fn grace(stopped: &mut watch::Receiver<Option<Instant>>) {
+    let end = stopped.wait_for(Option::is_some).await.ok().and_then(|end| *end);
+    if let Some(end) = end {
+        tokio::time::sleep_until(end).await;
+    }
+}
+
+/// Ends the server if the thread panics.
+struct LimitPortEnd(Arc<Running>);
+
+impl Drop for LimitPortEnd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stopper.fail("the limit port has panicked".to_owned());
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Writes HTTP replies: JSON, and the fields RateLimit-Policy and RateLimit of the Internet-Draft
+//! draft-ietf-httpapi-ratelimit-headers, revisions 10 (27 September 2025) and 11 (23 May 2026).
+//!
+//! The draft counts whole seconds and has no numbers above [`INTEGER_MAX`]. Times are rounded up,
+//! so a client that follows them is never early. Parameters that the draft lacks begin with
+//! `larder-`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use larder_engine::limit::{Decision, Nanos};
+use larder_engine::{NANOS, Refusal};
+use serde::Serialize;
+
+use super::call::{LimitAction, LimitRequest};
+use super::request::Mistake;
+use crate::policies::Policy;
+
+/// Nanoseconds in a millisecond.
+const MILLI: u64 = 1_000_000;
+
+/// The largest integer of a structured field (RFC 9651).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+/// The body of a reply about a limiter. `None` is for ever, or never.
+#[derive(Serialize)]
+struct LimitBody<'a> {
+    /// Absent in the reply to a look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<bool>,
+    /// True if the request passes only because the policy is a shadow; otherwise absent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shadow: bool,
+    policy: &'a str,
+    /// The units that may be used at once.
+    limit: u64,
+    remaining: u64,
+    reset_ms: Option<u64>,
+    /// Absent in the reply to a look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<Option<u64>>,
+}
+
+/// Returns the reply to a request for units or a look.
+pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decision) -> Response {
+    let looks = request.action == LimitAction::Look;
+    let shadow = policy.shadow && !decision.allowed;
+    let retry = if shadow { Some(0) } else { decision.retry };
+    let decision = &Decision { allowed: decision.allowed || shadow, retry, ..*decision };
+    let millis = |time: Option<Nanos>| time.map(|time| time.div_ceil(MILLI));
+    let body = LimitBody {
+        allowed: (!looks).then_some(decision.allowed),
+        shadow,
+        policy: &policy.name,
+        limit: policy.capacity(),
+        remaining: decision.remaining,
+        reset_ms: millis(decision.reset),
+        retry_after_ms: (!looks).then_some(millis(decision.retry)),
+    };
+    let mut response = hardened(Json(body));
+    let headers = response.headers_mut();
+    let mut put = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    put("ratelimit-policy", policy_field(policy));
+    put("ratelimit", limit_field(policy, decision));
+    if let (false, Some(retry)) = (decision.allowed, decision.retry) {
+        put("retry-after", retry.div_ceil(NANOS).to_string());
+    }
+    if !decision.allowed {
+        *response.status_mut() = request.refused_as;
+    }
+    response
+}
+
+/// Returns the value of RateLimit-Policy.
+fn policy_field(policy: &Policy) -> String {
+    let limit = &policy.limit;
+    let mut field = format!("\"{}\";q={}", policy.name, limit.budget().min(INTEGER_MAX));
+    // Writing to a string cannot fail, here and below.
+    if limit.window() != 0 {
+        let _ = write!(field, ";w={}", limit.window().div_ceil(NANOS));
+    }
+    if policy.capacity() != limit.budget() {
+        let _ = write!(field, ";larder-burst={}", policy.capacity().min(INTEGER_MAX));
+    }
+    field
+}
+
+/// Returns the value of RateLimit. Its time is that until the same request passes, if it was
+/// refused, else that until the limiter is as new.
+fn limit_field(policy: &Policy, decision: &Decision) -> String {
+    let mut field = format!("\"{}\";r={}", policy.name, decision.remaining.min(INTEGER_MAX));
+    let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
+    if let Some(time) = time {
+        let _ = write!(field, ";t={}", time.div_ceil(NANOS));
+    }
+    field
+}
+
+/// Returns the reply to a reset.
+pub(super) fn reset() -> Response {
+    hardened(StatusCode::NO_CONTENT)
+}
+
+/// Returns the reply to a request that names a policy that does not exist.
+pub(super) fn unknown_policy() -> Response {
+    error(StatusCode::NOT_FOUND, "there is no policy of this name")
+}
+
+/// Returns the reply to a request whose key is too long for its policy.
+pub(super) fn long_key(prefix: usize, max: usize) -> Response {
+    let reason = format!("the key and the policy's prefix of {prefix} bytes exceed {max} bytes");
+    error(StatusCode::BAD_REQUEST, &reason)
+}
+
+/// Returns the reply to a request whose key holds something else than a limiter.
+pub(super) fn not_a_limiter() -> Response {
+    error(StatusCode::CONFLICT, "the key holds an item that is neither a limiter nor a number")
+}
+
+/// Returns the reply to a request that the engine refused.
+pub(super) fn refused(refusal: Refusal) -> Response {
+    let reason = match refusal {
+        Refusal::OutOfMemory => "out of memory",
+        Refusal::StoreFailed => "the store cannot be written",
+        Refusal::StoreFull => "the store is full",
+    };
+    error(StatusCode::SERVICE_UNAVAILABLE, reason)
+}
+
+/// Returns the reply to a request that was not executed within `patience`, or whose decision did
+/// not become durable within it.
+pub(super) fn late(patience: Duration) -> Response {
+    let reason = format!("no decision within {} s", patience.as_secs());
+    error(StatusCode::SERVICE_UNAVAILABLE, &reason)
+}
+
+/// Returns the reply to a request that cannot be executed.
+pub(super) fn mistake(mistake: &Mistake) -> Response {
+    let mut response = error(mistake.status, &mistake.reason);
+    if let Some(allow) = mistake.allow {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+    }
+    response
+}
+
+fn error(status: StatusCode, reason: &str) -> Response {
+    #[derive(Serialize)]
+    struct ErrorBody<'a> {
+        error: &'a str,
+    }
+    hardened((status, Json(ErrorBody { error: reason })))
+}
+
+/// Keeps a reply out of caches, and out of the hands of a browser that would interpret it.
+fn hardened(reply: impl IntoResponse) -> Response {
+    const HEADERS: [(HeaderName, &str); 2] =
+        [(header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (HEADERS, reply).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_engine::limit::Limit;
+
+    fn fields(policy: &Policy, decision: Decision) -> [String; 2] {
+        [policy_field(policy), limit_field(policy, &decision)]
+    }
+
+    fn decision(allowed: bool, retry: Option<Nanos>, reset: Option<Nanos>) -> Decision {
+        Decision { allowed, remaining: 3, retry, reset }
+    }
+
+    #[test]
+    fn fields_have_the_form_of_the_draft() {
+        let minute = 60 * NANOS;
+        let policy = Policy::new("api/v1", Limit::fixed(100, minute));
+        let passed = decision(true, Some(0), Some(NANOS + 1));
+        assert_eq!(fields(&policy, passed), [r#""api/v1";q=100;w=60"#, r#""api/v1";r=3;t=2"#]);
+        let refused = decision(false, Some(4 * NANOS), Some(9 * NANOS));
+        assert_eq!(fields(&policy, refused)[1], r#""api/v1";r=3;t=4"#);
+        // A cost above the budget is never possible.
+        let never = decision(false, None, Some(9 * NANOS));
+        assert_eq!(fields(&policy, never)[1], r#""api/v1";r=3;t=9"#);
+    }
+
+    #[test]
+    fn fields_leave_out_what_the_draft_cannot_express() {
+        let policy = Policy::new("p", Limit::fixed(u64::MAX, 0));
+        let for_ever = Decision { remaining: u64::MAX, ..decision(true, Some(0), None) };
+        let expected = [r#""p";q=999999999999999"#, r#""p";r=999999999999999"#];
+        assert_eq!(fields(&policy, for_ever), expected);
+        let policy = Policy::new("p", Limit::gcra(100, 250 * MILLI, 20).unwrap());
+        assert_eq!(policy_field(&policy), r#""p";q=100;w=1;larder-burst=20"#);
+    }
+}

@@ -1,0 +1,344 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use larder_engine::limit::Limit;
+use larder_engine::{Durability, NANOS, WhenFull};
+
+use super::connections::BUFFER;
+use crate::policies::Policy;
+use crate::server::Server;
+use crate::settings::{ListenAddress, Port, Settings, StorePath};
+
+const HOUR: u64 = 3600 * NANOS;
+
+fn logins(budget: u64) -> Policy {
+    let prefix = Some("login/".to_owned());
+    Policy { prefix, ..Policy::new("logins", Limit::fixed(budget, HOUR)) }
+}
+
+fn settings(policies: Vec<Policy>) -> Settings {
+    Settings {
+        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
+        admin: None,
+        limit_port: Port::Any,
+        threads: 2,
+        policies,
+        ..Settings::default()
+    }
+}
+
+fn server(policies: Vec<Policy>) -> Server {
+    Server::start(settings(policies)).unwrap()
+}
+
+fn with_store(folder: &Path, durability: Durability, policies: Vec<Policy>) -> Server {
+    let store = vec![StorePath { path: folder.to_owned(), size: Some(256 << 20), tier: None }];
+    let (durability, memory) = (Some(durability), 16 << 20);
+    Server::start(Settings { store, durability, memory, ..settings(policies) }).unwrap()
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    client
+}
+
+/// Returns the next reply of a connection: its head and its body.
+fn reply(client: &mut TcpStream) -> (String, String) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).expect("a whole head");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = field(&head, "content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    client.read_exact(&mut body).unwrap();
+    (head, String::from_utf8(body).unwrap())
+}
+
+fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+fn status(head: &str) -> u16 {
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn send(client: &mut TcpStream, request: &str, more: &str) {
+    client.write_all(format!("{request} HTTP/1.1\r\nHost: x\r\n{more}\r\n").as_bytes()).unwrap();
+}
+
+/// Returns the reply to a request on a connection of its own.
+fn ask(server: &Server, request: &str, more: &str) -> (u16, String, String) {
+    let mut client = connect(server.limit_addresses()[0]);
+    send(&mut client, request, more);
+    let (head, body) = reply(&mut client);
+    (status(&head), head, body)
+}
+
+/// Returns the reply to a command on the data port.
+fn command(server: &Server, line: &str) -> String {
+    let mut client = connect(server.addresses()[0]);
+    client.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    while !reply.ends_with('\n') {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        reply.push(byte[0].into());
+    }
+    reply.trim_end().to_owned()
+}
+
+#[test]
+fn units_are_taken_until_none_are_left() {
+    let server = server(vec![logins(5)]);
+    let take = |query: &str| ask(&server, &format!("POST /v1/limit/logins?{query}"), "");
+    let (status, head, body) = take("key=ann&cost=3");
+    assert_eq!(status, 200);
+    let first = r#"{"allowed":true,"policy":"logins","limit":5,"remaining":2,"reset_ms":3600000,"retry_after_ms":0}"#;
+    assert_eq!(body, first);
+    assert_eq!(field(&head, "ratelimit-policy"), Some(r#""logins";q=5;w=3600"#));
+    assert_eq!(field(&head, "ratelimit"), Some(r#""logins";r=2;t=3600"#));
+    assert_eq!(field(&head, "content-type"), Some("application/json"));
+    assert_eq!(field(&head, "cache-control"), Some("no-store"));
+    assert_eq!(field(&head, "retry-after"), None);
+
+    let (status, head, body) = take("key=ann&cost=3");
+    assert_eq!(status, 429);
+    assert!(body.starts_with(r#"{"allowed":false,"policy":"logins","limit":5,"remaining":2,"#));
+    assert_eq!(field(&head, "retry-after"), Some("3600"));
+    assert_eq!(field(&head, "ratelimit"), Some(r#""logins";r=2;t=3600"#));
+    // More than the limit is never possible.
+    let (status, head, body) = take("key=ann&cost=18446744073709551615");
+    assert_eq!((status, field(&head, "retry-after")), (429, None));
+    assert!(body.ends_with(r#""retry_after_ms":null}"#), "{body}");
+
+    let (status, _, body) = ask(&server, "GET /v1/limit/logins?key=ann", "");
+    assert_eq!(status, 200);
+    assert!(
+        body.starts_with(r#"{"policy":"logins","limit":5,"remaining":2,"reset_ms":"#),
+        "{body}"
+    );
+    assert_eq!(ask(&server, "DELETE /v1/limit/logins?key=ann", "").0, 204);
+    assert_eq!(ask(&server, "DELETE /v1/limit/logins?key=ann", "").0, 204);
+    let (_, _, body) = ask(&server, "GET /v1/limit/logins?key=ann", "");
+    assert!(body.contains(r#""remaining":5,"reset_ms":0"#), "{body}");
+
+    let head = {
+        let mut client = connect(server.limit_addresses()[0]);
+        send(&mut client, "HEAD /v1/limit/logins?key=ann", "Connection: close\r\n");
+        let mut all = String::new();
+        client.read_to_string(&mut all).unwrap();
+        all
+    };
+    assert!(head.ends_with("\r\n\r\n") && head.contains("\r\nratelimit: \"logins\";r=5;t=0\r\n"));
+    let table = server.running.policies();
+    let counts = table.named(b"logins").unwrap().counters.totals();
+    assert_eq!(counts, [("within", 1), ("near", 0), ("over", 2), ("shadow", 0)]);
+}
+
+#[test]
+fn memcached_clients_share_the_limiter() {
+    let server = server(vec![logins(5)]);
+    assert_eq!(command(&server, "ma login/ann Qlogins D2 r"), "HD r3 B5");
+    let (_, _, body) = ask(&server, "POST /v1/limit/logins?key=ann&cost=2", "");
+    assert!(body.contains("\"remaining\":1,"), "{body}");
+    assert_eq!(command(&server, "ma login/ann Qlogins D2 r"), "NS r1 B5");
+    let forwarded = "X-Forwarded-For: 10.0.0.1, ann\r\n";
+    assert_eq!(ask(&server, "GET /v1/forward-auth/logins", forwarded).0, 200);
+    assert_eq!(command(&server, "ma login/ann Qlogins r"), "NS r0 B5");
+    assert_eq!(ask(&server, "GET /v1/forward-auth/logins", forwarded).0, 429);
+    // A plain number becomes a limiter; other items do not.
+    assert_eq!(command(&server, "set login/bob 0 0 1\r\n4"), "STORED");
+    let (status, _, body) = ask(&server, "POST /v1/limit/logins?key=bob", "");
+    assert!(status == 200 && body.contains("\"remaining\":0,"), "{body}");
+    assert_eq!(command(&server, "set login/bob 0 0 1\r\nx"), "STORED");
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=bob", "").0, 409);
+}
+
+#[test]
+fn requests_that_cannot_be_executed_say_why() {
+    let server = server(vec![logins(5)]);
+    let uri = |key: usize| format!("POST /v1/limit/logins?key={}", "k".repeat(key));
+    assert_eq!(ask(&server, &uri(244), "").0, 200);
+    let (status, _, body) = ask(&server, &uri(245), "");
+    assert_eq!(status, 400);
+    let reason = "the key and the policy's prefix of 6 bytes exceed 250 bytes";
+    assert_eq!(body, format!("{{\"error\":\"{reason}\"}}"));
+    assert_eq!(ask(&server, "POST /v1/limit/nobody?key=a", "").0, 404);
+    let (status, head, _) = ask(&server, "PUT /v1/limit/logins?key=a", "");
+    assert_eq!((status, field(&head, "allow")), (405, Some("GET, HEAD, POST, DELETE")));
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", "Origin: http://a\r\n").0, 403);
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=a&cost=-1", "").0, 400);
+    let (status, _, body) = ask(&server, "POST /v1/limit/logins?key=%00%ff%22", "");
+    assert!(status == 200 && body.contains("\"remaining\":4,"), "{body}");
+}
+
+#[test]
+fn a_proxy_chooses_the_status_and_the_header() {
+    let shadow = Policy { shadow: true, ..Policy::new("shadow", Limit::fixed(0, HOUR)) };
+    let server = server(vec![Policy::new("api", Limit::fixed(1, HOUR)), shadow]);
+    let uri = "GET /v1/forward-auth/api?by=header:X-Api-Key&status=403";
+    let header = "X-Api-Key: a b\r\nOrigin: http://page.example\r\n";
+    assert_eq!(ask(&server, uri, header).0, 200);
+    let (status, head, _) = ask(&server, uri, header);
+    assert_eq!((status, field(&head, "retry-after")), (403, Some("3600")));
+    assert_eq!(ask(&server, uri, "").0, 400);
+    let forwarded = "X-Forwarded-For: ::1\r\n";
+    let (status, head, body) = ask(&server, "GET /v1/forward-auth/shadow", forwarded);
+    assert_eq!((status, field(&head, "retry-after")), (200, None));
+    assert!(body.starts_with(r#"{"allowed":true,"shadow":true,"#), "{body}");
+    assert!(body.ends_with(r#""retry_after_ms":0}"#), "{body}");
+    let counts = server.running.policies().named(b"shadow").unwrap().counters.totals();
+    assert_eq!(counts[3], ("shadow", 1));
+}
+
+#[test]
+fn a_reload_replaces_the_policies() {
+    let server = server(vec![logins(5)]);
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann&cost=5", "").0, 200);
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann", "").0, 429);
+    let more = settings(vec![logins(6)]);
+    assert!(server.reloader().reload(&more).refused.is_empty());
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann", "").0, 200);
+    assert!(server.reloader().reload(&settings(Vec::new())).refused.is_empty());
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann", "").0, 404);
+}
+
+/// Many connections take from few limiters at once, each with many requests under way.
+#[test]
+fn exactly_the_limit_is_admitted() {
+    const BUDGET: usize = 1000;
+    const EACH: usize = 500;
+    let server = server(vec![logins(BUDGET as u64)]);
+    let address = server.limit_addresses()[0];
+    let threads: Vec<_> = (0..8)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                let mut client = connect(address);
+                let requests: String = (0..EACH)
+                    .map(|_| format!("POST /v1/limit/logins?key={} HTTP/1.1\r\n\r\n", thread % 2))
+                    .collect();
+                let mut writer = client.try_clone().unwrap();
+                let writes = std::thread::spawn(move || writer.write_all(requests.as_bytes()));
+                let admitted = (0..EACH).filter(|_| status(&reply(&mut client).0) == 200).count();
+                writes.join().unwrap().unwrap();
+                admitted
+            })
+        })
+        .collect();
+    let admitted: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(admitted, 2 * BUDGET);
+}
+
+#[test]
+fn large_heads_and_bodies_harm_nobody() {
+    let server = server(vec![logins(5)]);
+    let mut honest = connect(server.limit_addresses()[0]);
+    // Proxies pass on the cookies of their clients.
+    let cookie = format!("Cookie: {}\r\n", "c".repeat(BUFFER / 2));
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", &cookie).0, 200);
+    let many: String = (0..200).map(|at| format!("X-{at}: 1\r\n")).collect();
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", &many).0, 431);
+    let endless = ["GET /".to_owned(), "GET / HTTP/1.1\r\nCookie: ".to_owned()];
+    for start in endless {
+        let mut client = connect(server.limit_addresses()[0]);
+        // Fails when the server has closed the connection.
+        let _ = client.write_all((start + &"c".repeat(100 * BUFFER)).as_bytes());
+        let mut seen = String::new();
+        let _ = client.read_to_string(&mut seen);
+        assert!(seen.is_empty() || status(&seen) == 431, "{seen}");
+    }
+    // The body is not waited for, and does not count as a request.
+    let body = "Content-Length: 1000000000\r\nExpect: 100-continue\r\n";
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", body).0, 200);
+    let body = "Transfer-Encoding: chunked\r\n";
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", body).0, 200);
+    for nonsense in ["GET\r\n\r\n", "get a\r\n", "\x16\x03\x01\0\r\n\r\n", "\u{80}\r\n\r\n"] {
+        let mut client = connect(server.limit_addresses()[0]);
+        client.write_all(nonsense.as_bytes()).unwrap();
+        let mut seen = String::new();
+        client.read_to_string(&mut seen).unwrap();
+        assert!(seen.is_empty() || status(&seen) == 400, "{seen}");
+    }
+    send(&mut honest, "GET /v1/limit/logins?key=a", "");
+    assert!(reply(&mut honest).1.contains("\"remaining\":2,"));
+}
+
+/// A limiter that exists goes on, and a new one is refused without a decision.
+#[test]
+fn no_memory_is_no_decision() {
+    let (when_full, memory) = (WhenFull::Refuse, 8 << 20);
+    let server =
+        Server::start(Settings { when_full, memory, ..settings(vec![logins(5)]) }).unwrap();
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=old", "").0, 200);
+    for length in [64 << 10, 1 << 10] {
+        let value = "v".repeat(length);
+        let set = |number| format!("set {length}/{number} 0 0 {length}\r\n{value}");
+        let refused = (0..).map(|number| command(&server, &set(number)));
+        let refused = refused.into_iter().find(|reply| reply != "STORED");
+        assert_eq!(refused.as_deref(), Some("SERVER_ERROR out of memory storing object"));
+    }
+    let mut client = connect(server.limit_addresses()[0]);
+    let (head, body) = (0..100_000)
+        .map(|key| {
+            send(&mut client, &format!("POST /v1/limit/logins?key={key}"), "");
+            reply(&mut client)
+        })
+        .find(|(head, _)| status(head) != 200)
+        .expect("memory is full");
+    assert_eq!((status(&head), &*body), (503, r#"{"error":"out of memory"}"#));
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=old&cost=4", "").0, 200);
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=old", "").0, 429);
+}
+
+/// A client that sends half a request must not delay the stop.
+#[test]
+fn a_stop_waits_for_no_idle_client() {
+    let server = server(vec![logins(5)]);
+    let mut half = connect(server.limit_addresses()[0]);
+    half.write_all(b"POST /v1/limit/logins?key=a HTTP/1.1\r\nHost:").unwrap();
+    let mut idle = connect(server.limit_addresses()[0]);
+    send(&mut idle, "POST /v1/limit/logins?key=a", "");
+    assert_eq!(status(&reply(&mut idle).0), 200);
+    let began = std::time::Instant::now();
+    server.shutdown(Duration::from_secs(600)).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(matches!(idle.read(&mut [0]), Ok(0) | Err(_)));
+    assert!(matches!(half.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+/// The decisions of a policy that is durable survive. Records that are only in the store are read.
+#[test]
+fn limiters_of_a_store_are_read_and_kept() {
+    const KEYS: usize = 40;
+    let folder = std::env::temp_dir().join(format!("larder-limit-port-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let policy = || vec![Policy { durability: Some(Durability::Sync), ..logins(5) }];
+    let server = with_store(&folder, Durability::Async, policy());
+    let take = |server: &Server, left: u64| {
+        for key in 0..KEYS {
+            let (_, _, body) = ask(server, &format!("POST /v1/limit/logins?key={key}"), "");
+            assert!(body.contains(&format!("\"remaining\":{left},")), "{body}");
+        }
+    };
+    take(&server, 4);
+    // Four times the memory, so the limiters leave it.
+    let mut client = connect(server.addresses()[0]);
+    let value = "v".repeat(500 << 10);
+    for number in 0..128 {
+        let line = format!("set filler{number} 0 0 {}\r\n{value}\r\n", value.len());
+        client.write_all(line.as_bytes()).unwrap();
+        client.read_exact(&mut [0; 8]).unwrap();
+    }
+    take(&server, 3);
+    drop(server);
+    let server = with_store(&folder, Durability::Sync, policy());
+    take(&server, 2);
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
