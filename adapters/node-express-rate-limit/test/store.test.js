@@ -140,6 +140,22 @@ describe('with a server', { concurrency: false }, () => {
     }
   });
 
+  test('a hit is never given back to a later window', async (t) => {
+    const windowMs = 2500;
+    const options = { port: larder.port, prefix: 'ends:' };
+    const store = storeOf(t, options, { windowMs, skipFailedRequests: true });
+    const plain = storeOf(t, options, { windowMs });
+    const began = Date.now();
+    for (let hits = 1; hits <= 8; hits++) {
+      const { totalHits, resetTime } = await store.increment('k');
+      assert.equal(totalHits, hits);
+      assert.ok(resetTime <= began + windowMs, `${resetTime - began} ms after the window began`);
+      assert.ok(resetTime > began + windowMs - 1100, `${resetTime - began} ms after the window began`);
+      assert.ok((await plain.get('k')).resetTime >= began + windowMs);
+      await sleep(150);
+    }
+  });
+
   test('what the server cannot decide is refused by name', async (t) => {
     for (const options of [{ limit: () => 5 }, { skipSuccessfulRequests: true }, { skipFailedRequests: true }]) {
       const errors = [];
