@@ -458,15 +458,23 @@ func TestAServerThatNeverAnswers(t *testing.T) {
 }
 
 func TestALateAnswerNeverReachesALaterRequest(t *testing.T) {
+	second := make(chan struct{})
+	var once sync.Once
 	address := listen(t, func(n int, c net.Conn) {
 		buffer := make([]byte, 1000)
-		for {
+		for commands := 1; ; commands++ {
 			if _, err := c.Read(buffer); err != nil {
 				return
 			}
-			if n == 1 {
-				time.Sleep(150 * time.Millisecond)
+			// The answer to the first command goes out when the second arrives.
+			if n == 1 && commands == 1 {
+				go func() {
+					<-second
+					fmt.Fprint(c, "HD r1 t60 w0\r\n")
+				}()
+				continue
 			}
+			once.Do(func() { close(second) })
 			fmt.Fprintf(c, "HD r%d t60 w0\r\n", n)
 		}
 	})
@@ -478,7 +486,6 @@ func TestALateAnswerNeverReachesALaterRequest(t *testing.T) {
 		if d := take(t, l, "k", 1); d.Remaining != 2 {
 			t.Errorf("%+v", d)
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 }
 

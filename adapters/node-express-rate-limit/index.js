@@ -73,7 +73,9 @@ class Connection {
     socket.setNoDelay().setEncoding('latin1').unref();
     socket.on('data', (text) => this.#read(socket, text));
     socket.on('error', (error) => this.#drop(socket, error.message));
-    socket.on('close', () => this.#drop(socket, 'it closed the connection'));
+    for (const event of ['end', 'close']) {
+      socket.on(event, () => this.#drop(socket, 'it closed the connection'));
+    }
     return socket;
   }
 
@@ -164,16 +166,14 @@ export class LarderStore {
   async increment(key) {
     if (this.#refusal) throw this.#refusal;
     const sent = Date.now();
-    let reply;
     try {
-      reply = await this.#ask(this.#take(key));
+      return this.#info(await this.#ask(this.#take(key)), sent);
     } catch (error) {
       if (error.code !== 'ERR_LARDER_UNAVAILABLE') throw error;
       this.#warn(error);
       if (this.#options.fail === 'closed') throw error;
       return { totalHits: 1, resetTime: new Date(sent) }; // In the past: this hit is never given back.
     }
-    return this.#info(reply, sent);
   }
 
   async decrement(key) {
@@ -208,7 +208,10 @@ export class LarderStore {
   }
 
   /** What the library wants to know: it refuses if totalHits > limit. */
-  #info({ status, value, flags }, sent) {
+  #info({ status, line, value, flags }, sent) {
+    for (const number of [flags.r, flags.t, flags.w, status === 'NS' ? '0' : value]) {
+      if (!/^-?\d+$/.test(number)) throw unavailable(`it answered ${line}`);
+    }
     const now = Date.now();
     const after = (ms) => new Date(now + Math.min(ms, this.#windowMs));
     if (this.#options.algorithm === 'fixed') {
@@ -230,7 +233,7 @@ export class LarderStore {
       const what = 'this server has no rate limits; it is not Larder, or too old';
       throw new LarderError('ERR_LARDER_NO_LIMITS', what, 500);
     }
-    if (/^(SERVER_)?ERROR /.test(reply.line)) throw unavailable(reply.line);
+    if (reply.status !== 'CLIENT_ERROR') throw unavailable(`it answered ${reply.line}`);
     throw new LarderError('ERR_LARDER_REPLY', `Larder refused a command: ${reply.line}`, 500);
   }
 

@@ -267,12 +267,13 @@ describe('without a server', { concurrency: false }, () => {
   }
 
   test('a late answer never reaches a later request', async (t) => {
-    let connections = 0;
+    const sockets = [];
+    let commands = 0;
     const late = net.createServer((socket) => {
-      const hits = ++connections * 10;
-      socket.on('error', () => {}).on('data', async () => {
-        if (connections === 1) await sleep(150);
-        socket.write(`VA 2 r1 t60 w0\r\n${hits}\r\n`);
+      sockets.push(socket);
+      socket.on('error', () => {}).on('data', () => {
+        // The answer to the first command goes out when the second arrives.
+        if (++commands > 1) sockets.forEach((each, i) => each.write(`VA 2 r1 t60 w0\r\n${i + 1}0\r\n`));
       });
     });
     await once(late.listen(0, '127.0.0.1'), 'listening');
@@ -280,8 +281,20 @@ describe('without a server', { concurrency: false }, () => {
     const store = storeOf(t, { port: late.address().port, fail: 'closed', backoffMs: 0 });
     await assert.rejects(store.increment('k'), { code: 'ERR_LARDER_UNAVAILABLE', status: 503 });
     assert.equal((await store.increment('k')).totalHits, 20);
-    await sleep(100);
     assert.equal((await store.increment('k')).totalHits, 20);
+  });
+
+  test('a server that answers nonsense is unavailable', async (t) => {
+    const nonsense = ['', 'HD', 'VA 1 r1 t1 w0\r\nx', 'VA x', 'HD r t w', 'SERVER_ERROR full', 'ERROR busy', 'x'.repeat(9999)];
+    for (const text of nonsense) {
+      const odd = net.createServer((socket) => {
+        socket.on('error', () => {}).on('data', () => socket.write(`${text}\r\n`));
+      });
+      await once(odd.listen(0, '127.0.0.1'), 'listening');
+      t.after(() => odd.close());
+      const store = storeOf(t, { port: odd.address().port, fail: 'closed' });
+      await assert.rejects(store.increment('k'), { code: 'ERR_LARDER_UNAVAILABLE' }, text);
+    }
   });
 
   test('counts again when the server is back; an idle connection that ends is no failure', async (t) => {
