@@ -1,0 +1,3 @@
+module github.com/larder/larder/adapters/go-http
+
+go 1.18

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Runs the tests and compiles the benchmark, which is a module of its own.
+set -eu
+cd "$(dirname "$0")"
+go vet ./...
+go test -count=1 ./...
+cd bench
+go vet .

@@ -1,0 +1,6 @@
+#!/bin/sh
+# Installs what package-lock.json names and runs the tests.
+set -eu
+cd "$(dirname "$0")"
+npm ci --no-audit --no-fund --loglevel=error
+npm test

@@ -1,0 +1,11 @@
+// A process that serves one limiter. Its parent gives the settings and learns the port.
+import express from 'express';
+import { rateLimit } from 'express-rate-limit';
+import { LarderStore } from '../index.js';
+
+const { store, ...options } = JSON.parse(process.argv[2]);
+const app = express();
+app.use(rateLimit({ standardHeaders: 'draft-8', ...options, store: new LarderStore(store) }));
+app.get('/fails', (_request, response) => response.status(500).end());
+app.get('/', (_request, response) => response.end('hello'));
+const server = app.listen(0, '127.0.0.1', () => process.send(server.address().port));
