@@ -1,9 +1,10 @@
 """The adapters of `adapters/`: each runs its own tests, which start servers of their own."""
 
 import re
+import shutil
 
 import pythons
-from harness import ROOT, SCRATCH, speaks_memcached_flags
+from harness import ROOT, SCRATCH, run, speaks_memcached_flags
 
 ADAPTERS = ROOT / "adapters"
 
@@ -27,11 +28,34 @@ def ruby_rack_attack(report, settings):
     pythons.tell(report, outcomes, ".", 60, text)
 
 
+def node_express_rate_limit(report, settings):
+    """express-rate-limit: node:test."""
+    where = ADAPTERS / "node-express-rate-limit"
+    home = SCRATCH / "node-express-rate-limit"
+    shutil.copytree(where, home, ignore=shutil.ignore_patterns("node_modules"), dirs_exist_ok=True)
+    run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=home)
+    command = ["node", "--test", "--test-reporter=tap", "--test-timeout=60000", "test/store.test.js"]
+    text = pythons.output_of(command, home, "node-express-rate-limit-out", settings)
+    found = re.findall(r"^    (ok|not ok) \d+ - (.*)$", text, re.MULTILINE)
+    outcomes = [(f"express-rate-limit {case}", outcome) for outcome, case in found if "# SKIP" not in case]
+    pythons.tell(report, outcomes, "ok", 23, text)
+
+
+def go_http(report, settings):
+    """The HTTP middleware for Go: go test."""
+    where = ADAPTERS / "go-http"
+    run(["go", "vet", "."], cwd=where / "bench")
+    text = pythons.output_of(["go", "test", "-count=1", "-v", "./..."], where, "go-http", settings)
+    found = re.findall(r"^--- (\w+): Test(\w+) ", text, re.MULTILINE)
+    outcomes = [(f"Go {case}", outcome) for outcome, case in found if outcome != "SKIP"]
+    pythons.tell(report, outcomes, "PASS", 15, text)
+
+
 def adapters(report, binary):
     """Every adapter with the real library of its ecosystem."""
     if speaks_memcached_flags(binary):
         report.note("memcached has no rate limits")
         return
     settings = {"SERVER": str(binary)}
-    for adapter in (python_limits, ruby_rack_attack):
+    for adapter in (python_limits, ruby_rack_attack, node_express_rate_limit, go_http):
         adapter(report, settings)

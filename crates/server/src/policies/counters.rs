@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The result of a decision, by Envoy's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionResult {
-    /// Passed, and at most [`NEAR_PERCENT`] of the capacity are used.
+    /// Passed, and at most `NEAR_PERCENT` of the capacity are used.
     Within,
     /// Passed, and more is used.
     Near,
