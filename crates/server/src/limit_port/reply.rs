@@ -55,7 +55,7 @@ pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decisi
         allowed: (!looks).then_some(decision.allowed),
         shadow,
         policy: &policy.name,
-        limit: policy.capacity(),
+        limit: policy.limit.capacity(),
         remaining: decision.remaining,
         reset_ms: millis(decision.reset),
         retry_after_ms: (!looks).then_some(millis(decision.retry)),
@@ -86,8 +86,8 @@ fn policy_field(policy: &Policy) -> String {
     if limit.window() != 0 {
         let _ = write!(field, ";w={}", limit.window().div_ceil(NANOS));
     }
-    if policy.capacity() != limit.budget() {
-        let _ = write!(field, ";larder-burst={}", policy.capacity().min(INTEGER_MAX));
+    if policy.limit.capacity() != limit.budget() {
+        let _ = write!(field, ";larder-burst={}", policy.limit.capacity().min(INTEGER_MAX));
     }
     field
 }
