@@ -10,11 +10,14 @@ mod machine;
 
 use cache::Cache;
 use common::store;
-use larder_disk::SimDevice;
+use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::limit::Limit;
 use larder_engine::*;
 use machine::{Machine, NOW};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::Duration;
 
 const MINUTE: u64 = 60 * NANOS;
 
@@ -189,7 +192,7 @@ fn sessions_with_different_times_admit_no_more() {
     ];
     for (number, limit) in limits.into_iter().enumerate() {
         let mut cache = Cache::with(Options::default(), NOW);
-        let mut late = cache.engine.session(std::task::Waker::noop().clone());
+        let mut late = cache.engine.session(Waker::noop().clone());
         let start = cache.session.nanos();
         let mut admitted = 0;
         for turn in 0..1000 {
@@ -278,4 +281,115 @@ fn set_or_clean(cache: &mut Cache, key: &str) {
             _ => clean(cache),
         }
     }
+}
+
+/// The version of a change in place costs no space. Without a bound, more versions could be used up
+/// between two commits than are leased, and a restart would use them again.
+#[test]
+fn changes_in_place_stop_before_the_lease_of_versions_ends() {
+    let machine = open(&Arc::new(SimDevice::new(16 << 20, 1)), Durability::Async);
+    set(&machine.session, "n", b"100");
+    count(&machine.session, "n");
+    let changed = |engine: &Engine| engine.stats().totals.counted_anew;
+    let mut counted = 0u64;
+    while changed(&machine.engine) == 1 {
+        for _ in 0..1 << 16 {
+            count(&machine.session, "n");
+        }
+        counted += 1 << 16;
+        assert!(counted < 1 << 24, "the lease is over");
+    }
+    // The commit leases more.
+    assert!(machine.engine.commit());
+    count(&machine.session, "n");
+    let before = changed(&machine.engine);
+    for _ in 0..1000 {
+        count(&machine.session, "n");
+    }
+    assert_eq!(changed(&machine.engine), before);
+}
+
+/// Two sessions on both sides of a full second agree on the end of a window.
+#[test]
+fn a_late_session_shortens_no_window() {
+    let limit = Limit::fixed(2, MINUTE);
+    let mut cache = Cache::with(Options::default(), NOW);
+    let mut late = cache.engine.session(Waker::noop().clone());
+    let second = u64::from(NOW + 5) * NANOS;
+    cache.session.tick_at(second + 500_000);
+    late.tick_at(second - 500_000);
+    assert!(take(&cache.session, "l", limit) && take(&late, "l", limit));
+    cache.session.tick_at(second + MINUTE + 499_999);
+    assert!(!take(&cache.session, "l", limit));
+    cache.session.tick_at(second + MINUTE + 500_000);
+    assert!(take(&cache.session, "l", limit));
+}
+
+/// With `Durability::Async` in a sync store nobody waits for the commit, and it comes all the same.
+#[test]
+fn units_that_nobody_waits_for_become_durable() {
+    let device = Arc::new(SimDevice::new(16 << 20, 1));
+    let store = StoreOptions {
+        sync_interval: Duration::from_millis(40),
+        ..store(Arc::<SimDevice>::clone(&device), Durability::Sync)
+    };
+    let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+    let engine = Engine::open(options).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(NOW);
+    let commits = engine.stats().commits;
+    let take = Take { durability: Some(Durability::Async), ..Take::of(Limit::fixed(9, MINUTE), 1) };
+    let taken = session.take(&session.key(b"l"), &take);
+    assert!(matches!(taken, Outcome::Ready(Taken::Decided { .. })), "{taken:?}");
+    session.sleep();
+    let waited = (0..30_000).find(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        engine.stats().commits > commits
+    });
+    assert!(waited.is_some(), "no commit");
+    let mut machine = open(&Arc::new(device.crash(1)), Durability::Sync);
+    load(&mut machine, &["l"]);
+    assert_eq!(get(&machine.session, "l").as_deref(), Some("1"));
+}
+
+#[test]
+fn units_that_need_not_be_durable_wait_for_late_commits() {
+    for durability in [Durability::Sync, Durability::Async] {
+        let (time, device) = (Arc::new(AtomicU64::new(1)), Arc::new(SimDevice::new(16 << 20, 1)));
+        let clock = Arc::clone(&time);
+        let seconds = move || Duration::from_secs(clock.load(Ordering::Relaxed));
+        let store = StoreOptions {
+            clock: MonotonicClock(Arc::new(seconds)),
+            ..store(Arc::<SimDevice>::clone(&device), durability)
+        };
+        let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+        let mut machine = Machine::open(device, options);
+        let take =
+            Take { durability: Some(Durability::Async), ..Take::of(Limit::fixed(9, MINUTE), 1) };
+        let taken = |machine: &Machine| {
+            let taken = machine.session.take(&machine.session.key(b"l"), &take);
+            matches!(taken, Outcome::AfterCommit(..))
+        };
+        assert!(!taken(&machine));
+        time.store(100, Ordering::Relaxed);
+        machine.session.tick(NOW);
+        assert!(taken(&machine), "{durability:?}");
+        assert!(machine.engine.commit());
+        machine.session.tick(NOW);
+        assert!(!taken(&machine), "{durability:?}");
+    }
+}
+
+#[test]
+fn a_request_that_fails_is_not_counted() {
+    let device = Arc::new(SimDevice::new(16 << 20, 1));
+    let machine = open(&device, Durability::Sync);
+    let limit = Limit::fixed(9, MINUTE);
+    let at = device.counts().of(Operation::Sync);
+    device.plan(Fault::lasting(Operation::Sync, at + 1, Failure::Io));
+    assert!(take(&machine.session, "l", limit));
+    assert!(!machine.engine.commit());
+    let taken = machine.session.take(&machine.session.key(b"l"), &Take::of(limit, 1));
+    assert!(matches!(taken, Outcome::Refused(Refusal::StoreFailed)), "{taken:?}");
+    assert_eq!(machine.engine.stats().totals.taken, 1);
 }

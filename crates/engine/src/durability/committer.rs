@@ -51,12 +51,13 @@ fn run(weak: &Weak<Lane>) {
         let Some(durable) = &lane.durable else { return };
         let failing = durable.is_failing();
         let asked = durable.take_wanted();
-        let due = asked || durable.mode() == Durability::Async;
+        let due = asked || durable.mode() == Durability::Async || durable.owes();
         let healthy = if due || failing { lane.commit() } else { true };
         let wait = match durable.mode() {
             _ if !healthy => Some(RETRY),
-            Durability::Async => Some(durable.interval() / 4),
-            Durability::Sync | Durability::None => None,
+            // In sync mode only what was acknowledged all the same waits for this.
+            Durability::Async | Durability::Sync => Some(durable.interval() / 4),
+            Durability::None => None,
         };
         let again = healthy && durable.wanted.load(Ordering::Acquire);
         drop(lane);
@@ -90,6 +91,7 @@ impl Lane {
         committer.log.stage_all(&mut lock(&self.dead_maps));
         self.lease_versions();
         self.remember_time();
+        durable.settle_owed();
         let closed = match then {
             Then::GoOn => self.log.close_commit(&mut committer.log),
             Then::End => self.log.close_and_leave(&mut committer.log),
@@ -165,8 +167,9 @@ impl Lane {
         if self.index.wants_lease()
             && let Some(store) = self.log.store()
         {
+            let newest = self.index.newest_seq(0..self.index.stripe_count());
             store.change_superblock(|superblock| {
-                superblock.seq_limit = seq_lease(superblock.seq_limit);
+                superblock.seq_limit = seq_lease(superblock.seq_limit.max(newest));
             });
         }
     }

@@ -8,7 +8,7 @@ use larder_log::Address;
 use larder_log::commit::Committer as LogCommitter;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread::Thread;
@@ -75,6 +75,9 @@ pub(crate) struct Durable {
     pub(super) wanted: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
     pub(super) early: Rest,
+    /// In sync mode: since when changes are acknowledged that no commit covers, in microseconds of
+    /// the clock; 0 if there are none. See [`Durable::owe`].
+    pub(super) owed_since: AtomicU64,
     /// No un-durable byte is older than this, in microseconds of the clock.
     pub(super) synced_until: AtomicU64,
     pub(super) commits: AtomicU64,
@@ -100,6 +103,7 @@ impl Durable {
             wanted: AtomicBool::new(false),
             thread: Mutex::default(),
             early: Rest::default(),
+            owed_since: AtomicU64::new(0),
             synced_until: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
@@ -148,12 +152,42 @@ impl Durable {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Returns true if, in async mode, the oldest un-durable byte is as old as the interval. Then
-    /// nothing more may be acknowledged before it is durable.
+    /// Returns true if the oldest acknowledged byte that is not durable is as old as the interval.
+    /// Then nothing more may be acknowledged before it is durable.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.mode() == Durability::Async
-            && self.now_us().saturating_sub(self.synced_until.load(Ordering::Relaxed))
-                >= self.interval().as_micros() as u64
+        let since = match self.mode() {
+            Durability::Async => self.synced_until.load(Ordering::Relaxed),
+            Durability::Sync => match self.owed_since.load(Ordering::Relaxed) {
+                0 => return false,
+                since => since,
+            },
+            Durability::None => return false,
+        };
+        self.now_us().saturating_sub(since) >= self.interval().as_micros() as u64
+    }
+
+    /// In sync mode: notes that a change that was just written is acknowledged before it is durable.
+    /// A commit begins within a quarter of the interval.
+    pub(crate) fn owe(&self) {
+        // Either this thread sees that nothing is owed, or the commit that settles what is owed
+        // covers the change.
+        fence(Ordering::SeqCst);
+        if self.owed_since.load(Ordering::Relaxed) == 0 {
+            self.owed_since.store(self.now_us().max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if a change is [owed](Durable::owe).
+    pub(super) fn owes(&self) -> bool {
+        self.owed_since.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that a commit is about to be closed, which covers all that is owed.
+    pub(super) fn settle_owed(&self) {
+        if self.owes() {
+            self.owed_since.store(0, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Returns the age of the oldest byte that may not be durable.

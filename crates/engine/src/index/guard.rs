@@ -102,6 +102,14 @@ impl<'a> Guard<'a> {
         seq
     }
 
+    /// Returns true if the next version is well within the lease. Changes that take versions but no
+    /// space in the log check this, because nothing else slows them down before the lease ends.
+    #[inline]
+    pub(crate) fn has_leased(&self) -> bool {
+        let next = self.stripe.seq.load(Ordering::Relaxed) + 1;
+        next < self.index.lease_mark.load(Ordering::Relaxed)
+    }
+
     /// Makes every later version larger than `seq`.
     pub(super) fn raise_seq(&self, seq: u64) {
         let newest = self.stripe.seq.load(Ordering::Relaxed);

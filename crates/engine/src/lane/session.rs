@@ -43,7 +43,7 @@ pub(crate) struct LaneSession {
     now: UnixSeconds,
     /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
-    /// In async mode: writes must wait for a late commit, see
+    /// Writes that need not be durable must wait for a late commit, see
     /// [`Durable::is_overdue`](crate::durability::Durable).
     overdue: bool,
     /// The session has appended in this turn.
@@ -469,9 +469,17 @@ impl LaneSession {
         }
     }
 
-    /// Lets the answer wait for no commit, because the client accepts that a crash takes it back.
-    pub(crate) fn depends_on_nothing(&self) {
+    /// In sync mode: lets the answer wait for no commit, because the client accepts that a crash or
+    /// a failed commit takes it back. If it has `written`, a commit follows within the interval; if
+    /// that is late, the answer waits.
+    pub(crate) fn depends_on_nothing(&self, written: bool) {
+        if !self.is_sync() || self.overdue {
+            return;
+        }
         self.depends.set(0);
+        if written && let Some(durable) = &self.lane.durable {
+            durable.owe();
+        }
     }
 
     /// In sync mode: makes an answer after a flush wait until the flush's fence is durable.

@@ -83,8 +83,8 @@ impl LaneSession {
         let reads = if digits.len() <= text.len() { OldReads::Keep } else { OldReads::Inherit };
         let body = Body::Pieces(digits, padding);
         let manner = Manner { claim: Claim::Update, reads };
-        bump(&self.counters.counted_anew, 1);
         let item = self.write_as(guard, key, Some(old), manner, fields, body)?;
+        bump(&self.counters.counted_anew, 1);
         let (cas, expiry) = (item.cas(), item.expiry());
         Ok(Counted::Value { value, cas, expiry, created: false })
     }

@@ -4,7 +4,7 @@
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::limit::expiry::{end_of, record_expiry};
-use crate::limit::{Limit, Limiter, Nanos};
+use crate::limit::{Decision, Limit, Limiter, Nanos};
 use crate::number::parse_number;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
@@ -40,7 +40,6 @@ impl LaneSession {
         };
         let now = limiter.as_ref().map_or(self.nanos(), |limiter| self.time_of(limiter));
         let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
-        bump(if decision.allowed { &self.counters.taken } else { &self.counters.refused }, 1);
         if let Some(old) = live {
             // Refusals write nothing, and must not let the limiter be evicted as unused.
             self.count_read(old.place.cell(), old.place.slot(), &old.record);
@@ -51,9 +50,8 @@ impl LaneSession {
         let next = next.or(limiter.filter(|_| is_plain && take.cost != 0));
         let Some(mut next) = next else {
             let cas = live.map_or(0, |old| old.record.cas());
-            if matches!(take.durability, Some(Durability::Async | Durability::None)) {
-                self.depends_on_nothing();
-            }
+            self.wait_as(take.durability, None);
+            self.count_decision(&decision);
             return Ok(Taken::Decided { decision, limiter, cas });
         };
         if decision.allowed
@@ -63,8 +61,9 @@ impl LaneSession {
             decision.reset = next.reset(now);
             decision.remaining = take.limit.capacity().saturating_sub(next.used(now));
         }
-        let written = self.put_limiter(guard, key, existing.as_ref(), &next, take.cas)?;
-        self.wait_as(take.durability, &written);
+        let written = self.put_limiter(guard, key, existing.as_ref(), &next, take.cas, now)?;
+        self.wait_as(take.durability, Some(&written));
+        self.count_decision(&decision);
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
     }
 
@@ -81,7 +80,7 @@ impl LaneSession {
         let Some(mut limiter) = Limiter::decode(old.record.value()) else { return Ok(None) };
         let now = self.time_of(&limiter);
         change(&mut limiter, now);
-        let written = self.put_limiter(guard, key, Some(old), &limiter, cas)?;
+        let written = self.put_limiter(guard, key, Some(old), &limiter, cas, now)?;
         Ok(Some((limiter, written.cas)))
     }
 
@@ -102,6 +101,7 @@ impl LaneSession {
         existing: Option<&Existing<'a>>,
         limiter: &Limiter,
         cas: Option<u64>,
+        now: Nanos,
     ) -> Result<Written, NotWritten> {
         let mut bytes = [0; Limiter::ENCODED_MAX];
         let value = limiter.encode(&mut bytes);
@@ -116,7 +116,7 @@ impl LaneSession {
             None => Fields::default(),
         };
         let old_expiry = before.map_or(0, |old| old.record.expiry());
-        let expiry = record_expiry(limiter, old_expiry, self.nanos());
+        let expiry = record_expiry(limiter, old_expiry, now);
         let fields = Fields { kind: Kind::Limiter, cas, expiry, ..kept };
         if let Some(old) = before
             && let Some(cas) = self.change_in_place(guard, old, &fields, (value, &[]))?
@@ -125,21 +125,29 @@ impl LaneSession {
             let address = old.place.slot().address();
             return Ok(Written { cas, address, size: old.record.size() });
         }
-        bump(&self.counters.counted_anew, 1);
         let claim = if existing.is_some() { Claim::Update } else { Claim::Write };
         let reads = if before.is_some() { OldReads::Keep } else { OldReads::Inherit };
         let (manner, body) = (Manner { claim, reads }, Body::Pieces(value, &[]));
         let item = self.write_as(guard, key, existing, manner, fields, body)?;
+        bump(&self.counters.counted_anew, 1);
         Ok(Written { cas: item.cas(), address: item.address(), size: item.record_size() })
     }
 
     /// Makes the answer wait as a limit's durability demands, whatever that of the store is.
-    fn wait_as(&self, durability: Option<Durability>, written: &Written) {
-        match durability {
-            Some(Durability::Sync) => self.depends_on_record(written.address, written.size),
-            Some(Durability::Async | Durability::None) => self.depends_on_nothing(),
-            None => {}
+    fn wait_as(&self, durability: Option<Durability>, written: Option<&Written>) {
+        match (durability, written) {
+            (Some(Durability::Sync), Some(written)) => {
+                self.depends_on_record(written.address, written.size);
+            }
+            (Some(Durability::Async | Durability::None), _) => {
+                self.depends_on_nothing(written.is_some());
+            }
+            (Some(Durability::Sync) | None, _) => {}
         }
+    }
+
+    fn count_decision(&self, decision: &Decision) {
+        bump(if decision.allowed { &self.counters.taken } else { &self.counters.refused }, 1);
     }
 }
 

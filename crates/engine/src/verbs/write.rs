@@ -3,6 +3,7 @@
 //! Reserving never waits, so a writer never waits while it holds a lock. If there is no space,
 //! nothing has changed: the writer releases the lock and returns `NeedsSpace`.
 
+use crate::durability::Durable;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::index::{Guard, Judgement, Place};
 use crate::key::Key;
@@ -269,6 +270,10 @@ impl LaneSession {
         let same = Fields { seq: kept.seq, ..*fields } == kept && kept.cas.is_none();
         let len = value.0.len() + value.1.len();
         if !same || !kept.kind.changes_in_place() || old.record.layout().value != len {
+            return Ok(None);
+        }
+        if !guard.has_leased() {
+            self.lane.durable.iter().for_each(Durable::want_commit);
             return Ok(None);
         }
         let address = old.place.slot().address();
