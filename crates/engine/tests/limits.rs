@@ -234,7 +234,7 @@ fn a_flood_of_items_evicts_no_limiter() {
         assert!(take(&cache.session, &format!("l{number}"), limit));
     }
     for number in 0..100_000 {
-        set_or_clean(&mut cache, &format!("item{number}"));
+        set_or_clean(&mut cache, &format!("item{number}"), NOW);
     }
     assert!(cache.engine.stats().totals.evictions > 50_000);
     for number in 0..LIMITERS {
@@ -256,29 +256,32 @@ fn a_cache_full_of_limiters_still_takes_items() {
                     assert!(decision.allowed);
                     break;
                 }
-                Outcome::NeedsSpace => clean(&mut cache),
+                Outcome::NeedsSpace => clean(&mut cache, NOW),
                 other => panic!("{other:?}"),
             }
         }
     }
     for number in 0..10_000 {
-        set_or_clean(&mut cache, &format!("item{number}"));
+        set_or_clean(&mut cache, &format!("item{number}"), NOW);
     }
     assert!(cache.engine.stats().totals.evicted_limiters > 0);
 }
 
-fn clean(cache: &mut Cache) {
+fn clean(cache: &mut Cache, now: u32) {
     cache.session.sleep();
     cache.engine.clean(&mut cache.cleaner);
-    cache.session.tick(NOW);
+    cache.session.tick(now);
 }
 
-fn set_or_clean(cache: &mut Cache, key: &str) {
+/// Sets a key, and cleans.
+fn set_or_clean(cache: &mut Cache, key: &str, now: u32) {
     loop {
         let store = Store::set(&[b'v'; 500], 0, Expiry::NEVER);
-        match cache.session.store(&cache.session.key(key.as_bytes()), store) {
-            Outcome::Ready(_) => return clean(cache),
-            _ => clean(cache),
+        let stored = cache.session.store(&cache.session.key(key.as_bytes()), store);
+        let done = matches!(stored, Outcome::Ready(_));
+        clean(cache, now);
+        if done {
+            return;
         }
     }
 }
@@ -392,4 +395,43 @@ fn a_request_that_fails_is_not_counted() {
     let taken = machine.session.take(&machine.session.key(b"l"), &Take::of(limit, 1));
     assert!(matches!(taken, Outcome::Refused(Refusal::StoreFailed)), "{taken:?}");
     assert_eq!(machine.engine.stats().totals.taken, 1);
+}
+
+#[test]
+fn counters_and_limiters_go_on_in_a_cache_that_is_full_and_refuses() {
+    let options = Options { memory: 16 << 20, when_full: WhenFull::Refuse, ..Options::default() };
+    let mut cache = Cache::with(options, NOW);
+    set(&cache.session, "n", b"100");
+    count(&cache.session, "n");
+    assert!(take(&cache.session, "l", Limit::fixed(1 << 20, MINUTE)));
+    let mut number = 0;
+    loop {
+        let (key, store) = (format!("item{number}"), Store::set(&[b'v'; 500], 0, Expiry::NEVER));
+        match cache.session.store(&cache.session.key(key.as_bytes()), store) {
+            Outcome::Refused(Refusal::OutOfMemory) => break,
+            Outcome::Ready(_) => number += 1,
+            _ => clean(&mut cache, NOW),
+        }
+    }
+    for counted in 102..1000 {
+        assert_eq!(count(&cache.session, "n"), Some(counted));
+        assert!(take(&cache.session, "l", Limit::fixed(1 << 20, MINUTE)));
+    }
+}
+
+/// They count as expired, and leave their memory to items.
+#[test]
+fn limiters_that_are_as_new_are_not_kept() {
+    let mut cache = Cache::with(Options { memory: 16 << 20, ..Options::default() }, NOW);
+    let limit = Limit::gcra(86_400, 86_400 * NANOS, 10).unwrap();
+    for number in 0..10_000 {
+        assert!(take(&cache.session, &format!("l{number}"), limit));
+    }
+    for number in 0..100_000 {
+        let key = format!("item{number}");
+        set_or_clean(&mut cache, &key, NOW + 5);
+    }
+    let totals = cache.engine.stats().totals;
+    assert!(totals.expired >= 10_000, "{totals:?}");
+    assert_eq!(totals.evicted_limiters, 0);
 }

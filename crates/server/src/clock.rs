@@ -93,10 +93,21 @@ fn wall(now: SystemTime) -> u64 {
     u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).max(2 * NANOS)
 }
 
-/// Returns the id of the machine's boot; `None` if the kernel does not show it.
+/// Returns the id of the machine's boot; `None` if the kernel does not show it, or if this process is
+/// in a time namespace, whose time since the boot differs from that of other processes.
 fn boot_id() -> Option<u128> {
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    if !is_without_offset(&offsets) {
+        return None;
+    }
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&id.trim_end().replace('-', ""), 16).ok()
+}
+
+/// Returns true if these offsets of a time namespace do not change the time since the boot.
+fn is_without_offset(offsets: &str) -> bool {
+    let boot = offsets.lines().find_map(|line| line.trim().strip_prefix("boottime"));
+    boot.is_none_or(|numbers| numbers.split_whitespace().all(|number| number == "0"))
 }
 
 /// Returns the nanoseconds since the machine's boot. Suspensions count. Costs no system call.
@@ -121,6 +132,14 @@ mod tests {
     use super::*;
 
     const HOUR: u64 = 3600 * NANOS;
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_seen() {
+        assert!(is_without_offset("") && is_without_offset("monotonic 7 0\nboottime 0 0\n"));
+        assert!(!is_without_offset(
+            "monotonic           0         0\nboottime       200000         0\n"
+        ));
+    }
 
     #[test]
     fn the_clock_starts_at_the_wall_clock_and_never_goes_back() {

@@ -353,6 +353,7 @@ impl Service for Worker {
         }
         let reads = connection.reads.take();
         let flow = self.go_on(connection, input, output);
+        self.session.forget_items();
         let wanted = self.session.take_reads();
         // Released only now, because this call may want the records that the last one read.
         if let Some(reads) = reads {

@@ -1,13 +1,14 @@
 //! Walks over the records of a segment and decides about each under its stripe's lock.
 
-use crate::UnixSeconds;
 use crate::cleaner::state::{Cleaner, Fate, Task};
 use crate::durability::Change;
 use crate::index::Place;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::limit::Limiter;
 use crate::stats::bump;
+use crate::{NANOS, UnixSeconds};
 use larder_log::record::{HEADER, Kind};
 use larder_log::{Address, Appended, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::fmt;
@@ -159,7 +160,8 @@ impl Cleaner {
                 lane.log.count_end(address.segment(), tombstone.size());
             }
         };
-        if expired(record, lane.now.load(Ordering::Relaxed)) {
+        let now = lane.now.load(Ordering::Relaxed);
+        if expired(record, now) || is_ended_limiter(&record, now) {
             remove(place);
             bump(&self.counters.expired, 1);
             if slot.frequency() == 0 {
@@ -273,6 +275,12 @@ pub(crate) fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
 
 pub(super) fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
     record.expiry() != 0 && record.expiry() <= now
+}
+
+/// Returns true if the record is a rate limiter that is as new. The caller holds the stripe's lock.
+fn is_ended_limiter(record: &Record<'_>, now: UnixSeconds) -> bool {
+    let is_new = |limiter: Limiter| limiter.is_new(u64::from(now) * NANOS);
+    record.kind() == Kind::Limiter && Limiter::decode(record.value()).is_some_and(is_new)
 }
 
 /// Returns true if S3-FIFO keeps an item at the end of its queue.

@@ -77,6 +77,13 @@ impl Session {
         self.lanes[0].now()
     }
 
+    /// Ends the use of the items that calls have returned, so that the memory of their copies can be
+    /// used again in this turn. [`Session::tick`] does the same.
+    #[inline]
+    pub fn forget_items(&mut self) {
+        self.lanes.iter_mut().for_each(LaneSession::forget_items);
+    }
+
     /// Returns the time of the last tick, in nanoseconds since the Unix epoch.
     #[inline]
     pub fn nanos(&self) -> Nanos {

@@ -257,9 +257,17 @@ impl LaneSession {
         if record.kind() == Kind::Tombstone {
             return None;
         }
-        let record = self.snapshot(record);
+        // The record may be superseded by now, but it stays until the next tick.
+        let key = self.key(record.key());
+        let _guard = record.kind().changes_in_place().then(|| self.lane.index.lock(&key));
         let is_as_new = record.kind() == Kind::Limiter && self.is_as_new(&record);
         (!is_as_new).then(|| self.visible_locked(record))
+    }
+
+    /// See [`Session::forget_items`](crate::Session::forget_items).
+    #[inline]
+    pub(crate) fn forget_items(&mut self) {
+        self.snapshots.clear();
     }
 
     /// Returns a record that nobody changes in place before the next tick. The caller holds no
@@ -268,7 +276,6 @@ impl LaneSession {
         if !record.kind().changes_in_place() {
             return record;
         }
-        // The record may be superseded by now, but it stays until the next tick.
         let key = self.key(record.key());
         let _guard = self.lane.index.lock(&key);
         self.snapshots.take(&record)

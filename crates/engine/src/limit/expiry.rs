@@ -4,7 +4,7 @@ use super::{Algorithm, Limiter, Nanos};
 use crate::{Expiry, NANOS, UnixSeconds, second_of};
 
 /// The longest time, in seconds, for which a limiter that is as new may still take memory.
-const SPARE_MAX: u64 = 60 * 60 * 24;
+const SPARE_MAX: u64 = 10 * 60;
 
 /// Returns the end of a window that is to end at `expiry`.
 pub(crate) fn end_of(expiry: Expiry) -> Option<Nanos> {

@@ -86,8 +86,9 @@ impl Log {
     }
 
     /// Returns true if the record at `address` may be changed in place: no commit covers it, and it
-    /// was not written early. Without a store: its segment is still open. So a record that is changed
-    /// again and again moves on in the log, and is not evicted as an old one.
+    /// was not written early. Without a store: its segment is still open, unless nothing is evicted.
+    /// So a record that is changed again and again moves on in the log, and is not evicted as an old
+    /// one.
     ///
     /// With a store, the thread must [show](crate::Participant::appending_seen) that it appends. Then
     /// a commit that is closed after this call waits for the thread.
@@ -101,7 +102,7 @@ impl Log {
                 segment.closed().max(early) as usize <= address.offset()
                     || Rule::CoveredIsFixed.is_broken()
             }
-            None => segment.takes_records(),
+            None => self.keeps_all || segment.takes_records(),
         };
         open && in_frame == record.pointer()
     }

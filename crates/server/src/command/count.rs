@@ -18,7 +18,9 @@ pub(super) fn count(
         Ok(seconds) => Expiry::at(x.session.now().saturating_add(seconds)),
         Err(_) => Expiry::at(UnixSeconds::MAX),
     };
-    let create = arith.create.or(Some(Create { initial: arith.delta, expiry }));
+    // Who compares the cas id of an item wants no other one.
+    let new = arith.compare.is_none().then_some(Create { initial: arith.delta, expiry });
+    let create = arith.create.or(new);
     let counted = x.settle(x.session.arith(key, &Arith { create, ..arith }))?;
     if let Counted::Value { value, .. } = counted {
         x.policies.count_plain(policy, value);

@@ -168,7 +168,11 @@ impl Keys<'_> {
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Fault> {
         let Some(value) = self.0.get(key) else { return Ok(None) };
-        let parsed = file_text(value).and_then(|text| parse(&text));
+        let text = match value {
+            toml::Value::Array(_) => Err("it takes one value, not a list".to_owned()),
+            value => file_text(value),
+        };
+        let parsed = text.and_then(|text| parse(&text));
         parsed.map(Some).map_err(|reason| Fault::of(key, reason))
     }
 

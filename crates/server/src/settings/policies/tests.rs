@@ -89,7 +89,8 @@ fn errors_name_the_line_and_say_what_to_do() {
             "budget = 1\nprefix = 'a/'",
             "line 8: limit \"b\": prefix: an earlier policy has the same",
         ),
-        ("budget = [{}]", "budget: it must be a string, a number"),
+        ("budget = [5]", "budget: it takes one value, not a list"),
+        ("budget = {}", "budget: it must be a string, a number"),
         ("budget = 1\n[[limit]]\nname = 'a'\nbudget = 1", "line 9: limit \"a\": name: an earlier"),
     ];
     for (text, expected) in cases {
