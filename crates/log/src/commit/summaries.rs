@@ -30,6 +30,7 @@ impl Log {
     /// next segments leave as much room as this one would have needed.
     pub(crate) fn summarize(&self, store: &Store, part: &Part) -> Option<Staged> {
         let segment = self.segment(part.segment);
+        let frame = self.undurable_frame(part.segment);
         // SAFETY: the segment is sealed, all its records are complete, and its frame stays until
         // the segment is durable.
         let records = || unsafe { self.records(part.segment, None) };
@@ -43,7 +44,6 @@ impl Log {
         }
         let generation = segment.generation();
         let seed = store.segment_seed(part.segment, generation);
-        let frame = self.undurable_frame(part.segment);
         // SAFETY: the trailer that seals the segment is complete, and no thread changes it.
         let bytes =
             unsafe { std::slice::from_raw_parts(frame.add(end - TRAILER_BYTES), TRAILER_BYTES) };
