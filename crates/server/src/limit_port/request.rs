@@ -53,7 +53,8 @@ pub(super) fn parse(
         let known = |host| is_known(host, &[]) || is_known(host, &settings().admin_hosts);
         if has_dot && !host.to_str().is_ok_and(known) {
             let reason = "this Host is not known here: allow it with --admin-host";
-            return Err(Mistake::new(StatusCode::FORBIDDEN, reason));
+            // Not 403, which nginx takes for the refusal of a limit.
+            return Err(Mistake::new(StatusCode::MISDIRECTED_REQUEST, reason));
         }
     }
     let query = uri.query().unwrap_or_default();
@@ -341,7 +342,8 @@ mod tests {
                 assert!(asked(host).is_ok(), "{host}");
             }
             for host in ["evil.example", "evil.example:1", "127.0.0.1.evil.example:1", "larder."] {
-                assert_eq!(asked(host).unwrap_err().status, StatusCode::FORBIDDEN, "{host}");
+                let refused = asked(host).unwrap_err().status;
+                assert_eq!(refused, StatusCode::MISDIRECTED_REQUEST, "{host}");
             }
         }
     }

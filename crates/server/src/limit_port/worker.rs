@@ -184,7 +184,16 @@ fn respond(
         LimitAction::Take(cost) => cost,
         LimitAction::Look => 0,
         LimitAction::Reset => {
-            return session.delete(&key, &Delete::default()).map(|_| reply::reset());
+            // Other items are not its business.
+            return match session.take(&key, &Take::of(policy.limit, 0)) {
+                Outcome::Ready(Taken::NonNumeric) | Outcome::AfterCommit(Taken::NonNumeric, _) => {
+                    Outcome::Ready(reply::not_a_limiter())
+                }
+                Outcome::Ready(_) | Outcome::AfterCommit(..) => {
+                    session.delete(&key, &Delete::default()).map(|_| reply::reset())
+                }
+                unready => unready.map(|_| reply::not_a_limiter()),
+            };
         }
     };
     let take = Take { durability: policy.durability, ..Take::of(policy.limit, cost) };
