@@ -6,7 +6,7 @@ use crate::index::Place;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
-use crate::limit::Limiter;
+use crate::limit::expiry::is_as_new;
 use crate::stats::bump;
 use crate::{NANOS, UnixSeconds};
 use larder_log::record::{HEADER, Kind};
@@ -161,7 +161,7 @@ impl Cleaner {
             }
         };
         let now = lane.now.load(Ordering::Relaxed);
-        if expired(record, now) || is_ended_limiter(&record, now) {
+        if expired(record, now) || is_as_new(&record, u64::from(now) * NANOS) {
             remove(place);
             bump(&self.counters.expired, 1);
             if slot.frequency() == 0 {
@@ -275,12 +275,6 @@ pub(crate) fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
 
 pub(super) fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
     record.expiry() != 0 && record.expiry() <= now
-}
-
-/// Returns true if the record is a rate limiter that is as new. The caller holds the stripe's lock.
-fn is_ended_limiter(record: &Record<'_>, now: UnixSeconds) -> bool {
-    let is_new = |limiter: Limiter| limiter.is_new(u64::from(now) * NANOS);
-    record.kind() == Kind::Limiter && Limiter::decode(record.value()).is_some_and(is_new)
 }
 
 /// Returns true if S3-FIFO keeps an item at the end of its queue.

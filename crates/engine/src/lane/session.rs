@@ -12,7 +12,7 @@ use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::large::LargeValue;
-use crate::limit::expiry::shown_expiry;
+use crate::limit::expiry::{is_as_new, shown_expiry};
 use crate::limit::{Limiter, Nanos};
 use crate::number::{DIGITS, format_number};
 use crate::reads::Fetched;
@@ -260,8 +260,7 @@ impl LaneSession {
         // The record may be superseded by now, but it stays until the next tick.
         let key = self.key(record.key());
         let _guard = record.kind().changes_in_place().then(|| self.lane.index.lock(&key));
-        let is_as_new = record.kind() == Kind::Limiter && self.is_as_new(&record);
-        (!is_as_new).then(|| self.visible_locked(record))
+        (!is_as_new(&record, self.nanos())).then(|| self.visible_locked(record))
     }
 
     /// See [`Session::forget_items`](crate::Session::forget_items).
@@ -302,12 +301,6 @@ impl LaneSession {
         let mut digits = [0; DIGITS];
         let digits = format_number(limiter.used(self.nanos()), &mut digits);
         self.snapshots.make(&fields, record.key(), digits)
-    }
-
-    /// Returns true if a limiter is as good as missing. The caller has locked its stripe, or the
-    /// record is a [snapshot](LaneSession::snapshot).
-    pub(crate) fn is_as_new(&self, record: &Record<'_>) -> bool {
-        Limiter::decode(record.value()).is_some_and(|limiter| limiter.is_new(self.nanos()))
     }
 
     /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.

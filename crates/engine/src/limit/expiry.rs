@@ -2,6 +2,8 @@
 
 use super::{Algorithm, Limiter, Nanos};
 use crate::{Expiry, NANOS, UnixSeconds, second_of};
+use larder_log::Record;
+use larder_log::record::Kind;
 
 /// The longest time, in seconds, for which a limiter that is as new may still take memory.
 const SPARE_MAX: u64 = 10 * 60;
@@ -9,6 +11,14 @@ const SPARE_MAX: u64 = 10 * 60;
 /// Returns the end of a window that is to end at `expiry`.
 pub(crate) fn end_of(expiry: Expiry) -> Option<Nanos> {
     expiry.seconds().map(|end| u64::from(end) * NANOS)
+}
+
+/// Returns true if the record is a limiter that is as good as missing. Nothing may change the record
+/// meanwhile.
+#[inline]
+pub(crate) fn is_as_new(record: &Record<'_>, now: Nanos) -> bool {
+    record.kind() == Kind::Limiter
+        && Limiter::decode(record.value()).is_some_and(|limiter| limiter.is_new(now))
 }
 
 /// Returns the expiry that clients see: the limiter is as new within that second.

@@ -71,7 +71,6 @@ impl LaneSession {
         let kind = kind_of(digits.len() + padding.len());
         let fields = Fields { kind, cas: arith.cas, expiry, ..kept };
         if let Some(cas) = self.change_in_place(guard, old, &fields, (digits, padding))? {
-            bump(&self.counters.counted_in_place, 1);
             return Ok(Counted::Value {
                 value,
                 cas,

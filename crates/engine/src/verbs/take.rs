@@ -67,8 +67,7 @@ impl LaneSession {
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
     }
 
-    /// Changes a limiter's used units without a decision, and moves its end if `expiry` says so.
-    /// Returns the limiter and its cas id.
+    /// Changes a limiter without a decision. Returns it with its cas id; `None` if it cannot be read.
     pub(crate) fn count_limiter<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -121,7 +120,6 @@ impl LaneSession {
         if let Some(old) = before
             && let Some(cas) = self.change_in_place(guard, old, &fields, (value, &[]))?
         {
-            bump(&self.counters.counted_in_place, 1);
             let address = old.place.slot().address();
             return Ok(Written { cas, address, size: old.record.size() });
         }

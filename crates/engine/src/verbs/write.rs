@@ -8,6 +8,7 @@ use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::index::{Guard, Judgement, Place};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
+use crate::limit::expiry::is_as_new;
 use crate::stats::bump;
 use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Item, Outcome};
@@ -95,7 +96,7 @@ impl LaneSession {
         let kind = record.kind();
         let gone = expiry != 0 && expiry <= self.now()
             || !kind.is_item()
-            || kind == Kind::Limiter && self.is_as_new(&record);
+            || is_as_new(&record, self.nanos());
         Existing { place, record, gone }
     }
 
@@ -287,6 +288,7 @@ impl LaneSession {
         // SAFETY: the guard is the lock of the key's stripe, and the slot leads to this record.
         unsafe { log.change_in_place(address, &old.record, seq, value, value_hash) };
         self.changed_in_place(address, old.record.size());
+        bump(&self.counters.counted_in_place, 1);
         Ok(Some(seq))
     }
 

@@ -47,9 +47,7 @@ struct LimitBody<'a> {
 /// Returns the reply to a request for units or a look.
 pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decision) -> Response {
     let looks = request.action == LimitAction::Look;
-    let shadow = policy.shadow && !decision.allowed;
-    let retry = if shadow { Some(0) } else { decision.retry };
-    let decision = &Decision { allowed: decision.allowed || shadow, retry, ..*decision };
+    let (decision, shadow) = policy.seen(decision);
     let millis = |time: Option<Nanos>| time.map(|time| time.div_ceil(MILLI));
     let body = LimitBody {
         allowed: (!looks).then_some(decision.allowed),
@@ -68,7 +66,7 @@ pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decisi
         }
     };
     put("ratelimit-policy", policy_field(policy));
-    put("ratelimit", limit_field(policy, decision));
+    put("ratelimit", limit_field(policy, &decision));
     if let (false, Some(retry)) = (decision.allowed, decision.retry) {
         put("retry-after", retry.div_ceil(NANOS).to_string());
     }

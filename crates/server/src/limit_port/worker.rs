@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use axum::response::Response;
-use larder_engine::{
-    CommitPoint, CommitState, Delete, Outcome, Reads, Refusal, Session, Take, Taken,
-};
+use larder_engine::{CommitPoint, CommitState, Delete, Outcome, Reads, Refusal, Session, Taken};
 use larder_protocol::KEY_LEN_MAX;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -185,7 +183,7 @@ fn respond(
         LimitAction::Look => 0,
         LimitAction::Reset => {
             // Other items are not its business.
-            return match session.take(&key, &Take::of(policy.limit, 0)) {
+            return match session.take(&key, &policy.take(0)) {
                 Outcome::Ready(Taken::NonNumeric) | Outcome::AfterCommit(Taken::NonNumeric, _) => {
                     Outcome::Ready(reply::not_a_limiter())
                 }
@@ -196,8 +194,7 @@ fn respond(
             };
         }
     };
-    let take = Take { durability: policy.durability, ..Take::of(policy.limit, cost) };
-    session.take(&key, &take).map(|taken| match taken {
+    session.take(&key, &policy.take(cost)).map(|taken| match taken {
         Taken::Decided { decision, .. } => {
             if cost != 0 {
                 policies.count(policy, &decision);

@@ -8,8 +8,8 @@ mod table;
 
 use std::sync::Arc;
 
-use larder_engine::Durability;
-use larder_engine::limit::Limit;
+use larder_engine::limit::{Decision, Limit};
+use larder_engine::{Durability, Take};
 
 pub use counters::{DecisionResult, PolicyCounters};
 pub use current::{CurrentPolicies, PolicyReader};
@@ -45,6 +45,20 @@ impl Policy {
             shadow: false,
             durability: None,
             counters: Arc::default(),
+        }
+    }
+
+    /// Returns a request for `cost` units.
+    pub(crate) fn take(&self, cost: u64) -> Take {
+        Take { durability: self.durability, ..Take::of(self.limit, cost) }
+    }
+
+    /// Returns the decision that the client gets, and true if the request passes only because the
+    /// policy is a shadow.
+    pub(crate) fn seen(&self, decision: &Decision) -> (Decision, bool) {
+        match self.shadow && !decision.allowed {
+            true => (Decision { allowed: true, retry: Some(0), ..*decision }, true),
+            false => (*decision, false),
         }
     }
 }

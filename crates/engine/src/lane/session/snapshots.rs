@@ -67,7 +67,7 @@ impl Snapshots {
         block[from..from + words].as_ptr().cast::<u8>().cast_mut()
     }
 
-    /// Forgets all copies, but keeps the memory of a few.
+    /// Forgets all copies, but keeps one block.
     #[inline]
     pub(super) fn clear(&mut self) {
         if self.used.replace(0) != 0 {

@@ -16,14 +16,14 @@ pub(super) fn take(
     target: &Target<'_, '_>,
 ) -> Result<Executed, Unready> {
     let policies = x.policies;
-    let (limit, policy) = match LimitFlags::parse(target.command) {
+    let (take, policy) = match LimitFlags::parse(target.command) {
         Ok(LimitFlags::Policy(name)) => match policies.named(name) {
-            Some(policy) => (policy.limit, Some(policy)),
+            Some(policy) => (policy.take(target.flags.delta), Some(policy)),
             None => return Ok(x.say(reply::UNKNOWN_POLICY)),
         },
         Ok(LimitFlags::Own { mode, budget, window_ms, burst }) => {
             match limit_of(mode, budget, window_ms, burst) {
-                Some(limit) => (limit, None),
+                Some(limit) => (Take::of(limit, target.flags.delta), None),
                 None => return Ok(x.say(reply::LIMIT_NEEDS_WINDOW)),
             }
         }
@@ -34,8 +34,7 @@ pub(super) fn take(
         compare: flags.compare.filter(|&cas| cas != 0),
         cas: flags.cas,
         expiry: flags.ttl.map(|ttl| x.expiry(ttl)),
-        durability: policy.and_then(|policy| policy.durability),
-        ..Take::of(limit, flags.delta)
+        ..take
     };
     let (decision, limiter, cas) = match x.settle(x.session.take(target.key, &take))? {
         Taken::Decided { decision, limiter, cas } => (decision, limiter, cas),
@@ -48,12 +47,10 @@ pub(super) fn take(
     {
         policies.count(policy, &decision);
     }
-    let shadowed = !decision.allowed && policy.is_some_and(|policy| policy.shadow);
-    let passes = decision.allowed || shadowed;
-    let retry = if shadowed { Some(0) } else { decision.retry };
+    let (decision, shadowed) = policy.map_or((decision, false), |policy| policy.seen(&decision));
     let flag = |line: &mut Line<'_>, token: &[u8]| match token[0] {
         b'r' => line.flag(b'r', decision.remaining),
-        b'w' => line.time(b'w', retry.map(|left| left.div_ceil(MILLI))),
+        b'w' => line.time(b'w', decision.retry.map(|left| left.div_ceil(MILLI))),
         b't' => line.time(b't', decision.reset.map(|left| left.div_ceil(NANOS))),
         b'c' => line.flag(b'c', cas),
         _ => line.echo(target, token),
@@ -66,7 +63,7 @@ pub(super) fn take(
             line.flag(b'x', 1);
         }
     };
-    if !passes {
+    if !decision.allowed {
         put_line_and(x.output, b"NS", target, flag, tail);
     } else if !target.quiet() {
         let used = limiter.map_or(0, |limiter| limiter.used(x.session.nanos()));
