@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Set-up that the scripts share: sourced, not run. Everything here does nothing when it is already done.
+# Set-up that the scripts share. The scripts source this file; it is not run. No function here installs what is
+# already there.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/go/bin"
@@ -22,7 +23,8 @@ as_root() {
     fi
 }
 
-# The package lists of a fresh machine may be empty or old: refreshed only when the first try fails.
+# Installs packages. The package lists of a fresh machine may be empty or old, so they are refreshed if the first try
+# fails.
 apt_install() {
     command -v apt-get >/dev/null || die "please install: $* (this is not Debian or Ubuntu)"
     say "installing $*"
@@ -32,7 +34,7 @@ apt_install() {
         die "apt-get could not install: $*"
 }
 
-# A C compiler (it links) and Rust; rust-toolchain.toml names the version.
+# Installs a C compiler, which links the programs, and Rust. rust-toolchain.toml names the version.
 need_rust() {
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
@@ -45,15 +47,15 @@ need_rust() {
         curl --proto '=https' --tlsv1.2 -sSf https://static.rust-lang.org/rustup/rustup-init.sh |
             sh -s -- -y -q --profile minimal --default-toolchain none --no-modify-path
     fi
-    # With rustup the first call installs the pinned toolchain and its components.
+    # With rustup, the first call of cargo installs the pinned toolchain and its components.
     cargo --version >/dev/null || die "cargo does not run here"
 }
 
-# Ruby's libraries have no command to look for.
+# Tests for a library of Ruby by loading it, because a library has no command to look for.
 ruby_has() { command -v ruby >/dev/null && ruby -e "$1" >/dev/null 2>&1; }
 
-# The clients that the tests run. Their libraries from PyPI, npm, Maven Central and the Go proxy are fetched by the
-# suites themselves, in the versions that their lock files name.
+# Installs the clients that the tests run. The suites themselves fetch libraries from PyPI, npm, Maven Central and the
+# Go proxy, in the versions that their lock files name.
 need_clients() {
     local packages=()
     command -v memccapable >/dev/null || packages+=(libmemcached-tools)
@@ -72,16 +74,17 @@ need_clients() {
     [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || need_nginx
 }
 
-# Debian starts what it installs; the suite starts an nginx of its own.
+# Installs nginx, and stops the server that Debian starts after the installation. The suite starts its own.
 need_nginx() {
     apt_install nginx-light
     if [ -d /run/systemd/system ]; then as_root systemctl disable --quiet --now nginx; fi
 }
 
-# libFuzzer is C++.
+# Installs a C++ compiler, because libFuzzer is written in C++.
 need_cxx() { command -v c++ >/dev/null || apt_install g++; }
 
-# Sanitizers are flags of nightly compilers. Where there is none, the pinned compiler is told to take them.
+# Allows the flags of sanitizers, which only nightly compilers accept. Without a nightly compiler, RUSTC_BOOTSTRAP makes
+# the pinned one accept them.
 allow_unstable() {
     if command -v rustup >/dev/null && rustup toolchain list | grep -q '^nightly'; then
         export RUSTUP_TOOLCHAIN=nightly

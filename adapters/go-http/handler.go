@@ -13,7 +13,7 @@ import (
 // integerMax is the largest number that a structured header field takes.
 const integerMax = 999_999_999_999_999
 
-// Handler returns a handler that passes requests within the limit on to next.
+// Handler returns a handler that passes requests within the limit to next, and answers all others itself.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		decision, err := l.Take(r.Context(), l.key(r), l.cost(r))
@@ -39,8 +39,8 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// setHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-10, and Retry-After if it was refused.
-// The fields are lists, so that several limiters can guard one handler.
+// setHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-10, and Retry-After if the request
+// was refused. The fields are lists, so that several limiters can guard one handler.
 func (l *Limiter) setHeaders(header http.Header, d Decision) {
 	policy := fmt.Sprintf(`"%s";q=%d`, l.name, atMost(l.limit.budget))
 	if l.limit.window > 0 {
@@ -48,7 +48,7 @@ func (l *Limiter) setHeaders(header http.Header, d Decision) {
 	}
 	header.Add("RateLimit-Policy", policy)
 
-	// t is the time until more is available, and Retry-After must not be earlier.
+	// t is the time until more units are available. Retry-After must not be earlier, so it is the same.
 	state := fmt.Sprintf(`"%s";r=%d`, l.name, atMost(d.Remaining))
 	until := d.Reset
 	if !d.Allowed {
@@ -85,7 +85,7 @@ func tooMany(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
 }
 
-// seconds rounds up.
+// seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) string {
 	n := d / time.Second
 	if d%time.Second > 0 {

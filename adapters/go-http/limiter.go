@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// keyChars is the length of the longest key that the server takes, as it is sent.
+// keyChars is the largest length of a key in the form in which it is sent.
 const keyChars = 250
 
 // lineBytes is the size of a connection's read buffer. No reply to these commands is longer.
@@ -29,7 +29,7 @@ const lineBytes = 1024
 var (
 	// ErrUnavailable says that the server did not decide, or not in time.
 	ErrUnavailable = errors.New("Larder is unavailable")
-	// ErrNoLimits says that the server cannot decide at all.
+	// ErrNoLimits says that the server has no rate limits.
 	ErrNoLimits = errors.New("this server has no rate limits; it is not Larder, or too old")
 )
 
@@ -40,8 +40,8 @@ type Limit struct {
 	window        time.Duration
 }
 
-// Fixed admits exactly budget units in each window. A window begins with its first unit; one of length 0
-// never ends.
+// Fixed admits exactly budget units in each window. A window begins with its first unit. A window of
+// length 0 never ends.
 func Fixed(budget uint64, window time.Duration) Limit {
 	return Limit{mode: "MI", budget: budget, window: window}
 }
@@ -77,7 +77,8 @@ type Decision struct {
 	Remaining uint64
 	// Retry is the time until the same request can pass: 0 if it was allowed, negative if never.
 	Retry time.Duration
-	// Reset is the time until nothing is used, in whole seconds, rounded up. It is negative if there is no such time.
+	// Reset is the time until no units are used, rounded up to whole seconds. It is negative if they
+	// stay used for ever.
 	Reset time.Duration
 }
 
@@ -108,19 +109,20 @@ type Option func(*Limiter)
 // WithName names the limit in the RateLimit headers. Default: "default".
 func WithName(name string) Option { return func(l *Limiter) { l.name = name } }
 
-// WithPrefix sets what comes before every key. Default: "http:".
+// WithPrefix sets the text that comes before every key. Default: "http:".
 func WithPrefix(prefix string) Option { return func(l *Limiter) { l.prefix = prefix } }
 
-// WithKey chooses what a request counts against. Default: ClientAddress.
+// WithKey sets the function that returns the key against which a request counts. Default: ClientAddress.
 func WithKey(key func(*http.Request) string) Option { return func(l *Limiter) { l.key = key } }
 
-// WithCost chooses how many units a request takes. Default: 1.
+// WithCost sets the function that returns how many units a request takes. Default: 1 for every request.
 func WithCost(cost func(*http.Request) uint64) Option { return func(l *Limiter) { l.cost = cost } }
 
-// WithRejected answers requests over the limit. The headers are set already. Default: status 429 and a line.
+// WithRejected sets the handler that answers requests over the limit. The headers are already set then.
+// Default: status 429 and a line of text.
 func WithRejected(handler http.Handler) Option { return func(l *Limiter) { l.rejected = handler } }
 
-// WithFailClosed answers 503 while the server is away. By default requests are admitted then.
+// WithFailClosed makes the handler answer 503 while the server is away. By default it admits requests then.
 func WithFailClosed() Option { return func(l *Limiter) { l.failClosed = true } }
 
 // WithTimeout limits the time of a decision, connecting included. Default: 100 ms.
@@ -132,7 +134,7 @@ func WithBackoff(backoff time.Duration) Option { return func(l *Limiter) { l.bac
 // WithConnections sets the largest number of connections. Default: 16.
 func WithConnections(n int) Option { return func(l *Limiter) { l.slots = make(chan struct{}, n) } }
 
-// WithLogf sets what writes warnings. Default: log.Printf.
+// WithLogf sets the function that writes warnings. Default: log.Printf.
 func WithLogf(logf func(format string, arguments ...any)) Option {
 	return func(l *Limiter) { l.logf = logf }
 }
@@ -164,7 +166,7 @@ func New(address string, limit Limit, options ...Option) (*Limiter, error) {
 	return l, nil
 }
 
-// Take takes cost units of key's limit, all or none. With cost 0 it only looks.
+// Take takes cost units of key's limit, all or none. With cost 0 it only reads the limit's state.
 func (l *Limiter) Take(ctx context.Context, key string, cost uint64) (Decision, error) {
 	reply, err := l.ask(ctx, fmt.Sprintf("ma %s %s D%d r t w", encode(l.prefix+key), l.flags, cost))
 	if err != nil {
@@ -212,7 +214,7 @@ func (l *Limiter) Close() {
 	}
 }
 
-// conn is a connection of which one goroutine waits for an answer.
+// conn is a connection. At most one goroutine uses it at a time.
 type conn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -236,7 +238,7 @@ func (l *Limiter) ask(caller context.Context, command string) ([]string, error) 
 	}
 	line, err := l.exchange(ctx, command)
 	if err != nil {
-		if caller.Err() == nil { // The server was late, not the caller in a hurry.
+		if caller.Err() == nil { // The server failed. The caller's own context has not ended.
 			l.mu.Lock()
 			l.retryAt = time.Now().Add(l.backoff)
 			l.mu.Unlock()
@@ -255,8 +257,9 @@ func (l *Limiter) ask(caller context.Context, command string) ([]string, error) 
 	return nil, fmt.Errorf("%w: it answered %q", ErrUnavailable, line)
 }
 
-// exchange uses an idle connection or a new one. If the server closed an idle one meanwhile, a new one
-// takes its place. The units may then be taken twice, which never admits too much.
+// exchange sends a command over an idle connection, or over a new one if none is idle. If the server has
+// closed the idle connection, exchange sends the command again over a new one. The server may then take
+// the units twice, which never admits too much.
 func (l *Limiter) exchange(ctx context.Context, command string) (string, error) {
 	select {
 	case c := <-l.idle:
@@ -265,7 +268,7 @@ func (l *Limiter) exchange(ctx context.Context, command string) (string, error) 
 		if err == nil || (errors.As(err, &timeout) && timeout.Timeout()) {
 			return line, err
 		}
-		l.Close() // The others are likely to be closed, too.
+		l.Close() // The server has probably closed the other idle connections, too.
 	default:
 	}
 	network := "tcp"
@@ -279,7 +282,8 @@ func (l *Limiter) exchange(ctx context.Context, command string) (string, error) 
 	return l.exchangeOn(ctx, &conn{dialed, bufio.NewReaderSize(dialed, lineBytes)}, command)
 }
 
-// exchangeOn closes the connection after an error, so that a late reply never answers a later request.
+// exchangeOn sends a command over c and returns the reply. After an error it closes c, so that a late
+// reply never answers a later request.
 func (l *Limiter) exchangeOn(ctx context.Context, c *conn, command string) (string, error) {
 	deadline, _ := ctx.Deadline()
 	err := c.SetDeadline(deadline)
@@ -295,7 +299,7 @@ func (l *Limiter) exchangeOn(ctx context.Context, c *conn, command string) (stri
 		return "", err
 	}
 	text := strings.TrimRight(string(line), "\r\n")
-	l.idle <- c // There is room for as many as there are slots.
+	l.idle <- c // Never blocks: idle has room for as many connections as there are slots.
 	return text, nil
 }
 
@@ -313,8 +317,8 @@ func (l *Limiter) warn(format string, arguments ...any) {
 	}
 }
 
-// encode returns the key as the protocol takes it: as it is, in base64, or (empty or too long) as its
-// SHA-256 hash.
+// encode returns the key in a form that the protocol can carry: unchanged, in base64, or as its SHA-256
+// hash if it is empty or too long.
 func encode(key string) string {
 	token, flag := key, ""
 	if !printable(key) || strings.Contains(key, " ") {
@@ -336,7 +340,7 @@ func printable(text string) bool {
 	return true
 }
 
-// duration returns n units, the longest duration if there are too many, and a negative one for -1.
+// duration returns n times unit, limited to the longest Duration. It is negative if n is negative.
 func duration(n int64, unit time.Duration) time.Duration {
 	const longest = time.Duration(1<<63 - 1)
 	if n > int64(longest/unit) {

@@ -22,7 +22,7 @@ const (
 	goroutines = 8
 )
 
-// The algorithms as the processes of a test name them.
+// limitNamed returns the limit of the named algorithm. Test processes get their settings as text.
 func limitNamed(name string, budget uint64, window time.Duration, burst uint64) Limit {
 	switch name {
 	case "fixed":
@@ -33,7 +33,7 @@ func limitNamed(name string, budget uint64, window time.Duration, burst uint64) 
 	return GCRA(budget, window, burst)
 }
 
-// TestMain makes this binary an application with one limiter if it was started with its settings.
+// TestMain runs the tests. If LARDERLIMIT_TEST_APP is set, it serves an application with one limiter instead.
 func TestMain(m *testing.M) {
 	settings := os.Getenv("LARDERLIMIT_TEST_APP")
 	if settings == "" {
@@ -70,7 +70,7 @@ func must[T any](value T, err error) func(*testing.T) T {
 	}
 }
 
-// program starts a process that ends with the test.
+// program starts a process, and stops it when the test ends.
 func program(t *testing.T, command *exec.Cmd) {
 	t.Helper()
 	if err := command.Start(); err != nil {
@@ -156,7 +156,7 @@ func (l *logs) logf(format string, arguments ...any) {
 
 func newLimiter(t *testing.T, address string, limit Limit, options ...Option) *Limiter {
 	t.Helper()
-	// Tests that are not about time give a busy machine time.
+	// A busy machine must not fail tests that are not about time limits.
 	l := must(New(address, limit, append([]Option{WithTimeout(5 * time.Second)}, options...)...))(t)
 	t.Cleanup(l.Close)
 	return l
@@ -275,7 +275,7 @@ func TestEachFixedWindowAdmitsExactlyTheBudget(t *testing.T) {
 		t.Errorf("admitted %d", len(admitted))
 	}
 	for i := 0; i+budget < len(admitted); i += budget {
-		// A window begins after its first request was sent. The next one begins at the earliest after window.
+		// A window begins after its first request was sent, and the next one at the earliest window later.
 		first := admitted[i].sent
 		for _, a := range admitted[i : i+budget] {
 			if a.sent.Before(first) {
@@ -326,7 +326,7 @@ func TestHeadersTellTheDecision(t *testing.T) {
 	policy := `"api";q=2;w=60`
 	want(get(handler, "192.0.2.1:9"), 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=1;t=120`, "Retry-After", "")
 	want(get(handler, "192.0.2.1:9"), 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=120`, "Retry-After", "")
-	// Half of the next window must pass.
+	// One of two units is free only after half of the next window.
 	want(get(handler, "192.0.2.1:9"), 429, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=90`, "Retry-After", "90")
 	want(get(handler, "192.0.2.2:9"), 200)
 	// A /64 network is one client.
@@ -504,7 +504,7 @@ func TestACallerInAHurryIsNoFailureOfTheServer(t *testing.T) {
 	l := newLimiter(t, larder(t), Fixed(5, time.Minute))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for i := 0; i < 20; i++ { // Some get as far as connecting.
+	for i := 0; i < 20; i++ { // Some of these calls get as far as connecting.
 		if _, err := l.Take(ctx, "k", 1); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("error %v", err)
 		}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests and compiles the benchmark, which is a module of its own.
+# Runs the tests, and compiles the benchmark, which is a separate Go module.
 set -eu
 cd "$(dirname "$0")"
 go vet ./...

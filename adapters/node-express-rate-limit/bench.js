@@ -19,7 +19,7 @@ const stores = {
   LarderStore: () => new LarderStore({ port: larder.port, timeoutMs: 5000, fail: 'closed' }),
 };
 
-// The library's middleware is called without HTTP, whose cost would hide that of the store.
+// Calls the library's middleware without HTTP, because the cost of HTTP would hide that of the store.
 async function measure(store, callers) {
   const limiter = rateLimit({ limit: 1e9, windowMs: 600_000, validate: false, legacyHeaders: false, store });
   const response = { once() {}, setHeader() {} };
@@ -40,7 +40,7 @@ async function measure(store, callers) {
   return times.sort((a, b) => a - b);
 }
 
-// Other work on the machine disturbs some rounds, so the best of each counts.
+// Other work on the machine disturbs some rounds, so the best round of each case counts.
 for (const callers of [1, 32]) {
   const best = Object.fromEntries(Object.keys(stores).map((name) => [name, { median: Infinity, rate: 0 }]));
   for (let round = 1; round <= ROUNDS; round++) {

@@ -7,17 +7,17 @@ export type LarderStoreOptions = {
   port?: number;
   /** Path of a Unix socket, in place of host and port. */
   path?: string;
-  /** Comes before every key. Default: `rl:`. */
+  /** The text that comes before every key. Default: `rl:`. */
   prefix?: string;
   /** Default: `fixed`. */
   algorithm?: 'fixed' | 'sliding' | 'gcra';
-  /** The largest burst, for `gcra` only. Default: the limit. */
+  /** The largest number of requests at once, for `gcra` only. Default: the limit. */
   burst?: number;
   /** What happens to requests while the server is away. Default: `open`. */
   fail?: 'open' | 'closed';
-  /** The time limit of a request to the server, connecting included. Default: 100. */
+  /** Time limit of a request to the server, connecting included, in milliseconds. Default: 100. */
   timeoutMs?: number;
-  /** How long requests are not sent to the server after it failed. Default: 500. */
+  /** Time after a failure in which no request is sent, in milliseconds. Default: 500. */
   backoffMs?: number;
 };
 

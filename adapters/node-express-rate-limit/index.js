@@ -3,9 +3,9 @@ import { createHash } from 'node:crypto';
 import { connect } from 'node:net';
 import { performance } from 'node:perf_hooks';
 
-const KEY_CHARS = 250; // The longest key that the server takes, as it is sent.
+const KEY_CHARS = 250; // The largest length of a key in the form in which it is sent.
 const REPLY_CHARS = 4096; // No reply to these commands is longer.
-const WAITING = 10_000; // The most requests that wait for answers; more fail at once.
+const WAITING = 10_000; // The largest number of unanswered requests. Further ones fail at once.
 const BUDGETS = '18446744073709551615'; // No number of hits exceeds this budget.
 
 export class LarderError extends Error {
@@ -19,7 +19,8 @@ export class LarderError extends Error {
 
 const unavailable = (why) => new LarderError('ERR_LARDER_UNAVAILABLE', `Larder is unavailable: ${why}`, 503);
 
-/** The key as the protocol takes it: as it is, in base64, or (empty or too long) its SHA-256 hash. */
+/** Returns the key in a form that the protocol can carry: unchanged, in base64, or as its SHA-256 hash
+ * if it is empty or too long. */
 export function encodeKey(key) {
   const bytes = Buffer.from(key);
   const plain = !bytes.some((byte) => byte <= 0x20 || byte >= 0x7f);
@@ -50,7 +51,8 @@ class Connection {
       const socket = (this.#socket ??= this.#open());
       const { timeoutMs } = this.#options;
       const late = () => request.done || this.#drop(socket, `no answer within ${timeoutMs} ms`);
-      // A busy process may find timer and answer due at once. The answer is read before setImmediate.
+      // In a busy process, timer and answer may be due in the same turn of the event loop. setImmediate
+      // lets the turn read the answer first.
       const timer = setTimeout(() => setImmediate(late), timeoutMs);
       const settle = (how) => (result) => {
         request.done = true;
@@ -100,7 +102,7 @@ class Connection {
     if (this.#text.length > REPLY_CHARS) this.#drop(socket, 'its answer is no reply of this protocol');
   }
 
-  /** Closes the connection, so that a late reply never answers a later request, and fails all that wait. */
+  /** Closes the connection, so that a late reply never answers a later request. Fails all waiting requests. */
   #drop(socket, why) {
     if (!socket || socket !== this.#socket) return;
     const waiting = this.#waiting;
@@ -108,7 +110,7 @@ class Connection {
     this.#waiting = [];
     this.#text = '';
     socket.destroy();
-    // A server may close an idle connection. That is no failure.
+    // The server may close an idle connection, so a close is a failure only if requests wait.
     if (waiting.length > 0) this.#retryAt = performance.now() + this.#options.backoffMs;
     for (const request of waiting) request.reject(unavailable(why));
   }
@@ -117,10 +119,10 @@ class Connection {
 const MODES = { fixed: 'MI', sliding: 'MW', gcra: 'MG' };
 
 export class LarderStore {
-  localKeys = false; // Other processes count the same keys.
+  localKeys = false; // Tells the library that other processes count the same keys.
   #options;
   #connection;
-  #limit; // For sliding windows and GCRA, which decide in the server.
+  #limit; // Sent to the server for sliding windows and GCRA, where the server decides.
   #windowMs;
   #burst;
   #givesBack = false;
@@ -141,7 +143,7 @@ export class LarderStore {
     this.#connection = new Connection(this.#options);
   }
 
-  /** Called by express-rate-limit, which logs what this throws and goes on. So increment() throws it again. */
+  /** Called by express-rate-limit, which only logs an error of this method. So increment() throws it again. */
   init({ windowMs, limit, skipFailedRequests, skipSuccessfulRequests, logger }) {
     const { algorithm, burst } = this.#options;
     this.#logger = logger ?? console;
@@ -172,7 +174,8 @@ export class LarderStore {
       if (error.code !== 'ERR_LARDER_UNAVAILABLE') throw error;
       this.#warn(error);
       if (this.#options.fail === 'closed') throw error;
-      return { totalHits: 1, resetTime: new Date(sent) }; // In the past: this hit is never given back.
+      // The reset time lies in the past, so that the library never gives this hit back.
+      return { totalHits: 1, resetTime: new Date(sent) };
     }
   }
 
@@ -198,8 +201,9 @@ export class LarderStore {
     this.#connection.close();
   }
 
-  /** The command that takes one unit. With a fixed window it counts on past the limit, as the library's
-   * own stores do: the library compares, and gives back hits that it refused. */
+  /** Returns the command that takes one unit. With a fixed window the server counts beyond the limit, as
+   * the library's own stores do. The library compares the count with the limit, and gives back hits that
+   * it refused. */
   #take(key) {
     const { algorithm } = this.#options;
     const budget = algorithm === 'fixed' ? BUDGETS : this.#limit;
@@ -207,7 +211,7 @@ export class LarderStore {
     return `ma ${encodeKey(this.prefix + key)} ${flags} v r t w`;
   }
 
-  /** What the library wants to know: it refuses if totalHits > limit. */
+  /** Converts a reply for the library, which refuses a request if totalHits > limit. */
   #info({ status, line, value, flags }, sent) {
     for (const number of [flags.r, flags.t, flags.w, status === 'NS' ? '0' : value]) {
       if (!/^-?\d+$/.test(number)) throw unavailable(`it answered ${line}`);
@@ -215,12 +219,13 @@ export class LarderStore {
     const now = Date.now();
     const after = (ms) => new Date(now + Math.min(ms, this.#windowMs));
     if (this.#options.algorithm === 'fixed') {
-      // The server rounds t up. The library gives a hit back until resetTime, so that must not be late then.
+      // The server rounds t up to a second. The library gives hits back until resetTime. So if it gives
+      // hits back, resetTime must not lie after the end of the window.
       const resetTime = this.#givesBack ? new Date(sent + (flags.t - 1) * 1000) : after(flags.t * 1000);
       return { totalHits: Number(value), resetTime };
     }
     if (status === 'NS') {
-      const wait = Number(flags.w); // -1: never, for the limit is 0.
+      const wait = Number(flags.w); // -1 means never, because the limit is 0.
       return { totalHits: this.#limit + 1, resetTime: new Date(now + (wait < 0 ? this.#windowMs : wait)) };
     }
     return { totalHits: Math.max(1, this.#limit - flags.r), resetTime: new Date(now + flags.t * 1000) };

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what package-lock.json names and runs the tests.
+# Installs the packages that package-lock.json names, and runs the tests.
 set -eu
 cd "$(dirname "$0")"
 npm ci --no-audit --no-fund --loglevel=error

@@ -1,7 +1,7 @@
 """Larder's rate limits for `limits` and Flask-Limiter: the storage `larder://HOST:PORT`, and strategies.
 
 The server decides and counts in one step, so every hit is one request. A connection serves one request at
-a time and is closed after any error: a late reply can never answer another request.
+a time. It is closed after any error, so that a late reply never answers another request.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from limits.strategies import STRATEGIES, RateLimiter
 from limits.util import WindowStats
 
 KEY_BYTES = 250
-# The server reads a longer TTL as a time of day.
+# The longest relative TTL, in seconds. As in memcached, the server reads a larger number as Unix time.
 LONGEST_TTL = 30 * 86_400
-# How long the answer to a hit also answers `get_window_stats`, in seconds.
+# How long `get_window_stats` may reuse the answer to a hit, in seconds.
 FRESH = 1.0
-# The largest number of such answers that a thread keeps.
+# The largest number of answers that a thread keeps for `get_window_stats`.
 MOST_TOLD = 64
 NO_LIMITS = ("ERROR", "CLIENT_ERROR invalid or duplicate flag")
 
@@ -54,11 +54,11 @@ class Answer(NamedTuple):
     wait_ms: int = 0
     """Time until the same request could pass: 0 if it passed, -1 if it never can."""
     reset_s: int = 0
-    """Time until the limiter is as new."""
+    """Seconds until the limiter is as new."""
 
 
 def wire_key(key: str) -> str:
-    """Returns the key, and its flag, in a form that the protocol can carry."""
+    """Returns the key in a form that the protocol can carry, with the flag of that form."""
     raw = key.encode()
     if raw and len(raw) <= KEY_BYTES and all(byte > 0x20 and byte != 0x7F for byte in raw):
         return key
@@ -132,7 +132,7 @@ class Client:
             except IndexError:
                 break
             try:
-                # A connection with anything to read was closed by the server.
+                # No reply is due, so a readable connection is one that the server has closed.
                 connection.setblocking(False)
                 connection.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
@@ -188,7 +188,7 @@ class LarderStorage(Storage):
         return LarderError
 
     def take(self, key: str, algorithm: str, budget: int, window: int, cost: int = 1) -> Answer:
-        """Takes `cost` units of a limit, all or none, in one request; 0 units only look.
+        """Takes `cost` units of a limit, all or none, in one request. A cost of 0 only reads the state.
 
         `algorithm` is I (fixed window), W (sliding window) or G (GCRA).
         """
@@ -201,7 +201,7 @@ class LarderStorage(Storage):
         return Answer(words[0] == "HD", told["r"], told["w"], told["t"])
 
     def _passes(self, error: ServerAway) -> bool:
-        """Decides for the server that is away."""
+        """Returns whether requests pass while the server is away. Warns at most once a second."""
         if self.fail == "raise":
             raise error
         if time.monotonic() >= self._warn_at:
@@ -217,7 +217,7 @@ class LarderStorage(Storage):
             return (0 if self._passes(error) else sys.maxsize), 0.0
         return int(value or 0), sum(float(word[1:]) for word in words if word.startswith("t"))
 
-    # What the library's own "fixed-window" needs. It counts refused requests too.
+    # The library's own strategy "fixed-window" calls these methods. It counts refused requests too.
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         ttl = expiry if expiry <= LONGEST_TTL else int(time.time()) + expiry
@@ -246,7 +246,7 @@ class LarderStorage(Storage):
         raise NotImplementedError("Larder cannot delete all limits without deleting everything else it holds")
 
     def __getattr__(self, name: str):
-        # The library's other strategies look for these. Only AttributeError would hide the reason.
+        # The library's other strategies look for these methods. A mere AttributeError would hide the reason.
         if name in ("acquire_entry", "get_moving_window"):
             raise NotImplementedError(
                 "Larder does not support moving-window, which keeps the time of every hit: "
@@ -261,7 +261,7 @@ class LarderStorage(Storage):
 
 
 class LarderRateLimiter(RateLimiter):
-    """What the three strategies share: a hit is one request, and the stats after it are none."""
+    """The base of the three strategies. A hit is one request, and the stats after it need none."""
 
     algorithm = "I"
 
@@ -269,7 +269,7 @@ class LarderRateLimiter(RateLimiter):
         if not isinstance(storage, LarderStorage):
             raise ConfigurationError(f"{type(self).__name__} needs a storage of the form larder://HOST:PORT")
         super().__init__(storage)
-        # This thread's answers to hits, by key, until `get_window_stats` has used them.
+        # The answers to this thread's hits, by key, until `get_window_stats` has used them.
         self._told = threading.local()
 
     def _ask(self, item, identifiers, cost: int) -> Answer:
@@ -289,9 +289,10 @@ class LarderRateLimiter(RateLimiter):
         return answer.allowed and answer.remaining >= cost
 
     def get_window_stats(self, item, *identifiers: str) -> WindowStats:
-        """Returns when to come back: after a refusal, when the request could pass; else, when all is as new.
+        """Returns the reset time and the units left.
 
-        The first call after a hit returns what the hit was told, and asks nothing.
+        After a refusal, the reset time is when the request could pass. Otherwise it is when the limiter is
+        as new. The first call after a hit reuses the hit's answer and sends no request.
         """
         until, answer = vars(self._told).pop(item.key_for(*identifiers), (0.0, None))
         if answer is None or time.monotonic() > until:
@@ -305,11 +306,11 @@ class LarderRateLimiter(RateLimiter):
 
 
 class LarderFixedWindowRateLimiter(LarderRateLimiter):
-    """Windows that start with the first hit. Refused hits do not count."""
+    """A fixed window that starts with its first hit. Refused hits do not count."""
 
 
 class LarderSlidingWindowRateLimiter(LarderRateLimiter):
-    """Weighs the previous window: less than twice the limit in any window's length."""
+    """Weighs the previous window. Any time as long as a window admits less than twice the limit."""
 
     algorithm = "W"
 

@@ -1,4 +1,4 @@
-"""Compares the strategies of limits on several servers: requests and time per hit, and too many hits that passed.
+"""Compares the strategies of limits on several servers: requests and time per hit, and hits beyond the limit.
 
 usage: measure.py STORAGE=STRATEGY ..., for example
     measure.py memcached://127.0.0.1:11212=fixed-window larder://127.0.0.1:11211=larder-fixed-window
@@ -54,7 +54,7 @@ def with_headers(one, item, user):
 
 
 def requests(uri, strategy, action):
-    """Requests of one action on a counter that exists, and of the first action of a window."""
+    """Returns the requests of one action on a counter that exists, and of the first action of a window."""
     scheme, port = uri.split("://")[0], int(uri.rsplit(":", 1)[1])
     counter = Counter(port)
     one, item = limiter(f"{scheme}://127.0.0.1:{counter.port}", strategy), limits.parse("1000000/hour")
@@ -96,10 +96,11 @@ def hammer(uri, strategy, user, at, passed):
 def admitted(uri, strategy):
     """Uses up one window, then hits from many threads and processes early in the next one.
 
-    Returns the hits that passed, and the most that a sliding window allows until the last of them.
+    Returns the number of hits that passed, and the largest number that a sliding window allows by then.
     """
     item, user = limits.parse(f"{BUDGET}/{WINDOW} seconds"), f"user-{time.time_ns()}"
-    # The windows of limits follow the clock, those of Larder begin with the first hit: the same moment here.
+    # The windows of limits follow the clock, and those of Larder begin with the first hit. Here both begin
+    # at the same moment.
     start = (time.time() // WINDOW + 1) * WINDOW
     time.sleep(start - time.time() + 0.002)
     one = limiter(uri, strategy)
@@ -119,7 +120,7 @@ def main():
     cases = [argument.split("=") for argument in sys.argv[1:]]
     actions = {"hit": lambda one, item, user: one.hit(item, user), "hit and headers": with_headers}
     times = {}
-    # Interleaved, so that a busy machine slows all alike.
+    # The cases are interleaved, so that other work on the machine slows all of them alike.
     for _ in range(ROUNDS):
         for uri, strategy in cases:
             one = limiter(uri, strategy)

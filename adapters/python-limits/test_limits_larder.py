@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).parent
 SERVER = os.environ.get("SERVER", str(HERE / "../../target/release/larder"))
 OWN = ("larder-fixed-window", "larder-sliding-window", "larder-gcra")
 ALL = ("fixed-window", *OWN)
-# The limit of a request's time matters in its own tests only: elsewhere a busy machine must not decide.
+# Only tests of time limits have short ones. A busy machine must not fail the other tests.
 PATIENT = {"timeout": 20.0, "connect_timeout": 20.0, "fail": "raise"}
 PROCESSES, THREADS = 4, 4
 SLACK = 1.0
@@ -35,7 +35,7 @@ SLACK = 1.0
 
 @contextlib.contextmanager
 def started(command, port):
-    """A running server, once it accepts connections."""
+    """Runs a server, and continues once it accepts connections."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 20
@@ -71,12 +71,12 @@ def address():
 
 @pytest.fixture
 def user(request):
-    """Identifiers that no other test uses."""
+    """Returns identifiers that no other test uses."""
     return request.node.name, str(time.time_ns())
 
 
 class Played(socketserver.ThreadingTCPServer):
-    """A server that answers as `play(line)` says; None is never answered. Counts requests."""
+    """A server that answers each line with `play(line)`, or never if that is None. Keeps the lines."""
 
     daemon_threads = True
 
@@ -103,7 +103,7 @@ class Played(socketserver.ThreadingTCPServer):
 
 
 def between(address):
-    """A server that passes single-line requests on, and so counts round trips."""
+    """Returns a server that passes single-line requests on to the one at `address`, and keeps the lines."""
     host, port = address.removeprefix("larder://").split(":")
     behind = threading.local()
 
@@ -126,7 +126,8 @@ def strategy(name, uri, **options):
 
 
 def storm(limiter, item, user, more):
-    """All threads of all processes at once; returns when each hit that passed was sent and answered."""
+    """Hits from all threads of all processes at once. Returns the times at which each hit that passed was
+    sent and answered."""
     fork = multiprocessing.get_context("fork")
     results, start = fork.SimpleQueue(), fork.Event()
 
@@ -163,7 +164,7 @@ def storm(limiter, item, user, more):
 @pytest.mark.parametrize("name", ALL)
 def test_exactly_the_budget_passes(name, address, user):
     limiter, item = strategy(name, address), limits.parse("100/day")
-    # The parent has an open connection: its children must not use it.
+    # The parent now has an open connection, which its children must not use.
     assert limiter.test(item, *user)
     passed = storm(limiter, item, user, lambda count: count < 25)
     assert len(passed) == 100
@@ -171,7 +172,10 @@ def test_exactly_the_budget_passes(name, address, user):
 
 
 def most_within(passed, seconds):
-    """The most hits that certainly passed within `seconds`: sent after its start, answered before its end."""
+    """Returns the largest number of hits that certainly passed within `seconds`.
+
+    Such a hit was sent after the begin of that time and answered before its end.
+    """
     return max(sum(1 for sent, told in passed if sent >= start and told <= start + seconds) for start, _ in passed)
 
 
@@ -305,7 +309,7 @@ def nobody():
 
 @contextlib.contextmanager
 def silent():
-    """Accepts, and never answers."""
+    """Runs a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"larder://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -363,7 +367,7 @@ def test_the_server_returns(user):
         while not limiter.hit(item, *user):
             assert time.monotonic() < until
             time.sleep(0.01)
-    # The connection that this leaves is closed: the next request must not fail on it.
+    # The server has closed the limiter's idle connection. The next request must not fail because of that.
     with larder(port):
         assert limiter.hit(item, *user)
 
@@ -382,7 +386,7 @@ def test_a_late_reply_answers_nobody():
         storage = storage_from_string(server.uri, timeout=0.1, connect_timeout=10.0, backoff=0.0)
         failed = (True, 9, 0, 0)
         assert storage.take("k", "I", 9, 60) == failed, "fails open"
-        # The first connection still waits for its reply, so another one must serve this.
+        # The first connection still waits for its reply, so another one must serve this request.
         until = time.monotonic() + 10
         while (answer := storage.take("k", "I", 9, 60)) == failed:
             assert time.monotonic() < until

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
-# Compares the time that a throttle of Rack::Attack takes with Dalli and with Larder's store, and by Larder's decision.
+# Compares the time per request of a throttle of Rack::Attack, with Dalli and with Larder's store, and of throttles
+# that Larder decides.
 # usage: ruby -Ilib measure.rb MEMCACHED_ADDRESS LARDER_ADDRESS
 
 require 'connection_pool'
@@ -23,7 +24,7 @@ cases = { 'without a throttle' => [store, -> {}], 'plain, Dalli' => [pool, plain
 end
 
 times = Hash.new { |all, name| all[name] = [] }
-# Interleaved, so that a busy machine slows all alike.
+# The cases are interleaved, so that other work on the machine slows all of them alike.
 ROUNDS.times do
   cases.each do |name, (cache, throttle)|
     Rack::Attack.clear_configuration

@@ -1,4 +1,4 @@
-"""The adapters of `adapters/`: each runs its own tests, which start servers of their own."""
+"""Runs the tests of each adapter in `adapters/`. They start their servers themselves."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ ADAPTERS = ROOT / "adapters"
 
 
 def python_limits(report, settings):
-    """limits and Flask-Limiter: pytest."""
+    """Runs the pytest tests of the adapter for limits and Flask-Limiter."""
     where = ADAPTERS / "python-limits"
     home = pythons.environment(where / "requirements.txt", SCRATCH / "python-limits", ())
     settings = {**settings, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -18,18 +18,18 @@ def python_limits(report, settings):
 
 
 def ruby_rack_attack(report, settings):
-    """Rack::Attack: minitest."""
+    """Runs the minitest tests of the adapter for Rack::Attack."""
     where = ADAPTERS / "ruby-rack-attack"
     command = ["ruby", "-Ilib", "test/larder_test.rb", "--verbose"]
     text = pythons.output_of(command, where, "ruby-rack-attack", settings)
     found = re.findall(r"LarderTest#test_(\w+) = [\d.]+ s = ([.FES])$", text, re.MULTILINE)
-    # Where memcached is not installed, its case is skipped.
+    # Cases that need memcached are skipped where it is not installed.
     outcomes = [(f"Rack::Attack {case}", outcome) for case, outcome in found if outcome != "S"]
     pythons.tell(report, outcomes, ".", 60, text)
 
 
 def node_express_rate_limit(report, settings):
-    """express-rate-limit: node:test."""
+    """Runs the node:test tests of the adapter for express-rate-limit."""
     where = ADAPTERS / "node-express-rate-limit"
     home = SCRATCH / "node-express-rate-limit"
     shutil.copytree(where, home, ignore=shutil.ignore_patterns("node_modules"), dirs_exist_ok=True)
@@ -42,7 +42,7 @@ def node_express_rate_limit(report, settings):
 
 
 def go_http(report, settings):
-    """The HTTP middleware for Go: go test."""
+    """Runs the Go tests of the HTTP middleware for Go."""
     where = ADAPTERS / "go-http"
     run(["go", "vet", "."], cwd=where / "bench")
     text = pythons.output_of(["go", "test", "-count=1", "-v", "./..."], where, "go-http", settings)
@@ -52,7 +52,7 @@ def go_http(report, settings):
 
 
 def adapters(report, binary):
-    """Every adapter with the real library of its ecosystem."""
+    """Tests every adapter with the real library that it serves."""
     if speaks_memcached_flags(binary):
         report.note("memcached has no rate limits")
         return

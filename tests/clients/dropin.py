@@ -1,4 +1,4 @@
-"""Larder through a link named `memcached`: the flags and habits of unit files, images and harnesses."""
+"""Larder started through a link named `memcached`, as unit files, container images and test harnesses do it."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ from harness import HOST, Connection, Server, check, equal, free_port, link_name
 
 
 def output(link, *flags):
-    """Exit status and output of a start that ends by itself."""
+    """Runs the program with flags with which it ends by itself. Returns its exit status and output."""
     done = subprocess.run(
         [str(link), *flags],
         stdin=subprocess.DEVNULL,
@@ -28,7 +28,7 @@ def output(link, *flags):
 
 
 def listening_ports(pid):
-    """The TCP ports on which a process listens."""
+    """Returns the TCP ports on which a process listens."""
     mine = set()
     for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -45,7 +45,7 @@ def listening_ports(pid):
 
 
 def says_what_it_is(link):
-    """Harnesses read the version from -h or -V, and look for 1.6.27 or later."""
+    """-h and -V print a version of memcached. Test harnesses look there for 1.6.27 or later."""
     for flag in ("-h", "-V"):
         status, text = output(link, flag)
         equal(status, 0, f"exit status of {flag}")
@@ -54,7 +54,7 @@ def says_what_it_is(link):
 
 
 def usual_flags(link):
-    """What unit files and Compose files pass, tuning that means nothing here included."""
+    """The flags that unit files and Compose files pass are accepted, even tuning that Larder ignores."""
     tuning = ["-R", "20", "-b", "1024", "-n", "48", "-f", "1.25", "-B", "auto", "-o", "modern,hash_algorithm=murmur3"]
     with Server(link, "-m", "64", "-c", "256", "-t", "2", "-v", *tuning, name="dropin-flags") as server:
         with server.connect() as connection:
@@ -64,7 +64,7 @@ def usual_flags(link):
 
 
 def long_flags(link):
-    """memcached's long options."""
+    """memcached's long options are accepted."""
     port = free_port()
     command = serve_command(link, f"--port={port}", f"--listen={HOST}", "--memory-limit=64", "--threads=1")
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -91,9 +91,9 @@ def ended(process, pause):
 
 
 def unix_socket(link):
-    """-s serves on a Unix socket with the asked mode and on nothing else."""
+    """-s serves on a Unix socket with the mode that -a gives, and on nothing else."""
     path = link.parent / "larder.sock"
-    for _ in range(2):  # The second start may find what the first left behind.
+    for _ in range(2):  # The second start may find a socket that the first one has left.
         with Server(link, "-a", "0770", name="dropin-unix", unix=path) as server:
             mode = stat.S_IMODE(path.stat().st_mode)
             equal(oct(mode), "0o770", "mode of the socket")
@@ -133,7 +133,7 @@ def wait_for_end(pidfd, seconds):
 
 
 def refuses_when_full(link):
-    """-M answers an error instead of evicting, and keeps what it has."""
+    """With -M a full server answers sets with an error and evicts nothing."""
     with Server(link, "-m", "64", "-M", name="dropin-full") as server, server.connect() as connection:
         value = b"x" * 100_000
         stored = 0
@@ -147,7 +147,7 @@ def refuses_when_full(link):
 
 
 def item_size(link):
-    """-I sets the largest item."""
+    """-I sets the size of the largest item."""
     with Server(link, "-m", "128", "-I", "2m", name="dropin-size") as server, server.connect() as connection:
         equal(connection.store(b"a", b"x" * 1_900_000), b"STORED")
         equal(len(connection.fetch(b"a")), 1_900_000)
@@ -155,7 +155,7 @@ def item_size(link):
 
 
 def connection_limit(link):
-    """-c bounds the connections; those beyond it are refused, and places become free again."""
+    """-c limits the connections. Further ones are refused until some are closed."""
     with Server(link, "-c", "64", name="dropin-limit") as server:
         crowd = [server.connect() for _ in range(120)]
         served = refused = 0
@@ -174,7 +174,7 @@ def connection_limit(link):
 
 
 def evicts_by_default(link):
-    """Without -M the newest items are kept and the evictions counted."""
+    """Without -M a full server keeps the newest items and counts evictions."""
     with Server(link, "-m", "64", name="dropin-evict") as server, server.connect() as connection:
         for number in range(1500):
             equal(connection.store(b"evict%d" % number, b"x" * 100_000), b"STORED")
@@ -189,7 +189,7 @@ def evicts_by_default(link):
 
 
 def never_ignored(link):
-    """A flag that protects is carried out or refused; here each lacks what it needs to be carried out."""
+    """A start with a flag that restricts access or keeps data fails if the flag cannot be applied."""
     for flags in (["-Z"], ["-Y", "/dev/null/users"], ["-o", "ext_path=/dev/null/store:64m"]):
         port = str(free_port())
         command = serve_command(link, "-p", port, "-l", HOST, *flags)
@@ -212,7 +212,7 @@ CASES = {
 
 
 def dropin(report, binary):
-    """All cases through a link named `memcached`."""
+    """Runs all cases through a link named `memcached`."""
     with link_named_memcached(binary) as link:
         for name, body in CASES.items():
             with report.case(name):

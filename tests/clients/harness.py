@@ -1,8 +1,8 @@
-"""What every client suite shares: a server to talk to, and one printed line per case.
+"""The parts that all client suites share: the server under test, a connection to it, and the report.
 
-The server under test is a real process. `larder` is started as a user starts it (`larder serve`), a
-binary whose name begins with `memcached` with memcached's own flags, so that one suite tells whether
-the test is right (memcached) and whether Larder is (larder).
+The server under test is a real process. A binary whose name begins with `memcached` is started with
+memcached's own flags, any other one as a user starts it (`larder serve`). So the same suite can run
+against memcached, which checks the test, and against Larder.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / "target" / "clients"
 HOST = "127.0.0.1"
-# An instrumented build (sanitizers) needs memory of its own: what is promised is then not looked at.
+# True for a build with sanitizers. These use memory of their own, so memory is not checked then.
 INSTRUMENTED = "--instrumented" in sys.argv
 START_SECONDS = 20
 STOP_SECONDS = 15
 
 
 class Failed(Exception):
-    """A check did not hold; the text says what was seen."""
+    """A check did not hold. The text says what was seen instead."""
 
 
 def check(condition, seen):
-    """Fails the running case with what was seen instead. Unlike `assert`, it survives `python -O`."""
+    """Fails the running case if `condition` is false. Unlike `assert`, this also works with `python -O`."""
     if not condition:
         raise Failed(seen)
 
@@ -62,7 +62,7 @@ class Report:
 
     @contextlib.contextmanager
     def case(self, name):
-        """Runs one case; whatever it raises makes the case fail and the suite goes on."""
+        """Runs one case. Any exception makes the case fail, and the suite continues."""
         try:
             yield
         except Exception as error:  # pylint: disable=broad-except
@@ -72,7 +72,7 @@ class Report:
 
 
 def free_port():
-    """A TCP port that nobody listens on just now."""
+    """Returns a TCP port on which nobody listens at the moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return probe.getsockname()[1]
@@ -83,12 +83,12 @@ def speaks_memcached_flags(binary):
 
 
 def promises_memory(binary):
-    """Whether resident memory is held against Larder's promises."""
+    """Returns true if the server's resident memory must keep Larder's promise."""
     return not INSTRUMENTED and not speaks_memcached_flags(binary)
 
 
 def serve_command(binary, *flags):
-    """The command line that serves with `flags`, which Larder and memcached share."""
+    """Returns the command line of a server with `flags`, which Larder and memcached share."""
     if not speaks_memcached_flags(binary):
         return [str(binary), "serve", "--admin", "off", *flags]
     real = os.path.basename(os.path.realpath(binary)).startswith("memcached")
@@ -97,8 +97,11 @@ def serve_command(binary, *flags):
 
 
 def wait_until(ready, gone, seconds, what):
-    """Waits until `ready()` holds. `gone(pause)` waits that long for the process to end: the wait
-    between two tries is itself a wait for the one event that makes further tries useless."""
+    """Waits until `ready()` is true, and fails if the server ends before.
+
+    `gone(pause)` waits at most `pause` seconds for the end of the server, and returns true if it ended.
+    It also is the pause between two calls of `ready`.
+    """
     end = time.monotonic() + seconds
     while not ready():
         if gone(0.01):
@@ -107,7 +110,7 @@ def wait_until(ready, gone, seconds, what):
 
 
 class Server:
-    """A running server; a context manager that asserts a clean end."""
+    """A running server. As a context manager it stops the server and checks that it ends cleanly."""
 
     def __init__(self, binary, *flags, name="server", unix=None, environment=None):
         self.binary = binary
@@ -139,7 +142,7 @@ class Server:
         return self.process.pid
 
     def gone(self, seconds):
-        """True when the process has ended, at the latest after `seconds`."""
+        """Waits at most `seconds` for the end of the process. Returns true if it has ended."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -147,7 +150,7 @@ class Server:
         return True
 
     def answers(self):
-        """True when a new connection gets an answer."""
+        """Returns true if a new connection gets an answer."""
         try:
             with self.connect(timeout=5) as connection:
                 return connection.ask(b"version\r\n").startswith(b"VERSION ")
@@ -158,12 +161,12 @@ class Server:
         return Connection(str(self.unix) if self.unix else (HOST, self.port), timeout)
 
     def resident_kib(self):
-        """Resident memory of the process in KiB."""
+        """Returns the resident memory of the process in KiB."""
         status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1))
 
     def stop(self):
-        """Asks for a clean end and returns the exit status."""
+        """Sends SIGTERM, waits for the end and returns the exit status."""
         self.stopped = True
         self.process.send_signal(signal.SIGTERM)
         if not self.gone(STOP_SECONDS):
@@ -189,7 +192,7 @@ class Server:
 
 
 class Connection:
-    """A blocking text connection that keeps what it has read too much."""
+    """A blocking connection for the text protocol. Keeps bytes that it has read beyond a reply."""
 
     def __init__(self, address, timeout):
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
@@ -212,7 +215,7 @@ class Connection:
         self.buffer += more
 
     def line(self):
-        """The next line without its CRLF."""
+        """Returns the next line without its CRLF."""
         while b"\r\n" not in self.buffer:
             self._fill()
         line, _, rest = bytes(self.buffer).partition(b"\r\n")
@@ -220,7 +223,7 @@ class Connection:
         return line
 
     def exactly(self, count):
-        """The next `count` bytes."""
+        """Returns the next `count` bytes."""
         while len(self.buffer) < count:
             self._fill()
         data = bytes(self.buffer[:count])
@@ -228,7 +231,7 @@ class Connection:
         return data
 
     def ask(self, command):
-        """Sends a command with a one-line reply."""
+        """Sends a command and returns its one-line reply."""
         self.send(command)
         return self.line()
 
@@ -236,7 +239,7 @@ class Connection:
         return self.ask(b"set %s %d %d %d\r\n%s\r\n" % (key, flags, expiry, len(value), value))
 
     def fetch(self, key):
-        """The value of one key, or None."""
+        """Returns the value of one key, or None."""
         header = self.ask(b"get %s\r\n" % key)
         if header == b"END":
             return None
@@ -246,7 +249,7 @@ class Connection:
         return value
 
     def closed(self):
-        """True when the server closes the connection without sending anything more."""
+        """Returns true if the server closes the connection without sending anything more."""
         try:
             return not self.buffer and self.socket.recv(1) == b""
         except ConnectionResetError:
@@ -263,9 +266,9 @@ class Connection:
 
 
 def forward(report, command, seconds=300, **options):
-    """Runs a client program that prints `ok NAME` or `FAIL NAME: WHY` per case, and passes them on.
+    """Runs a client program that prints `ok NAME` or `FAIL NAME: WHY` per case, and reports these cases.
 
-    A program that says nothing, ends early or takes too long fails the suite.
+    A program that prints no case, ends with an error or takes longer than `seconds` fails the suite.
     """
     program = subprocess.Popen(
         [str(part) for part in command],
@@ -298,16 +301,16 @@ def forward(report, command, seconds=300, **options):
 
 @contextlib.contextmanager
 def link_named_memcached(binary):
-    """A directory in which `memcached` is a link to `binary`."""
+    """Creates a directory with a link `memcached` to `binary`, and deletes it at the end."""
     with tempfile.TemporaryDirectory(prefix="larder-test-") as directory:
-        os.chmod(directory, 0o777)  # memcached, started by root, makes its socket as another user.
+        os.chmod(directory, 0o777)  # If root starts memcached, another user creates its socket here.
         link = pathlib.Path(directory) / "memcached"
         link.symlink_to(pathlib.Path(binary).resolve())
         yield link
 
 
 def run(command, **options):
-    """Runs a set-up command; its output is shown only when it fails."""
+    """Runs a set-up command and returns its output, which is printed only if the command fails."""
     done = subprocess.run(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
-"""Rate limits over HTTP: a real nginx with the configuration of docs/limits-http.md, programs that ask themselves,
-memcached clients with the same limits, and clients that never finish a request."""
+"""Rate limits over HTTP: a real nginx with the configuration of docs/limits-http.md, programs that use the limit port
+directly, memcached clients with the same limits, and clients that never finish a request."""
 
 import contextlib
 import http.client
@@ -17,7 +17,7 @@ LIMIT = 100
 CLIENTS = 24
 REQUESTS_EACH = 10
 ROUNDS = 4
-# More than the limit port keeps.
+# More connections than the limit port keeps at a time.
 UNFINISHED = 1100
 
 POLICY = f"""
@@ -30,7 +30,7 @@ window = "1h"
 
 
 def ask(port, method, path, source="127.0.0.1", headers=None):
-    """Status, headers and body of the reply to a request on a connection of its own."""
+    """Sends a request over a new connection. Returns status, headers and body of the reply."""
     connection = http.client.HTTPConnection(HOST, port, timeout=30, source_address=(source, 0))
     try:
         connection.request(method, path, headers=headers or {})
@@ -41,7 +41,7 @@ def ask(port, method, path, source="127.0.0.1", headers=None):
 
 
 def configuration(documented, folder, port, limit_port, backend):
-    """A configuration of nginx with the documented parts and other addresses."""
+    """Returns a configuration of nginx that has the documented parts, with the addresses of this test."""
     for address, other in (("11213", limit_port), ("8080", backend)):
         check(f"127.0.0.1:{address}" in documented, f"port {address} is not in the documented configuration")
         documented = documented.replace(f"127.0.0.1:{address}", f"{HOST}:{other}")
@@ -66,14 +66,14 @@ def configuration(documented, folder, port, limit_port, backend):
 
 @contextlib.contextmanager
 def nginx(limit_port):
-    """A running nginx; its port."""
+    """Runs an nginx, and provides its port."""
     document = (ROOT / "docs" / "limits-http.md").read_text(encoding="utf-8")
     documented = re.search(r"^    upstream larder \{.*?^    server \{.*?^    \}$", document, re.MULTILINE | re.DOTALL)
     check(documented is not None, "docs/limits-http.md has no configuration of nginx")
     folder = SCRATCH / "nginx"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    os.chmod(folder, 0o777)  # nginx, started by root, works as another user.
+    os.chmod(folder, 0o777)  # If root starts nginx, its workers run as another user.
     port = free_port()
     file = folder / "nginx.conf"
     file.write_text(configuration(documented.group(), folder, port, limit_port, free_port()), encoding="utf-8")
@@ -106,7 +106,7 @@ def nginx(limit_port):
 
 
 def storm(visits):
-    """The statuses that all clients saw together; each calls one of `visits` again and again."""
+    """Runs all clients at once, each of which repeats one of `visits`. Returns the statuses of all replies."""
     start = threading.Barrier(CLIENTS)
     statuses = []
 
@@ -124,7 +124,7 @@ def storm(visits):
 
 
 def exact(report, server, limit_port, port):
-    """Clients of nginx, programs and memcached clients share one limit."""
+    """Checks that clients of nginx, programs and memcached clients share one limit exactly."""
 
     def memcached(key):
         with server.connect() as connection:
@@ -147,7 +147,7 @@ def exact(report, server, limit_port, port):
 
 
 def headers(report, limit_port, port):
-    """What clients of nginx see."""
+    """Checks the replies that clients of nginx get."""
     with report.case("nginx passes the fields on"):
         status, fields, body = ask(port, "GET", "/", "127.0.0.20")
         equal((status, body), (200, b"served"))
@@ -175,7 +175,7 @@ def headers(report, limit_port, port):
 
 
 def unfinished(report, limit_port):
-    """Clients that begin requests and do not end them keep nobody out."""
+    """Checks that clients which begin requests and never end them do not block other clients."""
     with report.case(f"{UNFINISHED} unfinished requests keep nobody out"):
         with contextlib.ExitStack() as stack:
             honest = http.client.HTTPConnection(HOST, limit_port, timeout=30)
@@ -195,7 +195,7 @@ def unfinished(report, limit_port):
 
 
 def proxies(report, binary):
-    """All cases with one server and one nginx."""
+    """Runs all cases with one server and one nginx."""
     if speaks_memcached_flags(binary):
         report.note("memcached has no rate limits")
         return

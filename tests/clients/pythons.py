@@ -1,4 +1,4 @@
-"""The suites of Python's clients: their own tests, out of their source packages."""
+"""The suites of Python's clients: the clients' own tests, taken from their source packages."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from harness import HOST, ROOT, SCRATCH, Server, check, run
 
 HERE = ROOT / "tests" / "clients" / "python"
 
-# Wheels have no tests: they come from the source packages of the same versions.
+# Packages whose tests are run. Wheels have no tests, so the source packages of the same versions are fetched.
 SOURCES = ("pymemcache", "pylibmc", "Django")
 
 
 def environment(requirements=HERE / "requirements.txt", home=SCRATCH / "python", sources=SOURCES):
-    """A virtual environment with the pinned packages; made again when the pins change."""
+    """Returns the directory of a virtual environment with the pinned packages. Creates it again if the pins change."""
     pins = requirements.read_text()
     made_from = home / "made-from.txt"
     if not made_from.exists() or made_from.read_text() != pins:
@@ -33,7 +33,7 @@ def environment(requirements=HERE / "requirements.txt", home=SCRATCH / "python",
 
 
 def output_of(command, where, name, settings):
-    """Runs a package's tests and returns what they print, which is kept in a file."""
+    """Runs a package's tests. Returns their output, which also stays in a file."""
     path = SCRATCH / f"{name}.txt"
     with open(path, "w", encoding="utf-8") as out:
         subprocess.run(
@@ -50,7 +50,7 @@ def output_of(command, where, name, settings):
 
 
 def tell(report, outcomes, good, wanted, text):
-    """Reports each of the `(name, outcome)` pairs, and whether there are as many as there should be."""
+    """Reports each of the `(name, outcome)` pairs, and fails if there are fewer than `wanted`."""
     for name, outcome in outcomes:
         if outcome == good:
             report.ok(name)
@@ -61,8 +61,8 @@ def tell(report, outcomes, good, wanted, text):
 
 
 def pytest(report, home, where, arguments, name, wanted, settings=None):
-    """Runs a suite of pytest's."""
-    # `addopts` is emptied: some packages ask for plug-ins that measure coverage.
+    """Runs a pytest suite and reports its outcomes."""
+    # `addopts` is emptied, because some packages require plug-ins there that measure coverage.
     command = [home / "bin" / "python", "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-rA", "-q"]
     text = output_of([*command, *arguments], where, name, settings or {})
     outcomes = re.findall(r"^(PASSED|FAILED|ERROR) \S*?::(.*)$", text, re.MULTILINE)
@@ -70,7 +70,7 @@ def pytest(report, home, where, arguments, name, wanted, settings=None):
 
 
 def pymemcache(report, binary):
-    """pymemcache's integration tests."""
+    """Runs pymemcache's integration tests."""
     home = environment()
     where = next(home.glob("pymemcache-*/pymemcache/test"))
     with Server(binary, name="pymemcache") as server:
@@ -80,18 +80,18 @@ def pymemcache(report, binary):
 
 
 def pylibmc(report, binary):
-    """pylibmc's own tests: libmemcached in text mode."""
+    """Runs pylibmc's own tests, which use libmemcached in text mode."""
     home = environment()
     where = next(home.glob("pylibmc-*/tests")).parent
     with Server(binary, name="pylibmc") as server:
         settings = {"MEMCACHED_HOST": HOST, "MEMCACHED_PORT": str(server.port)}
-        # Those of the discovery of Amazon's servers want one at a fixed port.
+        # The tests of Amazon's server discovery are left out: they need a server at a fixed port.
         arguments = ["tests", "--ignore", "tests/test_autoconf.py"]
         pytest(report, home, where, arguments, "pylibmc", 38, settings)
 
 
 def django(report, binary):
-    """Django's tests of its two memcached backends: pymemcache and libmemcached under an application."""
+    """Runs Django's tests of its two memcached backends, which use pymemcache and libmemcached."""
     home = environment()
     where = next(home.glob("django-*/tests"))
     with Server(binary, name="django") as server:

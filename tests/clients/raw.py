@@ -1,4 +1,4 @@
-"""Bytes as no well-behaved client sends them, over plain sockets."""
+"""Input that no well-behaved client sends, over plain sockets."""
 
 import errno
 import random
@@ -10,7 +10,7 @@ import time
 from harness import Server, check, equal, promises_memory
 
 MEMORY_MIB = 128
-# What Larder promises whatever clients send: --memory + 10 % + 32 MiB.
+# The resident memory that Larder promises not to exceed, whatever clients send: --memory + 10 % + 32 MiB.
 BUDGET_KIB = int(MEMORY_MIB * 1.1 + 32) * 1024
 SEED = 20261121
 HALF = b"set half 0 0 1000\r\nabc"
@@ -18,7 +18,7 @@ CLOSED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 
 
 def offer(connection, data):
-    """Sends, ends our side and reads to the end of the stream; the server may close it at any point."""
+    """Sends data, closes the sending side and reads to the end. The server may close the connection at any point."""
     try:
         connection.send(data)
         connection.socket.shutdown(socket.SHUT_WR)
@@ -30,7 +30,7 @@ def offer(connection, data):
 
 
 def half_sent(server):
-    """A client that goes away in the middle of a value leaves nothing behind."""
+    """A value of which a client sent only a part is not stored."""
     for rude in (False, True):
         with server.connect() as connection:
             if rude:  # A reset instead of an orderly end.
@@ -44,7 +44,7 @@ def half_sent(server):
 
 
 def byte_by_byte(server):
-    """Commands that arrive in pieces of one byte."""
+    """Commands that arrive one byte at a time are executed."""
     with server.connect() as connection:
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"set slow 7 0 5\r\nabcde\r\nget slow\r\nmg slow v\r\n":
@@ -55,7 +55,7 @@ def byte_by_byte(server):
 
 
 def random_bytes(first):
-    """Connections full of noise; the server must close each when the client ends its side."""
+    """Sends noise after `first`. The server must close each connection once the client has ended its side."""
 
     def body(server):
         noise = random.Random(SEED)
@@ -67,7 +67,7 @@ def random_bytes(first):
 
 
 def mangled_commands(server):
-    """Real commands with bytes changed, dropped and doubled."""
+    """Sends real commands with bytes changed, dropped and doubled."""
     noise = random.Random(SEED)
     seeds = [
         b"set k 0 0 5\r\nhello\r\n", b"get k k k\r\n", b"gets k\r\n", b"cas k 0 0 1 5\r\nx\r\n",
@@ -91,7 +91,7 @@ def mangled_commands(server):
 
 
 def http(server):
-    """A browser that was lured here gets no answer, and its body is not executed."""
+    """HTTP requests, which a web page can make a browser send, get no answer, and their bodies are not executed."""
     for line in (b"GET / HTTP/1.1", b"POST /x HTTP/1.1"):
         with server.connect() as connection:
             connection.send(line + b"\r\nHost: localhost\r\n\r\nset lured 0 0 1\r\nx\r\n")
@@ -101,7 +101,7 @@ def http(server):
 
 
 def slow_reader(server):
-    """A client that asks for 200 MB and does not read: others are served, memory stays bounded."""
+    """While a client asks for 200 MB and does not read, others are served and memory stays bounded."""
     value = random.Random(SEED).randbytes(500_000)
     with server.connect(timeout=60) as slow, server.connect() as quick:
         for number in range(20):
@@ -125,7 +125,7 @@ def slow_reader(server):
 
 
 def many_long_keys(server):
-    """250-byte keys: one get of 8,000 of them (2 MB of command), then a flood of sets."""
+    """Sends one get of 8,000 keys of 250 bytes (a command of 2 MB), then a flood of sets."""
     keys = [b"%0250d" % number for number in range(8000)]
     with server.connect(timeout=60) as connection:
         for key in keys[::1000]:
@@ -145,7 +145,7 @@ def many_long_keys(server):
 
 
 def too_long(server):
-    """Lines and keys over the limits are refused and the stream stays in step, or ends."""
+    """Lines, keys and values over the limits are refused. After that, the connection still works or is closed."""
     with server.connect() as connection:
         header = connection.ask(b"get " + b"k" * 251 + b"\r\n")
         check(header.startswith(b"CLIENT_ERROR"), f"251-byte key: {header!r}")
@@ -160,7 +160,7 @@ def too_long(server):
 
 
 def bad_value_end(server):
-    """A value that does not end where it was said to: an error, and the old value is kept."""
+    """A value that is longer than announced gets an error, and the old value stays."""
     with server.connect() as connection:
         equal(connection.store(b"kept", b"old"), b"STORED")
         equal(connection.ask(b"set kept 0 0 3\r\nabcdef\r\n"), b"CLIENT_ERROR bad data chunk")
@@ -183,7 +183,7 @@ def pipeline(server):
 
 
 def silent_writes(server):
-    """100,000 sets without replies, all of them there before the next answer."""
+    """100,000 sets without replies are all executed before the next answer."""
     with server.connect(timeout=60) as connection:
         for start in range(0, 100_000, 10_000):
             batch = range(start, start + 10_000)
@@ -204,7 +204,7 @@ def binary_beside_text(server):
 
 
 def idle_connections(server):
-    """800 connections that each asked once stay cheap and usable."""
+    """800 idle connections that each sent one command stay cheap and usable."""
     before = server.resident_kib()
     crowd = [server.connect() for _ in range(800)]
     try:
@@ -255,7 +255,7 @@ def terminated_under_load(binary):
 
 
 def raw(report, binary):
-    """All cases against one server, which must serve others after each of them."""
+    """Runs all cases against one server, which must serve a new client after each of them."""
     with Server(binary, "-m", str(MEMORY_MIB), "-c", "2000", name="raw") as server:
         for name, body in CASES.items():
             with report.case(name):

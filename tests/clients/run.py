@@ -3,8 +3,8 @@
 
 usage: tests/clients/run.py [--server BINARY] [--instrumented] [SUITE ...]
 
-BINARY is target/release/larder by default ($SERVER replaces the default); with --server
-/usr/bin/memcached the same suites run against memcached, which tells a wrong test from a wrong server.
+The default of BINARY is $SERVER, or target/release/larder. With --server /usr/bin/memcached the same
+suites run against memcached: a case that fails there too is a wrong test.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main():
     if not os.access(binary, os.X_OK):
         parser.error(f"{binary} is not an executable file: build it first, or name another with --server")
 
-    # The suites open a thousand connections and more.
+    # Some suites open more than a thousand connections.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = 16_384 if most == resource.RLIM_INFINITY else min(most, 16_384)
     resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))

@@ -1,4 +1,4 @@
-"""The suites of real clients: each starts a server and lets a client's own package work against it."""
+"""The suites of real clients. Each starts a server and runs a client's own package against it."""
 
 import os
 import re
@@ -16,12 +16,12 @@ from harness import HOST, ROOT, SCRATCH, Server, check, forward, link_named_memc
 CLIENTS = ROOT / "tests" / "clients"
 
 
-# They want `delete key anything` to be refused, as memcached before 1.6.40 did; newer ones delete the key.
+# Cases that want `delete key anything` to be refused. memcached refused it before 1.6.40 and deletes the key since.
 OLD_DELETE = ("ascii delete", "ascii delete noreply")
 
 
 def memccapable(report, binary):
-    """libmemcached's conformance test, text and binary, whole."""
+    """Runs libmemcached's whole conformance test, in text and binary."""
     for protocol, flag, cases in (("text", "-a", 27), ("binary", "-b", 27)):
         with Server(binary, name=f"memccapable-{protocol}") as server:
             done = subprocess.run(
@@ -46,7 +46,7 @@ def memccapable(report, binary):
 
 
 def dalli(report, binary):
-    """Dalli over TCP, and over the Unix socket of a server started as `memcached`."""
+    """Runs Dalli over TCP, and over the Unix socket of a server that is started as `memcached`."""
     script = ["ruby", CLIENTS / "ruby" / "dalli.rb"]
     with Server(binary, name="dalli-tcp") as server:
         forward(report, [*script, f"{HOST}:{server.port}"])
@@ -57,7 +57,7 @@ def dalli(report, binary):
 
 
 def memjs(report, binary):
-    """memjs from npm (binary protocol)."""
+    """Runs memjs from npm, which speaks the binary protocol."""
     home = SCRATCH / "node"
     home.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json", "memjs_work.js"):
@@ -68,7 +68,7 @@ def memjs(report, binary):
 
 
 def gomemcache(report, binary):
-    """gomemcache: real work, then its own test suite out of the module."""
+    """Runs gomemcache: every verb, then the test suite of its module."""
     home = CLIENTS / "go"
     SCRATCH.mkdir(parents=True, exist_ok=True)
     with Server(binary, name="gomemcache") as server:
@@ -76,8 +76,8 @@ def gomemcache(report, binary):
         run(["go", "build", "-o", work, "."], cwd=home)
         forward(report, [work, f"{HOST}:{server.port}"])
 
-        # Its tests speak to localhost:11211, which may be taken here: a copy of the published module
-        # differs from it in that one constant.
+        # The module's tests connect to localhost:11211, which may be in use here. So a copy of the module
+        # runs, in which only this address is changed.
         module = run(["go", "list", "-m", "-f", "{{.Dir}}", "github.com/bradfitz/gomemcache"], cwd=home)
         copy = SCRATCH / "gomemcache"
         run(["rm", "-rf", copy])
@@ -86,7 +86,7 @@ def gomemcache(report, binary):
         text = tests.read_text(encoding="utf-8")
         check(text.count('"localhost:11211"') == 1, "gomemcache's test names its address otherwise")
         tests.write_text(text.replace('"localhost:11211"', f'"{HOST}:{server.port}"'))
-        # Another test starts `memcached` from the path. TestTLS skips itself: it asks with --enable-ssl.
+        # Another test starts `memcached` from the path. TestTLS skips itself, because --enable-ssl fails.
         with link_named_memcached(binary) as link:
             path = f"{link.parent}{os.pathsep}{os.environ['PATH']}"
             done = subprocess.run(
@@ -116,7 +116,7 @@ def gomemcache(report, binary):
 
 
 def xmemcached(report, binary):
-    """xmemcached from Maven Central, text and binary."""
+    """Runs xmemcached from Maven Central, in text and binary."""
     jars = SCRATCH / "java"
     pom = CLIENTS / "java" / "pom.xml"
     made_from = jars / "made-from.xml"

@@ -45,7 +45,7 @@ class Application:
         return True
 
     def visit(self, user):
-        """The status of one request."""
+        """Sends one request, and returns its status or None if nothing listens yet."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=30)
         try:
             connection.request("GET", f"/?user={user}")
@@ -65,7 +65,7 @@ class Application:
 
 
 def storm(applications, user):
-    """All clients at once, half of them on each process; the statuses they saw."""
+    """Runs all clients at once, half of them on each process. Returns the statuses of all replies."""
     start = threading.Barrier(CLIENTS)
     statuses = []
 
@@ -83,7 +83,7 @@ def storm(applications, user):
 
 
 def within_a_day(body):
-    """Rack::Attack counts per day of the clock: a run across midnight is done again."""
+    """Calls `body` within one day (UTC), because Rack::Attack counts per day. Repeats a run across midnight."""
     while True:
         day = time.time() // DAY
         result = body()
@@ -92,7 +92,7 @@ def within_a_day(body):
 
 
 def rack_attack(report, binary):
-    """Exactly LIMIT requests of each user pass, over both processes together."""
+    """Checks that exactly LIMIT requests of each user pass, over both processes together."""
     with Server(binary, name="rack-attack") as cache:
         applications = []
         try:

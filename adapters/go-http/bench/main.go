@@ -30,7 +30,7 @@ func main() {
 		larderlimit.WithConnections(32), larderlimit.WithTimeout(5*time.Second))
 	check(err)
 
-	// The usual recipe: create the counter with its expiry unless it is there, then count.
+	// The usual recipe: create the counter with its expiry if it is missing, then count.
 	old := func(key string) bool {
 		err := client.Add(&memcache.Item{Key: key, Value: []byte("0"), Expiration: int32(window / time.Second)})
 		if err != memcache.ErrNotStored {
@@ -45,7 +45,7 @@ func main() {
 		check(err)
 		return decision.Allowed
 	}
-	// Other work on the machine disturbs some rounds, so the best of each counts.
+	// Other work on the machine disturbs some rounds, so the best round of each case counts.
 	for _, callers := range []int{1, 32} {
 		var before, now result
 		for round := 0; round < rounds; round++ {

@@ -1,4 +1,4 @@
-// A process that serves one limiter. Its parent gives the settings and learns the port.
+// A process that serves one limiter. Its parent passes the settings as argument and receives the port.
 import express from 'express';
 import { rateLimit } from 'express-rate-limit';
 import { LarderStore } from '../index.js';

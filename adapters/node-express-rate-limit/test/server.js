@@ -1,4 +1,4 @@
-// What the tests share: servers, applications and load.
+// Helpers of the tests: they start servers and applications, and send load.
 import { fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import http from 'node:http';

@@ -14,7 +14,7 @@ const CONNECTIONS = 8;
 
 const silent = { warn() {}, error() {} };
 
-/** A store outside of the library, initialised as the library does. */
+/** Returns a store that the test calls directly, initialised as the library does it. */
 function storeOf(t, options, limits = {}) {
   const store = new LarderStore(options);
   t.after(() => store.shutdown());
@@ -22,7 +22,7 @@ function storeOf(t, options, limits = {}) {
   return store;
 }
 
-/** An Express application in this process; returns its port. */
+/** Starts an Express application in this process, and returns its port. */
 async function serve(t, limiter) {
   const app = express().set('env', 'test').use(limiter);
   app.get('/', (_request, response) => response.end('hello'));
@@ -33,7 +33,7 @@ async function serve(t, limiter) {
   return server.address().port;
 }
 
-// Tests that are not about time give a busy machine time.
+// A busy machine must not fail tests that are not about time limits.
 const PATIENT = { timeoutMs: 5000 };
 
 describe('with a server', { concurrency: false }, () => {
@@ -60,7 +60,7 @@ describe('with a server', { concurrency: false }, () => {
     const { admitted } = await hammer(ports, { connections: CONNECTIONS, ms: 3.5 * windowMs });
     let windows = 0;
     for (let i = 0; i + limit < admitted.length; i += limit, windows++) {
-      // A window begins after its first request was sent. The next one begins at the earliest windowMs later.
+      // A window begins after its first request was sent, and the next one at the earliest windowMs later.
       const first = Math.min(...admitted.slice(i, i + limit).map(({ sent }) => sent));
       assert.ok(admitted[i + limit].received >= first + windowMs, `window ${windows} admitted too many`);
     }
@@ -101,7 +101,8 @@ describe('with a server', { concurrency: false }, () => {
     assert.equal((await request(port)).status, 200);
     const refused = await request(port);
     assert.equal(refused.status, 429);
-    const wait = Number(refused.headers['retry-after']); // Half of the next window must pass.
+    // One of two units is free only after half of the next window.
+    const wait = Number(refused.headers['retry-after']);
     assert.ok(wait >= 89 && wait <= 90, `retry-after ${wait}`);
   });
 
@@ -258,7 +259,7 @@ describe('without a server', { concurrency: false }, () => {
         const took = answer.received - answer.sent;
         assert.ok(took > 50 && took < 1000, `took ${took} ms`);
       }
-      const again = await request(port); // Answered at once, for the server failed a moment ago.
+      const again = await request(port); // Answered at once, because the back-off still lasts.
       assert.equal(again.status, status);
       assert.match(warnings[0], /no answer within 100 ms/);
       assert.equal(sockets.size, 1);

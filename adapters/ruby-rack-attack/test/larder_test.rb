@@ -14,10 +14,10 @@ SERVER = ENV.fetch('SERVER', File.expand_path('../../../target/release/larder', 
 PROCESSES = 4
 THREADS = 4
 SLACK = 1.0
-# The limit of a request's time matters in its own tests only: elsewhere a busy machine must not decide.
+# Only tests of time limits have short ones. A busy machine must not fail the other tests.
 PATIENT = { timeout: 20, connect_timeout: 20, fail: :closed }.freeze
 
-# Servers, real and played.
+# Real servers, and servers whose answers the test gives.
 module Servers
   module_function
 
@@ -49,7 +49,7 @@ module Servers
     started(SERVER, 'serve', '--admin', 'off', '-p', port.to_s, port, &block)
   end
 
-  # A server that answers each line as the block says; nil is never answered.
+  # Runs a server that answers each line with `answer.call(line)`, or never if that is nil.
   def played(answer)
     listener = TCPServer.new('127.0.0.1', 0)
     thread = Thread.new do
@@ -70,7 +70,7 @@ module Servers
     listener&.close
   end
 
-  # Passes single-line requests on, and so counts round trips.
+  # Runs a server that passes single-line requests on to the one at `address`, and keeps them in `lines`.
   def between(address, lines, &block)
     host, port = address.split(':')
     answer = lambda do |line|
@@ -88,7 +88,7 @@ module Servers
   end
 end
 
-# One server for all tests that need a plain one.
+# One server for all tests that need no server of their own.
 port = Servers.free_port
 SHARED = "127.0.0.1:#{port}"
 shared_up = Queue.new
@@ -143,7 +143,7 @@ class LarderTest < Minitest::Test
     Rack::Attack::Larder.throttle('user', limit: limit, period: period, algorithm: algorithm, **options, &by)
   end
 
-  # Rack::Attack's own windows follow the clock: a run across the end of one is done again.
+  # The windows of Rack::Attack itself follow the clock. A run across the end of a window is repeated.
   def within_a_window(period)
     loop do
       window = Time.now.to_i / period
@@ -154,9 +154,10 @@ class LarderTest < Minitest::Test
     end
   end
 
-  # All threads of all processes at once; returns when each request that passed was sent and answered.
+  # Runs the block in all threads of all processes at once. Returns the times at which each request that
+  # passed was sent and answered.
   def storm
-    unique # Before the fork: one user for all.
+    unique # Called before the fork, so that all processes use the same user.
     go, start = IO.pipe
     readers = Array.new(PROCESSES) do
       reader, writer = IO.pipe
@@ -194,7 +195,7 @@ class LarderTest < Minitest::Test
   [:plain, *ALGORITHMS].each do |algorithm|
     define_method("test_exactly_the_limit_passes_#{algorithm}") do
       throttle(algorithm, limit: 100)
-      # The parent has an open connection: its children must not use it.
+      # The parent now has an open connection, which its children must not use.
       assert_equal 200, visit("#{unique}-parent").status
       passed = within_a_window(86_400) { storm { visits(->(count) { count < 25 }) } }
       assert_equal 100, passed.size
@@ -226,7 +227,8 @@ class LarderTest < Minitest::Test
     end
   end
 
-  # The most requests that certainly passed within a time: sent after its start, answered before its end.
+  # Returns the largest number of requests that certainly passed within `seconds`. Such a request was sent
+  # after the begin of that time and answered before its end.
   def most_within(passed, seconds)
     passed.map { |start, _| passed.count { |sent, told| sent >= start && told <= start + seconds } }.max
   end
@@ -387,7 +389,7 @@ class LarderTest < Minitest::Test
   end
 
   def test_warnings_go_to_standard_error
-    # Rack has a logger of its own, which is another class.
+    # Rack has a class Logger of its own. The store must use Ruby's.
     assert Rack::Logger
     _, warning = capture_io { Rack::Attack::Larder::Store.new("127.0.0.1:#{free_port}").read('k') }
     assert_match(/WARN.*Larder is away, requests pass: Errno::ECONNREFUSED/, warning)
@@ -404,7 +406,7 @@ class LarderTest < Minitest::Test
         sleep 0.01
       end
     end
-    # The connection that this leaves is closed: the next request must not fail on it.
+    # The server has closed the store's idle connection. The next request must not fail because of that.
     larder(port) { assert store.take(unique, :fixed, 5, 60).allowed }
   end
 
@@ -421,7 +423,7 @@ class LarderTest < Minitest::Test
       store = store(address, fail: :open, timeout: 0.1, backoff: 0, logger: nil)
       failed = [true, 9, 0, 0]
       assert_equal failed, store.take('k', :fixed, 9, 60).to_a
-      # The first connection still waits for its reply, so another one must serve this.
+      # The first connection still waits for its reply, so another one must serve this request.
       deadline = now + 10
       while (told = store.take('k', :fixed, 9, 60).to_a) == failed
         assert_operator now, :<, deadline

@@ -1,4 +1,4 @@
-//! Where a server listens, written the way people type it.
+//! Addresses of servers, as people write them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ pub enum Address {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Accepts `host:port`, `host`, `:port`, `[v6]:port`, `unix:PATH` and any string that begins
-    /// with `/` or `.` as the path of a Unix socket.
+    /// Accepts `host:port`, `host`, `:port`, `[v6]:port` and `unix:PATH`. A string that begins with
+    /// `/` or `.` is the path of a Unix socket.
     fn from_str(text: &str) -> Result<Self, Error> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
@@ -43,7 +43,7 @@ fn split_port(text: &str) -> Result<(&str, u16), Error> {
     if text.is_empty() {
         return Err(bad(text, "it is empty"));
     }
-    // The colons of a bare IPv6 address are not followed by a port.
+    // A colon inside the brackets of an IPv6 address does not begin a port.
     let after_host = text.rfind(']').map_or(0, |bracket| bracket + 1);
     if after_host == 0 && text.matches(':').count() > 1 {
         return Err(bad(text, "write an IPv6 address in brackets"));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_addresses_are_refused() {
         for text in ["", "unix:", "host:port", "host:70000", "::1"] {
             assert!(matches!(text.parse::<Address>(), Err(Error::Usage(_))), "{text:?}");
         }

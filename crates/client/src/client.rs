@@ -1,19 +1,19 @@
-//! The connection: request bytes out, replies in.
+//! A connection to a server: sends requests and gives access to the replies.
 
 use std::io::Write;
 use std::time::Duration;
 
 use crate::{Address, Error, ReplyReader, Result, Stream};
 
-/// How a connection behaves.
+/// The options of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Limit of connecting (TCP) and of every single read and write; `None` waits forever.
+    /// The longest time for a connect (TCP only) and for each read and write; `None` waits forever.
     pub timeout: Option<Duration>,
 }
 
 impl Default for Options {
-    /// Ten seconds.
+    /// Returns options with a time-out of ten seconds.
     fn default() -> Self {
         Options { timeout: Some(Duration::from_secs(10)) }
     }
@@ -29,7 +29,8 @@ impl Client {
     /// Connects to `host:port`, `host`, `unix:PATH` or `/PATH` with the default options.
     ///
     /// # Errors
-    /// [`Error::Usage`] for an address that cannot be read, [`Error::Io`] if nobody answers there.
+    /// Returns [`Error::Usage`] for a malformed address, and [`Error::Io`] if the connection cannot
+    /// be made.
     pub fn connect(address: &str) -> Result<Client> {
         Client::connect_to(&address.parse()?, Options::default())
     }
@@ -37,7 +38,7 @@ impl Client {
     /// Connects to a parsed address.
     ///
     /// # Errors
-    /// [`Error::Io`] if nobody answers there.
+    /// Returns [`Error::Io`] if the connection cannot be made.
     pub fn connect_to(address: &Address, options: Options) -> Result<Client> {
         let stream = Stream::connect(address, options.timeout)?;
         stream
@@ -46,22 +47,22 @@ impl Client {
         Ok(Client { replies: ReplyReader::new(stream) })
     }
 
-    /// The socket, for callers that need its descriptor or other time-outs.
+    /// Returns the socket, for callers that need its descriptor or other time-outs.
     pub fn stream(&self) -> &Stream {
         self.replies.source()
     }
 
-    /// Sends raw bytes as they are: one request or many. The caller reads their replies through
+    /// Sends bytes unchanged: one request or many. The caller reads their replies through
     /// [`Client::replies`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the connection broke.
+    /// Returns [`Error::Io`] if the connection broke.
     pub fn send_raw(&mut self, bytes: &[u8]) -> Result<()> {
         let mut stream = self.stream();
         stream.write_all(bytes).map_err(|e| Error::io("cannot send the request", e))
     }
 
-    /// The replies to requests sent with [`Client::send_raw`].
+    /// Returns the reader of the replies to requests sent with [`Client::send_raw`].
     pub fn replies(&mut self) -> &mut ReplyReader<Stream> {
         &mut self.replies
     }

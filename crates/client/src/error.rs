@@ -1,36 +1,37 @@
-//! What can go wrong between a caller and a server.
+//! The errors of client calls.
 
 use std::fmt;
 use std::io;
 
-/// Why a call gave no answer. After [`Error::Io`] and [`Error::Protocol`] the connection is out of
-/// step and must be dropped; after the others it can go on being used.
+/// The reason why a call failed. After [`Error::Io`], [`Error::Closed`] and [`Error::Protocol`] the
+/// connection must be dropped, because later replies would not belong to their requests. After the
+/// others it can still be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The connection could not be made, or broke.
     Io {
-        /// What was being done, with the address.
+        /// The operation that failed, with the address.
         doing: String,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The server closed the connection.
     Closed,
-    /// `SERVER_ERROR`: the text behind it.
+    /// The server reported `SERVER_ERROR`, with this text after it.
     Server(String),
-    /// `CLIENT_ERROR`: the text behind it.
+    /// The server reported `CLIENT_ERROR`, with this text after it.
     Client(String),
-    /// A bare `ERROR`: the server does not know the command.
+    /// The server reported a bare `ERROR`: it does not know the command.
     UnknownCommand,
-    /// An answer that does not belong to the request.
+    /// The reply does not belong to the request.
     Protocol(String),
-    /// The caller asked for something that cannot be sent.
+    /// The request cannot be sent.
     Usage(String),
 }
 
 impl Error {
-    /// Whether the connection may be used again.
+    /// Returns true if the connection may be used again.
     pub fn is_recoverable(&self) -> bool {
         !matches!(self, Error::Io { .. } | Error::Closed | Error::Protocol(_))
     }
@@ -44,7 +45,7 @@ impl Error {
         Error::Protocol(format!("{request} was answered with {line:?}"))
     }
 
-    /// The error that the line of a [`Reply::Error`](crate::Reply::Error) stands for.
+    /// Returns the error that the line of a [`Reply::Error`](crate::Reply::Error) stands for.
     pub(crate) fn answered(line: &[u8]) -> Error {
         let text = |from: usize| {
             String::from_utf8_lossy(line.get(from..).unwrap_or_default()).trim().to_owned()
@@ -59,8 +60,8 @@ impl Error {
 }
 
 impl From<Error> for io::Error {
-    /// Keeps the kind of [`Error::Io`]. [`Error::Closed`] becomes an unexpected end and
-    /// [`Error::Protocol`] invalid data.
+    /// Keeps the kind of [`Error::Io`]. [`Error::Closed`] becomes an unexpected end of file, and
+    /// [`Error::Protocol`] becomes invalid data.
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::Io { source, .. } => source.kind(),

@@ -1,10 +1,10 @@
 //! A small blocking memcached client: text and meta commands over TCP and Unix sockets.
 //!
-//! It exists so that the lab, the live view, `larder ctl` and the tests speak to any
-//! memcached-compatible server through the same few lines, without a foreign driver's opinions in
-//! between. One [`Client`] is one connection, with one request at a time. Any other requests, and
-//! many at once, are sent as bytes, and their replies read as [`Reply`]. There is no pooling, no
-//! retry and no key distribution.
+//! The lab, the live view, `larder ctl` and the tests use it for every memcached-compatible server,
+//! so no driver of another project changes their requests or replies. A [`Client`] is one
+//! connection. Its methods send one request at a time. Other requests and pipelines are sent as
+//! bytes, and their replies are read as [`Reply`]. There is no pooling, no retry and no key
+//! distribution.
 //!
 //! ```no_run
 //! use larder_client::{Client, Reply};
@@ -37,5 +37,5 @@ pub use reply::{Code, Flags, Parser, Reply, Sink};
 pub use stream::Stream;
 pub use text::{Item, Stored};
 
-/// What a client call answers.
+/// The result of a client call.
 pub type Result<T> = std::result::Result<T, Error>;

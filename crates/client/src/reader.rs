@@ -52,8 +52,8 @@ impl<R: Read> ReplyReader<R> {
     /// none.
     ///
     /// # Errors
-    /// As [`ReplyReader::line`]; [`Error::Protocol`] also for a line that is not of this protocol,
-    /// and for a value without its line end.
+    /// Returns the errors of [`ReplyReader::line`]. Also returns [`Error::Protocol`] for a line
+    /// that is not of this protocol, and for a value without its line end.
     pub fn reply(&mut self) -> Result<(Reply<'_>, &[u8])> {
         self.line()?;
         let line = self.line.strip_suffix(b"\r\n").unwrap_or_default();
@@ -73,7 +73,7 @@ impl<R: Read> ReplyReader<R> {
     /// Waits until bytes arrive or the connection ends.
     ///
     /// # Errors
-    /// Returns the error of the source, so that of its time-out too.
+    /// Returns the error of the source, for example that its time-out has passed.
     pub fn wait(&mut self) -> std::io::Result<()> {
         self.source.fill_buf().map(drop)
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_an_error() {
+    fn malformed_replies_are_errors() {
         let read = |bytes: &[u8]| ReplyReader::new(bytes).reply().map(drop).unwrap_err();
         for bytes in [&b"HELLO\r\n"[..], b"STORED\n", b"VA 1\r\nabc", &[b'x'; LINE_MAX]] {
             assert!(matches!(read(bytes), Error::Protocol(_)));

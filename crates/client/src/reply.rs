@@ -1,7 +1,7 @@
 //! The replies of memcached's text and meta protocols. [`Reply`] parses one line. [`Parser`] finds
 //! lines and values in a stream of bytes that may be cut anywhere; it keeps no values.
-//! [`ReplyReader`](crate::ReplyReader) does so in a blocking way. None of them needs to know the
-//! requests. A line that is not of these protocols is an error.
+//! [`ReplyReader`](crate::ReplyReader) reads whole replies from a blocking source. None of them
+//! needs to know the requests. A line that is not of these protocols is an error.
 
 /// The longest line of a reply, in bytes.
 pub(crate) const LINE_MAX: usize = 64 * 1024;
@@ -72,7 +72,7 @@ pub enum Code {
     Exists,
     /// `MN`: all requests before the `mn` are answered.
     Noop,
-    /// `ME`: what `me` tells about an item; its flags begin with the key.
+    /// `ME`: the description of an item; its flags begin with the key.
     Debug,
 }
 
@@ -209,12 +209,12 @@ pub(crate) fn unknown(line: &[u8]) -> String {
 
 /// Receives the values and replies that the parser finds. A value comes in pieces, as it arrives.
 pub trait Sink {
-    /// A value begins. The key is empty in meta replies.
+    /// Called when a value begins. The key is empty in meta replies.
     fn value(&mut self, key: &[u8], length: usize);
-    /// The next piece of the value.
+    /// Called with the next piece of the value.
     fn body(&mut self, offset: usize, piece: &[u8]);
-    /// A reply of `values` values is complete. `reply` is its last line. The flags of a meta reply
-    /// with a value are not kept. Each row of statistics counts as a reply.
+    /// Called when a reply of `values` values is complete. `reply` is its last line. The flags of a
+    /// meta reply with a value are not kept. Each row of statistics counts as a reply.
     fn reply(&mut self, reply: Reply<'_>, values: u32);
 }
 
@@ -227,7 +227,7 @@ enum State {
         offset: usize,
         length: usize,
     },
-    /// Behind a value, with the number of bytes of the line end already seen.
+    /// After a value, with the number of bytes of its line end already seen.
     BodyEnd {
         meta: bool,
         length: usize,
@@ -245,8 +245,8 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Consumes all of `bytes`. Returns an error text if they are not replies. The parser must not
-    /// be used after an error, because it no longer knows where a reply begins.
+    /// Consumes all of `bytes`. The parser must not be used after an error, because it no longer
+    /// knows where a reply begins.
     ///
     /// # Errors
     /// Returns a description of the bytes that are no reply.
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn whole() {
+    fn a_whole_stream_is_parsed() {
         let log = parse(&[STREAM]);
         assert_eq!(log.0[..4], ["value a 5", "value b 0", "End 2 \"\"", "End 0 \"\""]);
         assert_eq!(log.0.len(), 27);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_at_every_byte() {
+    fn a_stream_may_be_cut_at_every_byte() {
         let whole = parse(&[STREAM]);
         for cut in 0..=STREAM.len() {
             let (left, right) = STREAM.split_at(cut);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_answer() {
+    fn malformed_replies_are_errors() {
         for text in [
             "HELLO\r\n",
             "VALUE a 0\r\n",

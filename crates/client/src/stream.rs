@@ -1,4 +1,4 @@
-//! One type for the two kinds of socket.
+//! One type for TCP and Unix sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -21,7 +21,7 @@ impl Stream {
     /// Connects, trying each address that the host name resolves to.
     ///
     /// # Errors
-    /// [`Error::Io`] with the last address's failure.
+    /// Returns [`Error::Io`] with the error of the last address that was tried.
     pub fn connect(address: &Address, timeout: Option<Duration>) -> Result<Stream> {
         let doing = || format!("cannot connect to {address}");
         match address {
@@ -34,19 +34,19 @@ impl Stream {
         }
     }
 
-    /// Limits how long one read or write may block; `None` is forever.
+    /// Limits how long one read or write may block; `None` means forever.
     ///
     /// # Errors
-    /// What the operating system answers, for a zero duration too.
+    /// Returns the operating system's error, also for a zero duration.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(timeout)?;
         self.set_write_timeout(timeout)
     }
 
-    /// Limits how long one read may block, as [`Stream::set_timeout`].
+    /// Limits how long one read may block; `None` means forever.
     ///
     /// # Errors
-    /// As [`Stream::set_timeout`].
+    /// Returns the errors of [`Stream::set_timeout`].
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Tcp(tcp) => tcp.set_read_timeout(timeout),
@@ -54,10 +54,10 @@ impl Stream {
         }
     }
 
-    /// Limits how long one write may block, as [`Stream::set_timeout`].
+    /// Limits how long one write may block; `None` means forever.
     ///
     /// # Errors
-    /// As [`Stream::set_timeout`].
+    /// Returns the errors of [`Stream::set_timeout`].
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Tcp(tcp) => tcp.set_write_timeout(timeout),
@@ -65,10 +65,10 @@ impl Stream {
         }
     }
 
-    /// Makes reads and writes answer `WouldBlock` instead of waiting.
+    /// Makes reads and writes return `WouldBlock` instead of waiting.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// Returns the operating system's error.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         match self {
             Stream::Tcp(tcp) => tcp.set_nonblocking(on),
@@ -76,10 +76,10 @@ impl Stream {
         }
     }
 
-    /// Reads what is there, at most the buffer; 0 is the end of the connection.
+    /// Reads available bytes into `buffer`. Returns their number; 0 is the end of the connection.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// Returns the operating system's error.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(tcp) => (&mut &*tcp).read(buffer),
@@ -87,10 +87,10 @@ impl Stream {
         }
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as many bytes as the socket takes. Returns their number.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// Returns the operating system's error.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(tcp) => (&mut &*tcp).write(bytes),

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use crate::{Client, Error, Reply, Result};
 
-/// What a get found.
+/// An item that a get found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The key as the server wrote it.
@@ -14,59 +14,59 @@ pub struct Item {
     pub value: Vec<u8>,
     /// The client flags.
     pub flags: u32,
-    /// The cas id; only the `gets` family asks for it.
+    /// The cas id, if the request was of the `gets` family.
     pub cas: Option<u64>,
 }
 
-/// How a conditional write ended.
+/// The result of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// The value is in place.
+    /// The value was stored.
     Stored,
     /// The condition (add, replace, append, prepend) did not hold.
     NotStored,
-    /// The cas id is no longer that of the item.
+    /// The item has another cas id.
     Exists,
-    /// The item to compare with is not there.
+    /// There is no item with which to compare the cas id.
     NotFound,
 }
 
 impl Client {
-    /// The item under `key`, if there is one.
+    /// Returns the item of `key`, if there is one.
     ///
     /// # Errors
-    /// See [`Error`]; each method of this type answers the same kinds.
+    /// Returns an [`Error`]; the other methods of this type return the same kinds.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Item>> {
         Ok(self.retrieve("get", &[key])?.pop())
     }
 
-    /// As [`Client::get`], with the cas id.
+    /// Does the same as [`Client::get`], and also returns the cas id.
     pub fn gets(&mut self, key: &[u8]) -> Result<Option<Item>> {
         Ok(self.retrieve("gets", &[key])?.pop())
     }
 
-    /// The items found under `keys`, in the order of the answer.
+    /// Returns the items of `keys` that exist, in the order of the reply.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Item>> {
         self.retrieve("get", keys)
     }
 
-    /// As [`Client::get_many`], with the cas ids.
+    /// Does the same as [`Client::get_many`], and also returns the cas ids.
     pub fn gets_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Item>> {
         self.retrieve("gets", keys)
     }
 
-    /// Gets an item and sets its expiry (seconds, or Unix time above 30 days; 0 is never) in one
-    /// step.
+    /// Returns an item and sets its expiry in the same request. `expiry` is in seconds, or a Unix
+    /// time if it is above 30 days; 0 means never.
     pub fn gat(&mut self, key: &[u8], expiry: i64) -> Result<Option<Item>> {
         Ok(self.retrieve(&format!("gat {expiry}"), &[key])?.pop())
     }
 
-    /// As [`Client::gat`], with the cas id.
+    /// Does the same as [`Client::gat`], and also returns the cas id.
     pub fn gats(&mut self, key: &[u8], expiry: i64) -> Result<Option<Item>> {
         Ok(self.retrieve(&format!("gats {expiry}"), &[key])?.pop())
     }
 
-    /// Stores unconditionally.
+    /// Stores a value unconditionally.
     pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: i64) -> Result<()> {
         match self.store("set", key, value, flags, expiry, None)? {
             Stored::Stored => Ok(()),
@@ -74,27 +74,27 @@ impl Client {
         }
     }
 
-    /// Stores if the key is absent.
+    /// Stores a value if there is no item of `key`.
     pub fn add(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: i64) -> Result<Stored> {
         self.store("add", key, value, flags, expiry, None)
     }
 
-    /// Stores if the key is present.
+    /// Stores a value if there is an item of `key`.
     pub fn replace(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: i64) -> Result<Stored> {
         self.store("replace", key, value, flags, expiry, None)
     }
 
-    /// Adds bytes behind the value of a present key.
+    /// Appends bytes to the value of an existing item.
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<Stored> {
         self.store("append", key, value, 0, 0, None)
     }
 
-    /// Adds bytes before the value of a present key.
+    /// Adds bytes in front of the value of an existing item.
     pub fn prepend(&mut self, key: &[u8], value: &[u8]) -> Result<Stored> {
         self.store("prepend", key, value, 0, 0, None)
     }
 
-    /// Stores if the item still has this cas id.
+    /// Stores a value if the item still has this cas id.
     pub fn cas(
         &mut self,
         key: &[u8],
@@ -106,7 +106,7 @@ impl Client {
         self.store("cas", key, value, flags, expiry, Some(cas))
     }
 
-    /// Deletes; false if there was nothing.
+    /// Deletes an item. Returns false if there was none.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.send("delete", &[key], format_args!(""), None)?;
         self.answer("delete", |reply| match reply {
@@ -116,7 +116,7 @@ impl Client {
         })
     }
 
-    /// Sets the expiry; false if there is no such item.
+    /// Sets the expiry of an item. Returns false if there is no such item.
     pub fn touch(&mut self, key: &[u8], expiry: i64) -> Result<bool> {
         self.send("touch", &[key], format_args!(" {expiry}"), None)?;
         self.answer("touch", |reply| match reply {
@@ -126,23 +126,24 @@ impl Client {
         })
     }
 
-    /// Adds to a counter; `None` if there is none.
+    /// Adds to a counter and returns its new value, or `None` if there is no such counter.
     pub fn incr(&mut self, key: &[u8], by: u64) -> Result<Option<u64>> {
         self.count("incr", key, by)
     }
 
-    /// Subtracts from a counter, stopping at 0; `None` if there is none.
+    /// Subtracts from a counter, down to 0 at most, and returns its new value. Returns `None` if
+    /// there is no such counter.
     pub fn decr(&mut self, key: &[u8], by: u64) -> Result<Option<u64>> {
         self.count("decr", key, by)
     }
 
-    /// Forgets everything, at once or after `delay` seconds.
+    /// Hides all items, at once or after `delay` seconds.
     pub fn flush_all(&mut self, delay: Option<u32>) -> Result<()> {
         self.command("flush_all", delay)?;
         self.answer("flush_all", |reply| (reply == Reply::Ok).then_some(()))
     }
 
-    /// The version the server answers, without the word `VERSION`.
+    /// Returns the server's version, without the word `VERSION`.
     pub fn version(&mut self) -> Result<String> {
         self.command("version", None::<&str>)?;
         self.answer("version", |reply| match reply {
@@ -151,7 +152,7 @@ impl Client {
         })
     }
 
-    /// The rows of `stats` or of `stats GROUP` in the order of the server.
+    /// Returns the rows of `stats` or of `stats GROUP` in the order of the server.
     pub fn stats(&mut self, group: Option<&str>) -> Result<Vec<(String, String)>> {
         self.command("stats", group)?;
         let mut rows = Vec::new();
@@ -161,7 +162,7 @@ impl Client {
                 let (name, value) = row.split_once(' ').unwrap_or((&row, ""));
                 Some(Some((name.to_owned(), value.to_owned())))
             }
-            // `stats reset` is answered with RESET, `stats detail on` with OK.
+            // The reply to `stats reset` is RESET, that to `stats detail on` is OK.
             Reply::End | Reply::Reset | Reply::Ok => Some(None),
             _ => None,
         };
@@ -243,7 +244,7 @@ impl Client {
             request.push(b' ');
             request.extend_from_slice(key.as_ref());
         }
-        // Writing to a vector does not fail.
+        // Writing to a vector cannot fail.
         let _ = request.write_fmt(format_args!("{rest}\r\n"));
         for piece in value.into_iter().flat_map(|value| [value, b"\r\n"]) {
             request.extend_from_slice(piece);

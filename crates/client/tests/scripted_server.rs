@@ -1,5 +1,5 @@
-//! The client against a server that expects exact bytes and answers with prepared ones, in pieces of
-//! every size.
+//! Tests the client against a server that expects exact bytes and replies with prepared ones, in
+//! pieces of every size.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use larder_client::{Address, Client, Code, Error, Flags, Options, Reply, Stored};
 
-/// Serves one connection: reads `request` (and fails if it differs), answers `reply`, in order.
+/// Serves one connection. Reads each `request`, which must match, and sends its `reply`.
 fn serve(mut stream: impl Read + Write, script: &[(&str, &str)], piece: usize) {
     for (request, reply) in script {
         let mut got = vec![0; request.len()];
@@ -171,7 +171,7 @@ fn unix_sockets() {
 
 #[test]
 fn a_refused_connection_names_the_address() {
-    // A port that was just free; nothing listens there.
+    // This port was free a moment ago, so no process listens there.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let error = Client::connect(&format!("127.0.0.1:{port}")).unwrap_err();
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");

@@ -108,8 +108,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// that ends makes `event`, an eventfd, readable.
     ///
     /// # Errors
-    /// This device cannot be read this way here ([`io::ErrorKind::Unsupported`], or what the kernel
-    /// refused); blocking reads always work.
+    /// The device cannot be read through a queue here ([`io::ErrorKind::Unsupported`], or the error
+    /// of the kernel). Blocking reads always work.
     fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         Err(io::ErrorKind::Unsupported.into())
     }

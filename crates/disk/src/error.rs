@@ -25,7 +25,7 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// The path is not a directory, a file or a block device.
+    /// The path is neither a directory nor a file nor a block device.
     NotAPlace {
         /// The path.
         path: PathBuf,

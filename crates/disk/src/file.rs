@@ -58,13 +58,13 @@ pub struct FileDevice {
     /// `None` if the file system does not support it. Opened with `file`, because the process may
     /// drop its privileges later.
     direct: Option<(File, usize)>,
-    /// The file system refused a large read or write that bypasses the page cache.
+    /// True if the file system refused a large read or write that bypasses the page cache.
     refuses_direct: AtomicBool,
-    /// The file system records which blocks of preallocated space have been written.
+    /// True if the file system records which blocks of preallocated space have been written.
     notes_first_writes: bool,
     place: Place,
     size: Arc<AtomicU64>,
-    /// The file has grown, and that may not be durable yet.
+    /// True if the file has grown and the growth may not be durable.
     grew: AtomicBool,
     is_new: bool,
 }
@@ -170,7 +170,7 @@ impl FileDevice {
     }
 
     /// Returns the result of a direct call, or `None` if the file system refused its alignment.
-    /// Some require more than they report.
+    /// Some file systems require more than they report.
     fn unless_refused(&self, answer: io::Result<()>) -> Option<io::Result<()>> {
         let refused =
             answer.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
@@ -344,7 +344,8 @@ impl Place {
             Ok(metadata) if metadata.file_type().is_block_device() => true,
             Ok(_) => return Err(OpenError::NotAPlace { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // "data/" means a directory, and a file needs an existing one.
+                // A path that ends in a slash names a directory. A file needs an existing
+                // directory.
                 let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
                 let directory = if slash { path.clone() } else { directory_of(&path) };
                 if slash || !directory.is_dir() {

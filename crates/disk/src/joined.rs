@@ -1,9 +1,9 @@
 //! Two devices as one: the first bytes lie on one device, the rest on the other.
 //!
-//! It keeps the promises of [`Device`], and a sync calls only the parts that were written to. It
-//! skips a part only if a successful sync of that part *began* after the last write to it had
-//! ended. A part whose state is unknown counts as written to: one that was just opened, because a
-//! killed process may have written there, and one whose last sync failed.
+//! The joined device keeps the promises of [`Device`]. A sync reaches only the parts that may have
+//! un-synced writes: it skips a part if a successful sync of that part *began* after the last write
+//! to it had ended. A part whose state is unknown counts as written to: one that was just opened,
+//! because a killed process may have written there, and one whose last sync failed.
 
 use crate::device::check_range;
 use crate::{Device, ReadBuffer, ReadQueue};
@@ -21,11 +21,11 @@ pub struct Joined {
     border: u64,
 }
 
-/// A device, of which a range is used.
+/// A device, and the range of it that is used.
 #[derive(Debug)]
 struct Part {
     device: Arc<dyn Device>,
-    /// Offset on the device at which that range begins.
+    /// Offset on the device at which the range begins.
     start: u64,
     /// The number of writes and other changes that have ended, and of syncs that failed.
     changes: AtomicU64,
@@ -90,9 +90,9 @@ impl Part {
 #[derive(Debug)]
 struct Piece {
     part: usize,
-    /// Offset on the part's device at which it begins.
+    /// Offset on the part's device at which the piece begins.
     offset: u64,
-    /// The bytes of the range that belong to it.
+    /// The bytes of the range that the piece has.
     bytes: Range<usize>,
 }
 

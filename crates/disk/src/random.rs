@@ -1,5 +1,5 @@
-//! The seeded random generator of the simulated device, of the simulation and of the tests. Recorded seeds
-//! stay valid only while its numbers stay the same, so they never change.
+//! The seeded random generator of the simulated device, of the simulation and of the tests. Its
+//! numbers never change, because recorded seeds would become invalid.
 
 /// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014).
 #[derive(Clone, Debug)]
@@ -11,7 +11,8 @@ impl Random {
         Random(seed)
     }
 
-    /// Creates a generator for one part of a run. Parts do not shift each other's numbers.
+    /// Creates a generator for one part of a run. A part that draws more numbers does not change
+    /// the numbers of other parts.
     pub fn part(seed: u64, path: &[u64]) -> Random {
         let mut random = Random(seed);
         for step in path {

@@ -28,7 +28,7 @@ pub trait ReadQueue: Send + fmt::Debug {
 
 /// The smallest page size, in bytes.
 const PAGE: usize = 4096;
-/// The number of reads in flight from which the next one is expected to end at any moment.
+/// With at least this many reads in flight, the next one is expected to end at any moment.
 const MANY: usize = 16;
 /// The number of polls that each ended read allows. A poll takes well below half a microsecond.
 const LOOKS_PER_READ: u32 = 64;
@@ -37,8 +37,8 @@ const LOOKS_PER_READ: u32 = 64;
 const MOST_LOOKS: u32 = 2000;
 
 /// Decides whether a thread without work polls for ended reads instead of blocking in the kernel.
-/// It polls while many reads are in flight and the earlier ones ended fast. Falling asleep and
-/// waking up takes longer than the next read, and the device is idle meanwhile.
+/// It polls while many reads are in flight and the earlier ones ended fast. To block and wake up
+/// would take longer than the next read, and the device would idle meanwhile.
 #[derive(Debug, Default)]
 pub struct Looks(u32);
 
@@ -91,7 +91,7 @@ impl ReadBuffer {
         ReadBuffer { memory: spare::take(layout), layout, start, len }
     }
 
-    /// Returns the number of bytes of memory that it owns.
+    /// Returns the number of bytes of memory that the buffer owns.
     pub fn footprint(&self) -> usize {
         self.layout.size()
     }
@@ -101,7 +101,7 @@ impl ReadBuffer {
         self.start
     }
 
-    /// Returns all of its memory, for the device to fill.
+    /// Returns all memory of the buffer, for the device to fill.
     pub(crate) fn memory(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.memory, self.layout.size())
     }

@@ -49,8 +49,8 @@ struct State {
     held: Option<Operation>,
     /// The number of calls held since `hold`.
     waiting: u32,
-    /// The number of releases. A held call continues when this changes, so it does so even if the
-    /// next `hold` comes before it wakes up.
+    /// The number of releases. A held call continues when this number changes, even if the next
+    /// `hold` comes before the call wakes up.
     releases: u64,
 }
 
@@ -78,7 +78,7 @@ impl SimDevice {
         SimDevice::with(Cache::new(image), Random::new(seed))
     }
 
-    /// Keeps the bad ranges: it is the same medium.
+    /// Adds the bad ranges of the device that this one is a copy of: both are the same medium.
     fn with_bad(self, bad: Vec<Range<u64>>) -> SimDevice {
         self.state().bad = bad;
         self
@@ -106,8 +106,7 @@ impl SimDevice {
     /// Returns the device as a new machine finds it after a power loss now. Everything that
     /// completed syncs covered is there. Each sector of every other write is kept, lost or torn as
     /// `seed` decides, in any order. The new device has no faults, its counts begin at 0, and all
-    /// its content is durable. This device is unchanged: a test can try many
-    /// seeds on one state.
+    /// its content is durable. This device is unchanged, so a test can try many seeds on one state.
     pub fn crash(&self, seed: u64) -> SimDevice {
         let mut random = Random::new(seed);
         let state = self.state();
@@ -149,7 +148,7 @@ impl SimDevice {
 
     /// Makes a range bad: every later read that touches it fails with `EIO`, even after writing
     /// there. The copies made by [`crash`](SimDevice::crash), [`image`](SimDevice::image) and
-    /// [`grown`](SimDevice::grown) have it too.
+    /// [`grown`](SimDevice::grown) have the bad range, too.
     pub fn spoil(&self, range: Range<u64>) {
         self.state().bad.push(range);
     }
@@ -216,7 +215,7 @@ impl SimDevice {
         self.state().cache.unsynced_sectors()
     }
 
-    /// Reads without being counted, held or failed.
+    /// Reads bytes. The read is neither counted nor held, and it cannot fail.
     ///
     /// # Panics
     /// If the range does not lie inside the device.
@@ -343,8 +342,8 @@ impl Device for SimDevice {
         self.write_at(offset, &vec![0; length]).map(|()| length)
     }
 
-    /// Counts as a write. A failed call has not grown the device; one that the machine stopped in
-    /// may have.
+    /// Counts as a write. A failed call has not grown the device. If the machine stops during the
+    /// call, the device may have grown.
     fn grow(&self, size: u64) -> io::Result<()> {
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;
@@ -368,7 +367,7 @@ impl Device for SimDevice {
         }
     }
 
-    /// Counts as a write. A failed call, or one that the machine stopped in, has changed nothing.
+    /// Counts as a write. If the call fails or the machine stops during it, nothing has changed.
     fn shrink(&self, size: u64) -> io::Result<()> {
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;

@@ -5,21 +5,21 @@ use larder_log::format::{LabelError, LaneNumber, MAX_LANES};
 use std::fmt;
 use std::io;
 
-/// The reason why an engine could not be opened or its memory limit not be changed.
+/// The reason why an engine could not be opened, or why its memory limit could not be changed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The memory cannot hold the smallest engine.
+    /// The memory is too small for any engine.
     MemoryTooSmall {
-        /// The smallest sufficient amount, in bytes.
+        /// The smallest sufficient memory, in bytes.
         minimum: u64,
     },
     /// A running engine cannot be given this much memory.
     MemoryTooLarge {
-        /// The largest possible amount, in bytes.
+        /// The largest possible memory, in bytes.
         maximum: u64,
     },
-    /// The largest item is out of range for this memory.
+    /// The option for the largest item is out of range for this memory.
     MaxItemSize {
         /// The smallest allowed value, in bytes.
         minimum: u64,
@@ -74,9 +74,9 @@ pub enum StoreError {
         /// The size of the store, in bytes.
         needed: u64,
     },
-    /// Durable records are damaged, and the settings do not allow silent loss.
+    /// Durable records are damaged, and the options do not accept damage.
     Damaged {
-        /// The smallest possible number of damaged records.
+        /// A lower bound of the number of damaged records.
         records: u64,
     },
     /// Nearly all version numbers are used up, after millions of crashes.
@@ -93,12 +93,12 @@ pub enum StoreError {
         /// The error.
         error: Box<StoreError>,
     },
-    /// The device belongs to another store than the previous devices, or is given twice.
+    /// The device belongs to a different store than the devices before it, or is given twice.
     Foreign {
         /// The device's name.
         name: String,
     },
-    /// The store was used without this device, so its contents are out of date.
+    /// The store was used without this device, so the contents of the device are out of date.
     LeftBehind {
         /// The device's name.
         name: String,
@@ -110,14 +110,14 @@ pub enum StoreError {
         /// The given devices, each with the number of its lane.
         given: Vec<(String, LaneNumber)>,
     },
-    /// A lane that should be forgotten is present.
+    /// The options give up a lane as lost, but its device is present.
     NotMissing {
-        /// Its number.
+        /// The number of the lane.
         lane: LaneNumber,
     },
     /// The store has a lower device, and none was given.
     LowerMissing,
-    /// The given lower device is not the store's, or cannot become it.
+    /// The given lower device does not belong to this lane, and cannot be added to it.
     Lower {
         /// The device's name.
         name: String,
@@ -126,7 +126,7 @@ pub enum StoreError {
     },
     /// There are more devices than a store can have.
     TooManyLanes,
-    /// No device is left: all were drained or are to be forgotten.
+    /// No device is left in use: all were drained or are given up as lost.
     NoLanes,
 }
 

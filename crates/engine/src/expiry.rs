@@ -1,12 +1,12 @@
-//! Times, and expiry times of items. The engine knows only absolute times. The rules by which
-//! clients write them (relative up to 30 days, negative, …) belong to the protocol's translator.
+//! Times, and expiry times of items. The engine knows only absolute times. The server applies the
+//! rules of the protocol (relative times up to 30 days, negative times, …).
 
 use larder_log::format::NANOS;
 
 /// Seconds since the Unix epoch. Unsigned: good until 2106.
 pub type UnixSeconds = u32;
 
-/// Returns the second of a time in nanoseconds since the Unix epoch.
+/// Converts nanoseconds since the Unix epoch to seconds. Times after 2106 become the largest value.
 #[inline]
 pub fn second_of(nanos: u64) -> UnixSeconds {
     UnixSeconds::try_from(nanos / NANOS).unwrap_or(UnixSeconds::MAX)

@@ -54,38 +54,40 @@ impl<'a> Listed<'a> {
         self.0.hit_before()
     }
 
-    /// Returns approximately when the item was last used: when its segment was begun.
+    /// Returns an estimate of the time of the last use: the second at which the item's segment was
+    /// opened.
     pub fn last_access(&self) -> UnixSeconds {
         self.0.last_access()
     }
 
-    /// Returns the bytes that the record occupies in the log.
+    /// Returns the size of the record in the log, in bytes.
     pub fn record_size(&self) -> usize {
         self.0.record_size()
     }
 }
 
-/// The location of an item, to look at it again after a tick.
+/// Identifies the record of an item, so that the item can be found again after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ItemHandle {
-    /// The position of its lane.
+    /// The position of the item's lane among the engine's lanes.
     pub(crate) lane: u8,
     pub(crate) id: RecordId,
 }
 
-/// A value, or the rest of one, that can be read to its end even if its item is overwritten,
-/// deleted or evicted meanwhile. Values that only readers keep alive take a bounded share of
-/// memory; beyond it the least recently read one is dropped.
+/// A value, or the rest of one, that stays readable even if its item is overwritten, deleted or
+/// evicted. Values that only readers keep alive take a bounded share of memory. Beyond that share,
+/// the least recently read value is dropped.
 #[derive(Debug)]
 pub struct KeptValue {
-    // Declared before the lane, so that it is dropped before the memory that it may point into.
+    // Declared before the lane, because fields are dropped in order and the pin may point into the
+    // lane's memory.
     pin: Pin,
     _lane: Arc<Lane>,
 }
 
 impl KeptValue {
-    /// Shows at most `most` of the unread bytes. Returns how many are left then; `None` if the
-    /// value was dropped.
+    /// Passes the next unread bytes, at most `most`, to `see`. Returns the number of bytes that are
+    /// left, or `None` if the value was dropped.
     pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
         self.pin.read(most, see)
     }
@@ -102,7 +104,7 @@ impl<'a> Item<'a> {
         Item { slot: self.slot.with_frequency(slot.frequency()), ..self }
     }
 
-    /// Returns where its record lies.
+    /// Returns the address of the item's record.
     pub(crate) fn address(&self) -> Address {
         self.slot.address()
     }
@@ -156,12 +158,13 @@ impl<'a> Item<'a> {
         self.slot.frequency() > u8::from(self.record.inherits_reads())
     }
 
-    /// Returns approximately when the item was last used: when its segment was begun (meta `l`).
+    /// Returns an estimate of the time of the last use: the second at which the item's segment was
+    /// opened (meta `l`).
     pub fn last_access(&self) -> UnixSeconds {
         self.lane.log.segment(self.slot.address().segment()).born()
     }
 
-    /// Returns the bytes that the record occupies in the log.
+    /// Returns the size of the record in the log, in bytes.
     pub fn record_size(&self) -> usize {
         self.record.size()
     }

@@ -4,17 +4,18 @@
 use crate::index::slot::{POSITION_BITS, TAG_BITS};
 use larder_log::format::{KeyHash, key_hash};
 
-/// A key of 1 to 250 bytes and its seeded 128-bit hash. The algorithm is XXH3, which is frozen:
-/// stores keep hashes on disk.
+/// A key of 1 to 250 bytes and its seeded 128-bit hash. The hash function is XXH3. Its output never
+/// changes, which matters because stores keep hashes on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
     bytes: &'a [u8],
-    /// Its top bits select the stripe, its bottom bits the position in the stripe's table.
+    /// The low half of the hash. Its top bits select the partition and the stripe, its bottom bits
+    /// the position in the stripe's table.
     pub(crate) lo: u64,
-    /// Used for fingerprints.
+    /// The high half of the hash. It distinguishes keys that share a position.
     pub(crate) hi: u64,
-    /// The number of the candidate slot that probably belongs to the key, plus one; 0 before any
-    /// look-up.
+    /// The number of the slot that probably belongs to the key, plus one; 0 if there is no guess.
+    /// The sixteen slots of the key's two buckets are numbered from 0.
     hint: u8,
 }
 
@@ -25,7 +26,7 @@ impl<'a> Key<'a> {
         Key { bytes, lo: hash as u64, hi: (hash >> 64) as u64, hint: 0 }
     }
 
-    /// Creates a key from its hash alone. That is enough to find its place in the index.
+    /// Creates a key from its hash alone. The hash is enough to look the key up in the index.
     pub(crate) fn of_hash(hash: KeyHash) -> Key<'static> {
         Key { bytes: &[], lo: hash.lo, hi: hash.hi.into(), hint: 0 }
     }
@@ -46,23 +47,23 @@ impl<'a> Key<'a> {
         self.lo as u32 & ((1 << TAG_BITS) - 1)
     }
 
-    /// Returns a number for simulations: in an index of 64 stripes, keys with the same number
-    /// cannot be told apart by their place.
+    /// Returns the key's stripe and position in an index of 64 stripes, as one number. The index
+    /// cannot tell two keys with the same number apart. Only simulations call this.
     pub fn place(&self) -> u32 {
         const STRIPES: u32 = 6;
         let stripe = (self.lo >> (u64::BITS - STRIPES)) as u32;
         stripe << POSITION_BITS | self.position()
     }
 
-    /// Returns 44 hash bits that tell the key from others with its position, of the 96 bits that
-    /// identify keys on a device.
+    /// Returns 44 bits of the hash that distinguish the key from others at its position. They are
+    /// among the 96 bits that identify keys on a device.
     #[inline]
     pub(crate) fn beyond_position(&self) -> u64 {
         const LOW: u32 = 12;
         (self.hi & 0xFFFF_FFFF) << LOW | self.lo >> POSITION_BITS & ((1 << LOW) - 1)
     }
 
-    /// Returns the number of the candidate slot to look at first.
+    /// Returns the number of the slot to look at first, if the prefetch has found one.
     #[inline]
     pub(crate) fn hint(&self) -> Option<usize> {
         self.hint.checked_sub(1).map(usize::from)
@@ -73,8 +74,8 @@ impl<'a> Key<'a> {
         self.hint = number as u8 + 1;
     }
 
-    /// Returns a number that, together with `version`, very probably differs from that of any other
-    /// key.
+    /// Returns a fingerprint of this version of the key. Different versions of a key, and versions
+    /// of different keys, very probably have different fingerprints. A fingerprint is never 0.
     pub(crate) fn fingerprint(&self, version: u64) -> u64 {
         (self.lo ^ self.hi.rotate_left(32) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1
     }

@@ -1,5 +1,5 @@
-//! Large values: filled in their own mapping while they arrive, then adopted by the log without a
-//! copy.
+//! Large values. Each has its own memory mapping, which is filled while the bytes arrive. The log
+//! then adopts the mapping without a copy.
 
 use larder_log::append::{JUMBO_FOOTROOM, JUMBO_HEADROOM};
 use larder_log::memory::mapping::pages;
@@ -7,18 +7,19 @@ use larder_log::record::{HEADER, MAX_KEY};
 use larder_log::{Budget, Mapping};
 use std::sync::Arc;
 
-/// Room before the value, in bytes: for the longest header and key, and for what precedes a record
-/// in a store.
+/// Room before the value, in bytes: for the segment header of a store, and for the longest record
+/// header and key.
 const HEADROOM: usize = (HEADER + 16 + MAX_KEY + JUMBO_HEADROOM).next_multiple_of(64);
-/// Room behind the value, in bytes: for the record's padding, and for what follows a record in a
+/// Room behind the value, in bytes: for the record's padding, and for the commit trailer of a
 /// store.
 const FOOTROOM: usize = 8 + JUMBO_FOOTROOM;
 
-/// Bytes charged ahead of those that arrive, so that a value costs about what has arrived of it.
+/// The smallest charge, in bytes. A value is charged in such steps while it arrives, not as a whole
+/// when it is announced.
 const STEP: usize = 256 << 10;
 
-/// Memory of a large value while its bytes arrive. The budget is charged for the pages written to
-/// and for one step ahead.
+/// Memory of a large value while its bytes arrive. The budget is charged for the pages that are
+/// filled, and for less than 256 KiB more (`STEP`).
 #[derive(Debug)]
 pub struct LargeValue {
     mapping: Option<Mapping>,
@@ -37,8 +38,8 @@ impl LargeValue {
         Some(LargeValue { mapping, len, charged: 0, waits: false, budget: Arc::clone(budget) })
     }
 
-    /// Charges all of the memory. On failure the reservation for it stays, because the caller
-    /// returns with another value.
+    /// Charges all of the value's memory. On failure the budget keeps the reservation, because the
+    /// caller repeats its call with a new `LargeValue`.
     pub(crate) fn charged(mut self) -> Option<Self> {
         if !self.charge(self.len) {
             self.waits = false;
@@ -47,8 +48,8 @@ impl LargeValue {
         Some(self)
     }
 
-    /// Charges the memory for the first `filled` bytes. Returns false if the budget does not have
-    /// it now.
+    /// Charges the memory for the first `filled` bytes. Returns false if the budget has no room
+    /// now.
     pub(crate) fn charge(&mut self, filled: usize) -> bool {
         let Some(mapping) = &self.mapping else { return true };
         let footprint = mapping.len() as u64;
@@ -95,8 +96,8 @@ impl LargeValue {
         Arc::ptr_eq(&self.budget, budget)
     }
 
-    /// Moves the charge to this budget. The lane that adopts the value may not be the one that it
-    /// was begun for.
+    /// Moves the charge to this budget, because a value may be begun for one lane and adopted by
+    /// another.
     pub(crate) fn charge_to(&mut self, budget: &Arc<Budget>) {
         if !Arc::ptr_eq(&self.budget, budget) {
             budget.charge(self.charged);
@@ -105,14 +106,14 @@ impl LargeValue {
         }
     }
 
-    /// Returns the mapping, and the offset at which a record must begin whose value begins `head`
-    /// bytes in.
+    /// Takes out the mapping. Returns it with the offset at which the record must begin. `head` is
+    /// the number of bytes of the record before its value.
     pub(crate) fn take_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
-        // The record begins at a multiple of 8 for any position of the value. The log requires no
-        // more.
+        // The value has a fixed offset, so the record may begin at any offset. The log needs no
+        // alignment.
         debug_assert!(head + JUMBO_HEADROOM <= HEADROOM);
         let mapping = self.mapping.take()?;
-        // The segment will release the whole mapping.
+        // Charges the rest, because the segment will release the whole mapping.
         self.budget.charge(mapping.len() as u64 - std::mem::take(&mut self.charged));
         Some((mapping, HEADROOM - head))
     }
@@ -124,7 +125,8 @@ impl Drop for LargeValue {
             self.budget.release(self.charged);
         }
         if self.waits {
-            // Other waiting calls renew their reservations when they are woken.
+            // This also clears the reservations of other waiting calls. They renew them when they
+            // are woken.
             self.budget.unwant();
         }
     }

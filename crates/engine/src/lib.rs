@@ -1,10 +1,10 @@
 //! Larder as a library: an index over a log, with memcached's verbs. It opens no sockets, reads no
-//! clock and uses no randomness. The time comes with [`Session::tick`] or [`Session::tick_at`],
-//! the hash seed with [`Options`].
+//! clock and uses no randomness. The caller passes the time to [`Session::tick`] or
+//! [`Session::tick_at`], and the hash seed in [`Options`].
 //!
 //! A thread that uses the engine opens a [`Session`] and calls [`Session::tick`] once per turn of
 //! its loop. Every [`Item`] that a session returned stays readable until the session's next tick.
-//! Memory is reused only after every session has ticked.
+//! Memory is reused only after every session has ticked or is [asleep](Session::sleep).
 //!
 //! # A cache in one process
 //!
@@ -26,7 +26,8 @@
 //!
 //! # A durable store
 //!
-//! With a store, a call may return [`Outcome::AfterCommit`]: the answer counts once the commit is durable.
+//! With a store, a call may return [`Outcome::AfterCommit`]. The caller must hold its answer back
+//! until the commit is durable.
 //!
 //! ```
 //! use larder_engine::*;

@@ -1,4 +1,4 @@
-//! Locks of the standard library that a panic of another thread does not poison.
+//! Locks a mutex although another thread may have panicked while it held the lock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -4,7 +4,7 @@
 pub(crate) const DIGITS: usize = 20;
 /// Parses the number at the beginning of `text`, by the rules of C's `strtoull` as memcached
 /// applies them. White space and a plus sign may precede the digits. After the digits, the text
-/// ends or goes on with white space or a NUL and then anything.
+/// must end or go on with white space or a NUL. The text behind that does not matter.
 pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     let is_space = |b: u8| b == b' ' || (b'\t'..=b'\r').contains(&b);
     let start = text.iter().position(|&b| !is_space(b))?;
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_what_memcached_takes_for_numbers() {
+    fn numbers_are_parsed_as_in_memcached() {
         let good: &[(&[u8], u64)] = &[
             (b"0", 0),
             (b"18446744073709551615", u64::MAX),

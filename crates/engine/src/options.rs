@@ -5,7 +5,7 @@ use crate::durability::StoreOptions;
 /// What happens to a write when memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The least valuable items make room.
+    /// The least valuable items are evicted.
     #[default]
     Evict,
     /// The write is refused.
@@ -17,18 +17,18 @@ pub enum WhenFull {
 pub struct Options {
     /// RAM for data, index and connection buffers together, in bytes.
     pub memory: u64,
-    /// The largest item (header, key and value), in bytes.
+    /// The largest size of an item (header, key and value together), in bytes.
     pub max_item_size: u64,
     /// What happens to a write when memory is full.
     pub when_full: WhenFull,
     /// Seed of the key hash; random in a server, fixed in a simulation.
     pub hash_seed: u64,
-    /// The number of lanes without a store, from 1 to [`MAX_LANES`](crate::MAX_LANES). Each lane has
-    /// a share of the keys and of the memory, and its own cleaner. A store has one lane for each of
-    /// its devices.
+    /// The number of lanes, from 1 to [`MAX_LANES`](crate::MAX_LANES), if there is no store. Each
+    /// lane has a share of the keys and of the memory, and its own cleaner. With a store, there is
+    /// one lane for each device.
     pub lanes: usize,
     /// The store that keeps items beyond memory and across restarts; `None` for memory only. An
-    /// existing store uses its own hash seed.
+    /// existing store uses the hash seed that it was created with.
     pub store: Option<StoreOptions>,
 }
 

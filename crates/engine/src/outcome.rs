@@ -1,21 +1,21 @@
-//! The results of engine calls. No call ever blocks a worker. A call that cannot finish now says
-//! what it waits for, and the connection parks, or holds its reply back.
+//! The results of engine calls. No call blocks the thread. A call that cannot finish returns what
+//! it waits for, and the caller suspends the connection or holds its reply back.
 
 use std::convert::Infallible;
 
-/// A position in a lane's order of commits.
+/// Names one commit of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitPoint {
-    /// The lane that holds the change.
+    /// The position of the lane among the engine's lanes.
     pub lane: u32,
-    /// The commit of that lane that makes the change durable.
+    /// The number of the commit.
     pub position: u64,
 }
 
-/// The state of a commit point.
+/// The state of the commit that a [`CommitPoint`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitState {
-    /// Everything up to the point survives a crash.
+    /// Everything in this commit and in earlier ones survives a crash.
     Durable,
     /// The commit has not ended yet.
     Pending,
@@ -42,22 +42,23 @@ pub enum Outcome<T> {
     /// Finished; the answer may be sent.
     Ready(T),
     /// Finished, but the answer must be held back until
-    /// [`commit_state`](crate::Session::commit_state) says that the point is durable.
+    /// [`commit_state`](crate::Session::commit_state) returns [`CommitState::Durable`] for the
+    /// point.
     AfterCommit(T, CommitPoint),
     /// Nothing was done, because the record is being read into memory. Repeat the call after the
     /// session's waker was woken.
     NeedsRead,
-    /// Nothing was done, because memory is full and being reclaimed. Repeat the call after the
-    /// session's waker was woken.
+    /// Nothing was done, because memory is full and being reclaimed, or because the key is moving
+    /// between lanes. Repeat the call after the session's waker was woken.
     NeedsSpace,
     /// Nothing was done, and waiting would not change that.
     Refused(Refusal),
 }
 
 impl Outcome<Infallible> {
-    /// Converts an outcome without an answer to one for any answer type. Functions that never
-    /// return an answer say so in their type: such an outcome fits into a register, and callers
-    /// need not keep their answers in memory.
+    /// Converts an outcome without an answer to an outcome of any type. Functions that never return
+    /// an answer have the type `Outcome<Infallible>`. It fits into a register, so the compiler need
+    /// not pass a larger outcome through memory.
     #[inline(always)]
     pub(crate) fn for_any<T>(self) -> Outcome<T> {
         self.map(|never| match never {})

@@ -1,10 +1,10 @@
-//! Hash maps whose keys say where records lie.
+//! Hash maps from record identifiers or segment numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Hashes record identifiers and segments. These are the engine's own numbers, so no client can make
-/// them collide.
+/// A fast hash function for record identifiers and segment numbers. It need not resist attacks,
+/// because clients do not choose these numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordHasher(u64);
 
@@ -18,8 +18,8 @@ impl Hasher for RecordHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The product's high bits depend on all input bits. The hash table uses both the high and
-        // the low bits.
+        // Only the product's high bits depend on all input bits. The rotation moves them to the low
+        // bits, because the hash table uses both ends.
         self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 
@@ -28,5 +28,5 @@ impl Hasher for RecordHasher {
     }
 }
 
-/// A map whose keys are record identifiers or segments.
+/// A map whose keys are record identifiers or segment numbers.
 pub(crate) type RecordMap<K, V> = HashMap<K, V, BuildHasherDefault<RecordHasher>>;

@@ -1,5 +1,5 @@
-//! Counters and statistics. Every session has its own counters, written only by its thread; readers
-//! sum them.
+//! Counters and statistics. Every session has its own counters, which only its thread writes.
+//! Readers sum them up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,7 +37,8 @@ macro_rules! counters {
 counters! {
     /// Keys looked up, except for look-ups counted as touches.
     cmd_get,
-    /// Writes of whole values that were not refused.
+    /// Stores (set, add, append, …), successful or not, except for values that are too large and
+    /// for refused calls.
     cmd_set,
     /// Touches and gats.
     cmd_touch,
@@ -45,42 +46,43 @@ counters! {
     cmd_flush,
     /// Look-ups that found an item.
     get_hits,
-    /// Look-ups that found none.
+    /// Look-ups that found no item.
     get_misses,
     /// Look-ups that found an expired item (also in `get_misses`).
     get_expired,
     /// Touches that found an item.
     touch_hits,
-    /// Touches that found none.
+    /// Touches that found no item.
     touch_misses,
-    /// Items of the store that could not be read. They counted as evicted, or were left out of a
-    /// scan; each scan counts them anew.
+    /// Items on a device that could not be read. Calls treat such an item as evicted. A scan omits
+    /// it, and every scan counts it again.
     unreadable,
-    /// Records read from the store for a call.
+    /// Records read from a device for a call.
     flash_reads,
-    /// Sets that did not read the old record, which was only in the store.
+    /// Sets that replaced a record that was only on a device, without reading it.
     unread_sets,
     /// Deletes that found an item.
     delete_hits,
-    /// Deletes that found none.
+    /// Deletes that found no item, or an item with another cas id than the given one.
     delete_misses,
     /// Increments that found an item.
     incr_hits,
-    /// Increments that found none.
+    /// Increments that found no item.
     incr_misses,
-    /// Changes of counters and limiters that changed their record in place.
+    /// Changes of counters and limiters made in place.
     counted_in_place,
-    /// Changes of existing counters, and of limiters, that wrote a new record.
+    /// Changes of counters and limiters that wrote a new record. The creation of a limiter counts,
+    /// that of a counter does not.
     counted_anew,
     /// Requests for units of a rate limit that were allowed.
     taken,
     /// Requests for units of a rate limit that were refused.
     refused,
-    /// Limiters that were evicted before they were as new.
+    /// Limiters that were evicted while they had used units.
     evicted_limiters,
     /// Decrements that found an item.
     decr_hits,
-    /// Decrements that found none.
+    /// Decrements that found no item.
     decr_misses,
     /// Compare-and-set writes that matched.
     cas_hits,
@@ -88,7 +90,7 @@ counters! {
     cas_misses,
     /// Compare-and-set writes that found another cas id.
     cas_badval,
-    /// Versions ever written by stores.
+    /// Versions written by stores, and items created by commands that create a missing item.
     total_items,
     /// Live items evicted to make room for others.
     evictions,
@@ -104,9 +106,10 @@ counters! {
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
-    /// Segments whose items moved to the lower device, except for a few that were read lately.
+    /// Segments whose items the cleaner moved to the lower device. Recently read items stay on the
+    /// fast one.
     cooled_segments,
-    /// Bytes of records that calls wrote, tombstones included.
+    /// Bytes of all records that calls wrote, tombstones included.
     written_bytes,
 }
 
@@ -144,15 +147,15 @@ macro_rules! stats {
     };
 }
 
-// Each figure, and how the figures of two lanes are joined.
+// Each figure, with the function that combines the figures of two lanes.
 stats! {
-    /// Items in the index, including expired ones that were not swept yet.
+    /// Items in the index, including expired ones that were not removed yet.
     items: sum,
     /// Bytes of live records: headers, keys, values.
     item_bytes: sum,
-    /// Of these, the bytes that are only on the device and must be read from there.
+    /// The part of `item_bytes` that is only on a device and must be read from there.
     flash_item_bytes: sum,
-    /// `--memory`: the limit of all memory below together, in bytes.
+    /// The memory limit (`--memory`), in bytes.
     memory_limit: sum,
     /// Bytes charged against the limit.
     memory_used: sum,
@@ -160,26 +163,26 @@ stats! {
     index_bytes: sum,
     /// Slots of the index, used and free.
     index_slots: sum,
-    /// Slots of items that sets may have superseded and that were not settled yet. Those that
-    /// belong to other keys are missing in `items`.
+    /// Older slots: slots that a set replaced without reading their record. Some of them may lead
+    /// to current items of other keys. `items` counts those only after the slot is settled.
     older_slots: sum,
     /// Bytes of RAM of frames, including jumbo ones.
     frame_bytes: sum,
-    /// Copies in memory of items that are otherwise only in the store.
+    /// Copies in memory of items whose segments are only on a device.
     copies: sum,
-    /// Of the bytes of frames, those that hold such copies.
+    /// The part of `frame_bytes` that holds copies.
     copy_bytes: sum,
     /// Bytes of RAM of connection buffers. All lanes share them.
     buffer_bytes: shared,
     /// Size of a segment, in bytes.
     segment_size: u64::max,
-    /// Bytes of the store's places for segments, except for those on lower devices.
+    /// Capacity of the fast devices for segments, in bytes.
     fast_bytes: sum,
-    /// Of these, bytes in places that are not free.
+    /// The part of `fast_bytes` that is in use.
     fast_used: sum,
-    /// Bytes of the places for segments on lower devices.
+    /// Capacity of the lower devices for segments, in bytes.
     lower_bytes: sum,
-    /// Of these, bytes in places that are not free.
+    /// The part of `lower_bytes` that is in use.
     lower_used: sum,
     /// Segments that hold items, including jumbo ones.
     segments: sum,
@@ -188,18 +191,18 @@ stats! {
     /// Bytes written to the devices since the start. Divided by [`Totals::written_bytes`] this is
     /// the write amplification.
     device_written_bytes: sum,
-    /// Of these, bytes of dead maps.
+    /// The part of `device_written_bytes` that is dead maps.
     map_written_bytes: sum,
-    /// Bytes of records in segments of the store that were freed.
+    /// Bytes of records in the store's segments that were freed since the start.
     freed_bytes: sum,
     /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
     /// and for dumps.
     segment_read_bytes: sum,
-    /// Places of segments in the store that are partly unreadable. They are not used again.
+    /// Retired places: places of the store that could not be read and are not used again.
     bad_places: sum,
     /// Bytes that a crash would lose.
     unsynced_bytes: sum,
-    /// Age that the oldest of them may have, in milliseconds.
+    /// The largest possible age of these bytes, in milliseconds.
     unsynced_ms: u64::max,
     /// Group commits since the start.
     commits: sum,
@@ -207,7 +210,7 @@ stats! {
     commit_us_p50: u64::max,
     /// 99th percentile of the durations of the last commits, in microseconds.
     commit_us_p99: u64::max,
-    /// Items found at the start.
+    /// Items that recovery found at the start.
     recovered_items: sum,
     /// Duration of the recovery, in milliseconds.
     recovery_ms: u64::max,

@@ -218,7 +218,7 @@ fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     }
 }
 
-/// Large values and their pieces are in the range as well.
+/// Heads and pieces of large values are in the bad range as well.
 #[test]
 fn only_large_values_in_the_bad_range_are_lost() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);
@@ -281,7 +281,8 @@ fn a_store_that_refuses_reports_the_bad_range_and_continues() {
     let mut accepting = options;
     accepting.store.as_mut().unwrap().accept_damage = true;
     let mut machine = Machine::open(device, accepting);
-    // An unreadable record cannot show that it was newer than a version elsewhere.
+    // An unreadable record does not hide an older version elsewhere, so a start may find that
+    // version instead.
     let (found, lost, errors_now) = machine.count_last(0..22_000, 7);
     assert!(found >= there && found + lost == there + errors && errors_now == 0, "{found}, {lost}");
     machine.set_all(0..22_000, 8);
@@ -291,7 +292,7 @@ fn a_store_that_refuses_reports_the_bad_range_and_continues() {
         .unwrap();
 }
 
-/// The index grows from its first tables on while some records cannot be read.
+/// The index grows while some records cannot be read.
 #[test]
 fn unreadable_items_are_errors_and_no_misses_after_the_index_grows() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Refuse);
@@ -369,8 +370,8 @@ fn a_drain_moves_every_readable_item() {
     assert_eq!(machine.count(KEYS, 0), (there, errors, 0));
 }
 
-/// A start that reports damage succeeds only if it is accepted; the next start has nothing to
-/// report.
+/// Checks that a start with damage succeeds only if the damage is accepted, and that the next start
+/// has nothing to report. Returns the machine of that next start.
 fn accepted_once(device: &SimDevice) -> Machine {
     let options = |device: &Arc<SimDevice>| options(device, Durability::Async, WhenFull::Refuse);
     let image = Arc::new(device.image());
@@ -383,14 +384,14 @@ fn accepted_once(device: &SimDevice) -> Machine {
     Machine::open(Arc::clone(&image), options(&image))
 }
 
-/// The superblock is written to both copies in turn, and neither copy is older than the data that a
-/// later commit covers.
+/// Commits write the two copies of the superblock in turn. After two commits, either copy records
+/// the flush.
 #[test]
 fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     for copy in SUPERBLOCKS {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
-        // More segments than two commits mark as free.
+        // Writes more segments than two commits mark as free.
         machine.set_all(0..20_000, 0);
         machine.turn();
         drop(machine.session.flush_all(None));
@@ -405,8 +406,8 @@ fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     }
 }
 
-/// Nor does a copy say that the store was stopped cleanly, after the first commit of the next
-/// start.
+/// After the first commit of a start, neither copy of the superblock says that the store was
+/// stopped cleanly.
 #[test]
 fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
     for copy in SUPERBLOCKS {
@@ -425,9 +426,9 @@ fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
     }
 }
 
-/// A failed commit cuts its segments, whatever happens to their dead marks.
+/// A failed commit cuts its segments, although the metas that record the cut cannot be read.
 #[test]
-fn a_failed_commit_is_mended_although_no_mark_can_be_read() {
+fn a_failed_commit_is_mended_although_no_meta_can_be_read() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
     machine.set_all(0..100, 0);
@@ -488,10 +489,10 @@ fn unreadable_places_are_remembered() {
     }
 }
 
-/// It is unknown whether the records of a bad place were superseded, so they count as lost: evicted
-/// items do not come back.
+/// Without its metas, it is unknown whether the records of a segment were superseded. So they count
+/// as lost, and evicted items do not come back.
 #[test]
-fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
+fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
     machine.set_all(0..60_000, 0);
     (0..3).for_each(|_| machine.turn());
@@ -515,9 +516,9 @@ fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
     assert_eq!(machine.count(119_000..120_000, 1), (1000, 0, 0));
 }
 
-/// Bad places still hide older versions, and continue to do so.
+/// Segments with an unreadable meta still hide older versions, and continue to do so.
 #[test]
-fn a_segment_whose_marks_cannot_be_read_brings_nothing_older_back() {
+fn a_segment_with_an_unreadable_meta_brings_no_older_version_back() {
     for copy in 0..2 {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Evict);
@@ -527,7 +528,8 @@ fn a_segment_whose_marks_cannot_be_read_brings_nothing_older_back() {
         machine.turn();
         let geometry = machine.geometry();
         let last: Vec<u32> = machine.headers().map(|header| header.segment).collect();
-        // Some of the overwritten versions are in front of these, and tombstones are in them.
+        // These segments hold tombstones. Some of the versions that their records hide are in
+        // earlier segments.
         for &number in &last[last.len() - 12..] {
             let meta = geometry.meta(number, copy);
             machine.device.spoil(meta..meta + BLOCK as u64);
@@ -547,7 +549,7 @@ fn a_segment_whose_marks_cannot_be_read_brings_nothing_older_back() {
 }
 
 #[test]
-fn marks_that_cannot_be_read_cost_their_own_segment_and_are_told_once() {
+fn an_unreadable_meta_costs_its_own_segment_and_is_reported_once() {
     for copy in 0..2 {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
@@ -565,9 +567,10 @@ fn marks_that_cannot_be_read_cost_their_own_segment_and_are_told_once() {
     }
 }
 
-/// The last commit may have ended in a bad place. An older end must not pass for it silently.
+/// The last commit may have ended in an unreadable tail place. A start must not silently take an
+/// older end for the last one.
 #[test]
-fn a_tail_place_that_cannot_be_read_is_told_once() {
+fn an_unreadable_tail_place_is_reported_once() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
     machine.set_all(0..100, 0);
@@ -588,16 +591,16 @@ fn a_tail_place_that_cannot_be_read_is_told_once() {
     assert_eq!(machine.count(0..4900, 1), (4900, 0, 0));
 }
 
-/// The trailers of an open segment may all lie in tail places.
+/// All trailers of an open segment may lie in tail places, outside the segment.
 #[test]
-fn an_open_segment_whose_header_cannot_be_read_is_missed() {
+fn an_open_segment_with_an_unreadable_header_is_reported() {
     for commits in 1..4 {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
         machine.set_all(0..5000, 0);
         machine.turn();
         let full = machine.headers().count();
-        // The next segment is open, too.
+        // Writes until the next segment is open, too.
         for commit in 0..200 {
             if machine.headers().count() > full {
                 (0..commits).for_each(|_| {
@@ -620,7 +623,7 @@ fn an_open_segment_whose_header_cannot_be_read_is_missed() {
 
 /// A large value is lost if any of its pieces or its head is lost, and never silently.
 #[test]
-fn a_large_value_of_which_a_piece_cannot_be_read_is_missed() {
+fn a_large_value_with_an_unreadable_piece_is_reported() {
     const LARGE: usize = 200_000;
     for bytes in [4096, 60_000] {
         for piece in 0..4 {

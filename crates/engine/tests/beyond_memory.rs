@@ -16,7 +16,7 @@ use larder_engine::{
     Outcome, Progress, ReadCount, Refusal, Session, Store, StoreMode, Stored, WhenFull,
 };
 
-/// The largest time that a test waits for an expected event.
+/// The longest time that a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
 }
 
 /// Calls are repeated until the record that they need has been read, or until there is space. Each
-/// counts once.
+/// call counts once.
 #[test]
 fn a_call_that_has_to_be_repeated_is_counted_once() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
@@ -274,7 +274,8 @@ fn cleaning_forgets_unreadable_records() {
             }
         }
     }
-    // A set over another key's item that was not read does not count as a further item.
+    // A set over an older slot counts as an overwrite. If the older item was another key's, it is
+    // missing in the item count until the slot is settled.
     let stats = engine.stats();
     assert!((stats.items..=stats.items + stats.older_slots).contains(&found), "{found} {stats:?}");
 }
@@ -351,7 +352,7 @@ fn unreadable_records_do_not_stop_the_cleaner_in_refuse_mode() {
 }
 
 #[test]
-fn a_value_with_a_segment_of_its_own_expires_after_a_restart_too() {
+fn a_jumbo_expires_after_a_restart_too() {
     let options = options(Durability::Sync);
     let engine = Engine::open_without_threads(options.clone()).unwrap();
     let mut session = engine.session(Waker::noop().clone());
@@ -370,8 +371,8 @@ fn a_value_with_a_segment_of_its_own_expires_after_a_restart_too() {
     assert_eq!(engine.stats().items, 0);
 }
 
-/// Copies of frequently read records never lead to another version than the index names, while keys
-/// are overwritten and segments are cleaned and reused.
+/// The copy of a frequently read record is never used for another version than the index leads to,
+/// while keys are overwritten and segments are cleaned and reused.
 #[test]
 fn frequently_read_records_come_from_memory_and_are_never_stale() {
     const KEYS: u64 = 2500;
@@ -444,8 +445,8 @@ fn frequently_read_records_come_from_memory_and_are_never_stale() {
     );
 }
 
-/// While a device fills, everything in it may be read a few times. Eviction is therefore decided by
-/// reads that follow each other.
+/// While a device fills, every item in it may be read a few times. So only reads that follow each
+/// other closely keep an item from being evicted.
 #[test]
 fn evenly_read_items_are_not_rewritten_repeatedly() {
     const KEYS: u64 = 16_000;
@@ -495,10 +496,10 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
     assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
 }
 
-/// Without eviction, an index at its memory limit takes no new keys. The memory kept for
-/// connections stays theirs.
+/// Without eviction, an index at its memory limit takes no new keys. It leaves the memory of
+/// connections to them.
 #[test]
-fn more_items_than_the_index_may_lead_to_are_refused_where_nothing_is_evicted() {
+fn a_full_index_refuses_new_items_in_refuse_mode() {
     const MEMORY: u64 = 8 << 20;
     let options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
     let engine = Engine::open_without_threads(options).unwrap();
@@ -532,7 +533,7 @@ fn more_items_than_the_index_may_lead_to_are_refused_where_nothing_is_evicted() 
 
 /// An index at its memory limit replaces older items by newer ones.
 #[test]
-fn more_items_than_the_index_may_lead_to_push_the_oldest_out() {
+fn a_full_index_evicts_the_oldest_items() {
     const KEYS: u64 = 1_100_000;
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
     let mut session = engine.session(Waker::noop().clone());

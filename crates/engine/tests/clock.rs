@@ -1,4 +1,4 @@
-//! The time at which the lanes of a store go on after a restart.
+//! The time at which a store continues after a restart.
 
 #[path = "common/store.rs"]
 mod common;
@@ -11,7 +11,7 @@ const HOUR: u64 = 3600 * NANOS;
 const START: MachineTime =
     MachineTime { wall: 1_800_000_000 * NANOS + 5, boot_id: 1, since_boot: 40 * NANOS };
 
-/// Opens a store on these devices. Returns the time at which it goes on, and the devices as they
+/// Opens a store on these devices. Returns the time at which it continues, and the devices as they
 /// are after a power loss.
 fn open(devices: &[Arc<SimDevice>], opened: MachineTime) -> (u64, Vec<Arc<SimDevice>>) {
     let device = |(n, device): (usize, &Arc<SimDevice>)| StoreDevice {
@@ -57,7 +57,7 @@ fn a_boot_has_one_time_through_crashes_and_with_new_devices() {
     let (time, devices) = open(&devices, machine);
     assert_eq!(time - START.wall, machine.since_boot - START.since_boot);
 
-    // The next boot takes the wall clock, unless it is behind.
+    // After the next boot the store takes the wall clock, unless that is behind the store's time.
     let second = time / NANOS * NANOS;
     machine = MachineTime { boot_id: 2, wall: START.wall, ..START };
     let (time, devices) = open(&devices, machine);

@@ -1,5 +1,5 @@
-//! Cold data does not slow down hot data: freeing hot segments reads nothing of the others and
-//! writes little.
+//! Cold data does not slow down hot data: freeing hot segments reads no cold ones and writes few
+//! dead maps.
 
 #[path = "common/store.rs"]
 mod common;
@@ -175,7 +175,7 @@ fn deletes_all_over_cold_items_write_few_maps() {
     assert!(freed > 20 << 20, "{freed} bytes freed");
     assert!(maps * 20 <= freed, "{maps} bytes of maps for {freed}");
     assert!(load.machine.engine.commit());
-    // Another process opens the rest.
+    // Opens the store as another process does.
     load.machine = machine(load.machine.device.image());
     for cold in (0..COLD).step_by(7) {
         assert_eq!(load.is_there(&format!("cold{cold}")), !deleted[cold as usize], "cold{cold}");

@@ -1,5 +1,5 @@
 //! Deleted items do not come back when the tombstone's segment is freed, however many commits and
-//! restarts lie between the marked and the unmarked dead records.
+//! restarts have passed.
 
 #[path = "common/store.rs"]
 mod common;

@@ -98,8 +98,8 @@ fn early_writes_outlive_the_process_and_become_durable_with_the_commit() {
     }
 }
 
-/// The sync of a commit takes long. Records appended meanwhile are written all the same, and their
-/// remains after a power loss prove nothing about the commit.
+/// The sync of a commit takes long. Records appended meanwhile are written early all the same. If
+/// only a part of them is on the device after a power loss, that proves nothing about the commit.
 #[test]
 fn a_slow_sync_does_not_delay_early_writes() {
     let device = new_device();
@@ -133,7 +133,7 @@ fn a_slow_sync_does_not_delay_early_writes() {
     }
 }
 
-/// A delete was only written early, and a value is durable. The deleted item stays deleted.
+/// A value is durable, and its delete was only written early. The item stays deleted.
 #[test]
 fn an_early_written_delete_survives_a_crash_of_the_next_process() {
     let device = new_device();
@@ -147,7 +147,8 @@ fn an_early_written_delete_survives_a_crash_of_the_next_process() {
     assert_eq!(found(device.image(), &["k"]), [None]);
     let second = Arc::new(device.image());
     let after = open(&second);
-    // The second process builds on it, so it must be durable from its start on.
+    // Clients of the second process rely on the delete, so it must be durable from that process's
+    // start on.
     drop(after);
     assert!((0..50).all(|seed| found(second.crash(seed), &["k"]) == [None]));
 }
@@ -166,7 +167,7 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
             let at = device.counts().writes + nth;
             device.plan(Fault::once(Operation::Write, at, failure));
             assert!(!engine.write_early(0));
-            // No further write is tried until then.
+            // No further write is tried until the commit.
             let writes = device.counts().writes;
             assert!(!engine.write_early(0));
             assert_eq!(device.counts().writes, writes);
@@ -216,11 +217,11 @@ fn a_failed_commit_repeats_its_early_writes() {
     }
 }
 
-/// A foreign sync fails after part of a commit was written early, so the device may have lost that
-/// part. While the commit's own sync is under way, nothing may claim that the process can end
+/// The sync of a growth fails after part of a commit was written early, so the device may have lost
+/// that part. While the commit's own sync is under way, nothing may claim that the process can end
 /// without a loss.
 #[test]
-fn early_writes_promise_nothing_behind_a_commit_that_another_sync_has_spoiled() {
+fn early_writes_promise_nothing_after_another_sync_has_failed() {
     let device = new_device();
     let engine = open(&device);
     let mut writer = session(&engine);

@@ -96,7 +96,7 @@ fn values_being_read_are_not_copied_while_memory_is_plentiful() {
         (0..1000).for_each(|n| cache.set(&format!("item:{n}")));
     }
     assert!(cache.engine.stats().frame_bytes < MEMORY / 2);
-    // Copied out, they would exceed their share of memory.
+    // If these values were copied, the copies would exceed their share of memory.
     for (n, mut reader) in readers.into_iter().enumerate() {
         let whole = |bytes: &[u8]| assert!(bytes == value(n as u8));
         assert_eq!(reader.read(usize::MAX, whole), Some(0));
@@ -119,7 +119,7 @@ fn overwritten_items_take_a_fraction_of_memory() {
 }
 
 #[test]
-fn large_values_on_their_way_out_are_counted_with_all_their_memory() {
+fn large_values_being_freed_count_with_all_their_memory() {
     let mut cache = Cache::open();
     let value = vec![1; 1_000_000];
     let store = |cache: &Cache, n: usize| {
@@ -134,8 +134,8 @@ fn large_values_on_their_way_out_are_counted_with_all_their_memory() {
         })
         .count();
     assert!(stored >= 12, "{stored}");
-    // The cleaner knows the bytes that the session made dead from its second turn on. Then it stays awake, so no
-    // memory comes back.
+    // The cleaner knows the bytes that the session made dead from its second turn on. After that
+    // the session stays awake, so no memory comes back.
     cache.engine.clean(&mut cache.cleaner);
     cache.session.tick(NOW);
     for _ in 0..10 {

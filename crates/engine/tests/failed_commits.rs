@@ -1,5 +1,5 @@
-//! Commits that fail while writers run. Changes answered with an error have not happened,
-//! acknowledged ones have, and no write gets between a failed commit and its undoing.
+//! Commits that fail while writers run. Changes answered with an error have no effect, and
+//! acknowledged changes stay. No write comes between a failed commit and its undo.
 
 #[path = "common/store.rs"]
 mod common;
@@ -167,8 +167,8 @@ fn read(session: &mut Session, key: &[u8]) -> u64 {
     }
 }
 
-/// Changes one key, with several changes in flight, and knows afterwards what it must hold. Returns
-/// the numbers of acknowledged and of failed changes.
+/// Changes one key, with several changes in flight, and checks its value after each group of
+/// changes. Returns the numbers of acknowledged and of failed changes.
 fn work(engine: &Arc<Engine>, writer: usize, task: Task, enough: u64) -> (u64, u64) {
     let key = format!("key{writer}").into_bytes();
     let mut session = engine.session(Waker::noop().clone());

@@ -147,7 +147,7 @@ fn a_dump_waits_for_the_flush_that_it_shows() {
 }
 
 #[test]
-fn a_flush_that_fails_is_not_taken_back_and_nobody_is_told_too_early() {
+fn a_failed_flush_is_not_undone_and_answers_wait_until_it_is_durable() {
     let world = World::with_items(Durability::Sync);
     let point = world.flush();
     world.device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
@@ -169,7 +169,7 @@ fn a_flush_that_fails_is_not_taken_back_and_nobody_is_told_too_early() {
 }
 
 #[test]
-fn a_delayed_flush_is_kept_by_a_commit_and_comes() {
+fn a_delayed_flush_survives_a_crash_and_happens_on_time() {
     let world = World::with_items(Durability::Sync);
     let before = world.device.counts();
     let Outcome::Ready(points) = world.session.flush_all(Some(NOW + 10)) else { panic!("refused") };

@@ -162,7 +162,8 @@ impl<C: Caller> Client<C> {
         self.items.remove(&key);
     }
 
-    /// Repeatedly deletes an item and fills up, counts and touches.
+    /// In each round, deletes an item, fills the store again, and counts. If `touches`, also
+    /// touches an item. Returns the number of items stored.
     fn rounds(&mut self, rounds: u32, touches: bool) -> usize {
         let mut stored = 0;
         for round in 0..rounds {
@@ -214,7 +215,7 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     let again = client.fill(usize::MAX);
     assert!(again > fill / 3, "{again} of {fill} have room again");
     client.rounds(rounds / 10, true);
-    // Another process finds the same.
+    // Another process finds the same items and counters.
     let Client { caller, items, counters, .. } = &mut client;
     assert!(caller.engine.commit());
     let device = Arc::new(caller.device.image());
@@ -276,8 +277,9 @@ fn a_full_store_counts_for_ever() {
     client.check();
 }
 
-/// Dead bytes replace the reserve while a store is overwritten. As live items take their place, the
-/// reserve is there again, however often that changes.
+/// While items are overwritten, cleaning can turn dead bytes into free places, so they may take the
+/// place of the reserve. Once live items fill the store, the reserve is free again, however often
+/// that changes.
 #[test]
 fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
@@ -300,8 +302,8 @@ fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     client.check();
 }
 
-/// Records do not span segments, so dead bytes beside large ones cannot be packed into places. They
-/// replace no reserve.
+/// Records do not span segments, so dead bytes beside large records cannot be gathered into free
+/// places. Such dead bytes must not take the place of the reserve.
 #[test]
 fn a_store_of_items_that_pack_badly_has_its_reserve() {
     const LARGE: usize = 26 << 10;
@@ -421,8 +423,8 @@ fn threads_delete_count_and_touch_in_a_full_store() {
     engine.close().unwrap();
 }
 
-/// A touch may enlarge an item by an expiry and the cas id that it keeps. There is limited room for
-/// that: it takes none from callers that need no more than they have.
+/// A touch may enlarge an item by an expiry and by the cas id that it keeps. The room for growing
+/// items is limited, and they take none from counts and deletes, which need no more than they have.
 #[test]
 fn growing_items_take_no_room_from_counts_and_deletes() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));

@@ -126,7 +126,7 @@ impl World {
         World::open(&devices, tiers, durability)
     }
 
-    /// Returns the bytes of the places in the device's tables.
+    /// Returns the bytes of all places that the store uses.
     fn places(&self) -> u64 {
         let stats = self.engine.stats();
         stats.fast_bytes + stats.lower_bytes
@@ -141,7 +141,7 @@ fn a_full_store_that_grows_takes_sets_at_once() {
         assert!(!world.set(full), "it stays full");
         let before = world.places();
         world.engine.grow(None, 24 * MIB).unwrap();
-        // Nothing else runs in between.
+        // Neither the cleaner nor a commit runs in between.
         let key = full.to_string();
         let set = world.session.store(
             &world.session.key(key.as_bytes()),
@@ -153,7 +153,7 @@ fn a_full_store_that_grows_takes_sets_at_once() {
         let end = world.fill(full + 1);
         assert!(end > full * 3 / 2, "{full} items had room, and now {end}");
         world.check(0..end);
-        // Once more, in steps of a few segments.
+        // Grows the store again, in steps of a few segments.
         let mut last = end;
         for size in 25..28 {
             world.engine.grow(Some("0"), size * MIB).unwrap();
@@ -185,7 +185,8 @@ fn a_power_loss_in_the_middle_leaves_the_old_size_or_the_new_one() {
     assert!(world.engine.commit());
     let (old, device) = (world.places(), Arc::clone(&world.devices[0]));
     let mut sizes = HashSet::new();
-    // The device's growth, its sync, and each copy of the superblock with its sync.
+    // The power fails at the device's growth, its sync, and each copy of the superblock with its
+    // sync; with the last number it does not fail.
     for change in 1..=7 {
         let image = Arc::new(device.image());
         let mut world = World::open(&[image], false, Durability::Sync);
@@ -246,7 +247,8 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
     }
 }
 
-/// The operating system knows the new length although the disk may not have it.
+/// After a growth whose sync failed, the operating system may know the new length although the disk
+/// does not have it.
 #[test]
 fn a_growth_that_a_failed_sync_lost_is_made_again() {
     for seed in 0..12 {
@@ -400,7 +402,7 @@ fn the_lower_device_of_a_lane_grows() {
     let mut world = world.crashed(true, Durability::Sync, 3);
     assert_eq!(world.engine.stats().lower_bytes, after.lower_bytes);
     world.check(0..end);
-    // The lane's number is that of the device that can grow.
+    // The number of the lane names the device that can grow.
     world.engine.grow(Some("0"), 24 * MIB).unwrap();
     assert_eq!(world.devices[1].size(), 24 * MIB);
 }
@@ -426,8 +428,7 @@ fn a_lane_that_grows_gets_more_of_the_keys() {
     world.check(1..1000);
 }
 
-/// A dump in progress does not know the new places, but shows the items that come to be stored
-/// there.
+/// A dump in progress does not know the new places, but it shows items that are moved there.
 #[test]
 fn a_dump_goes_on_while_the_store_grows() {
     let mut world = World::one(24 * MIB, Durability::Async);
@@ -559,14 +560,14 @@ fn a_session_that_asks_often_is_remembered_once() {
 
 #[test]
 fn a_growth_succeeds_although_another_request_grew_the_device_further() {
-    // The smaller request first; its session is slow to fetch the answer.
+    // The smaller request comes first; its session is slow to fetch the answer.
     let two = TwoSessions::open();
     two.begin(0, 24 * MIB);
     assert!(matches!(two.sessions[1].grow(None, 32 * MIB), Outcome::NeedsSpace));
     two.device.release();
     two.answer(1, 32 * MIB).unwrap();
     two.answer(0, 24 * MIB).unwrap();
-    // The larger request first.
+    // The larger request comes first.
     two.begin(1, 48 * MIB);
     assert!(matches!(two.sessions[0].grow(None, 40 * MIB), Outcome::NeedsSpace));
     two.device.release();

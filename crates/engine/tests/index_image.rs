@@ -137,7 +137,7 @@ fn an_image_is_good_for_one_start() {
     delete(&engine, &mut session, "key1");
     set(&engine, &mut session, "key2", b"newer");
     assert!(engine.commit());
-    // Its server dies.
+    // The server dies without a clean stop.
     drop((engine, session));
     let (engine, mut session) = open(&device, 16 << 20);
     assert!(!engine.recovered().unwrap().from_image);
@@ -164,7 +164,7 @@ fn an_unusable_image_loses_no_items() {
         assert!(!engine.recovered().unwrap().from_image, "{flipped}");
         check(&engine, &mut session);
     }
-    // A different memory size leads to a different number of stripes.
+    // A different memory size leads to a different number of stripes, so the image cannot be used.
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     fill_and_close(&device);
     let (engine, mut session) = open(&device, 160 << 20);

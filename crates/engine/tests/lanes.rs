@@ -188,7 +188,7 @@ fn every_device_has_its_share_and_a_power_loss_takes_nothing() {
         machine = machine.restart(Some(seed), |_, _| {}).expect("a start");
         all_there(&mut machine, 3000);
     }
-    // Also in another order, and after a clean stop.
+    // The devices may be given in another order, also after a clean stop.
     machine.engine.close().expect("a clean stop");
     let mut machine = machine.restart(Some(9), |devices, _| devices.reverse()).expect("a start");
     assert!(machine.engine.recovered().is_some_and(|recovered| recovered.clean));
@@ -261,7 +261,7 @@ fn a_device_that_is_drained_is_not_needed_any_more() {
 /// An unreadable item counts as evicted, but a crash may bring it back until its segment is
 /// cleaned. Until then the device accepts no partitions.
 #[test]
-fn a_device_is_drained_to_one_that_holds_what_cannot_be_read() {
+fn a_device_is_drained_to_one_with_unreadable_records() {
     let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));
     let devices: Vec<_> =
         ["a", "b"].map(str::to_owned).into_iter().zip(devices.map(Arc::new)).collect();
@@ -304,7 +304,7 @@ fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind
     assert_eq!(machine.engine.lanes().len(), 1);
     all_there(&mut machine, 500);
     assert!(machine.set(3, 1));
-    // Nor later, when the store has changed without it.
+    // The drained device is not used later either, when the store has changed without it.
     let mut machine =
         machine.restart(Some(3), |devices, _| devices.extend(names(&["c"]))).expect("a start");
     machine.settle();
@@ -345,7 +345,7 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
         assert_eq!(machine.version(key as u32), expected, "key {key}");
     }
     filled(&mut machine, 3000);
-    // The option is not needed again, and has no effect on a lane that is present.
+    // Forgetting the same lane again changes nothing. Forgetting a lane that is present is refused.
     let mut machine = machine
         .restart(Some(3), |_, options| {
             options.store.as_mut().expect("a store").forget = vec![LaneNumber(1)]
@@ -420,9 +420,10 @@ fn a_start_with_new_devices_may_be_interrupted() {
     }
 }
 
-/// A device may be removed at any moment: either it is still needed, or it knows that it is not.
+/// Power fails at many points around the end of a drain. Either the store still needs the device,
+/// or the device itself records that it was drained.
 #[test]
-fn a_power_loss_while_a_device_is_let_go_leaves_a_store_that_starts() {
+fn a_store_starts_after_a_power_loss_at_the_end_of_a_drain() {
     let mut drained = 0;
     for nth in 1..40 {
         let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
@@ -448,7 +449,7 @@ fn a_power_loss_while_a_device_is_let_go_leaves_a_store_that_starts() {
 fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     filled(&mut machine, 500);
-    // Only the first device knows of this.
+    // Only the first device records the attempts to drain it, because the second one fails.
     let fault = Fault { operation: Operation::Sync, at: 1, times: u64::MAX, failure: Failure::Io };
     machine.devices[1].1.plan(fault);
     for _ in 0..3 {
@@ -487,8 +488,7 @@ fn a_store_whose_second_device_never_joined_goes_on_without_it() {
     }
 }
 
-/// At every point of a motion, power may fail or a device vanish for good. Lost items stay lost,
-/// and no old version comes back.
+/// Power fails at many points of a motion. No item is lost, and no old version comes back.
 #[test]
 fn a_crash_at_any_moment_of_a_motion_loses_nothing() {
     let start = || {

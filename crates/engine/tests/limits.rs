@@ -157,7 +157,7 @@ fn a_limiter_is_a_number_to_other_verbs() {
     let back = Arith { decrement: true, ..Arith::add(2) };
     assert!(matches!(answer(session.arith(&key, &back)), Counted::Value { value: 1, .. }));
     assert!(take(session, "l", limit));
-    // Its version is that of the last change.
+    // The limiter's version is that of its last change.
     let cas = answer(session.get(&key)).expect("it is there").cas();
     let stale = Store { compare: Some(cas - 1), ..Store::set(b"9", 0, Expiry::NEVER) };
     assert_eq!(answer(session.store(&key, stale)), Stored::Exists);
@@ -171,7 +171,7 @@ fn a_limiter_is_a_number_to_other_verbs() {
     assert!(matches!(answer(session.store(&key, append)), Stored::Stored { .. }));
     let item = answer(session.get(&key)).expect("it is there");
     assert_eq!((item.value(), item.expiry()), (&b"20"[..], Expiry::at(NOW + 5)));
-    // The number becomes a limiter again: used units, in the window that is left.
+    // The number becomes a limiter again: it counts as used units of the remaining window.
     assert!(!take(session, "l", limit));
     assert!(take(session, "l", Limit::fixed(21, MINUTE)));
     set(session, "l", b"word");
@@ -181,8 +181,8 @@ fn a_limiter_is_a_number_to_other_verbs() {
     assert!(take(session, "l", limit));
 }
 
-/// Sessions see the time of their turn's start. One whose turn began earlier must not make time pass
-/// twice.
+/// A session's time is that of its turn's start. A session with an earlier time must not make time
+/// pass twice.
 #[test]
 fn sessions_with_different_times_admit_no_more() {
     let limits = [
@@ -202,7 +202,8 @@ fn sessions_with_different_times_admit_no_more() {
             admitted += u64::from(take(&cache.session, "l", limit));
             admitted += u64::from(take(&late, "l", limit));
         }
-        // In a second: ten windows, or a burst of ten and what flows back.
+        // Within one second, the limits allow ten windows, or a burst of ten and the units that are
+        // regained.
         let most = [100, 110, 110][number];
         assert!((90..=most).contains(&admitted), "{admitted} units of {limit:?}");
     }
@@ -222,8 +223,8 @@ fn a_window_ends_to_the_nanosecond() {
     assert!(take(&cache.session, "l", limit));
 }
 
-/// A limiter that refuses is not written. It must stay all the same, because its client would get
-/// the whole budget again.
+/// A limiter that refuses is not written, so its record stays old. It must not be evicted all the
+/// same, because its client would get the whole budget again.
 #[test]
 fn a_flood_of_items_evicts_no_limiter() {
     const LIMITERS: usize = 10_000;
@@ -328,7 +329,8 @@ fn a_late_session_shortens_no_window() {
     assert!(take(&cache.session, "l", limit));
 }
 
-/// With `Durability::Async` in a sync store nobody waits for the commit, and it comes all the same.
+/// With `Durability::Async` in a sync store, no call waits for the commit. The commit is made all
+/// the same.
 #[test]
 fn units_that_nobody_waits_for_become_durable() {
     let device = Arc::new(SimDevice::new(16 << 20, 1));
@@ -419,9 +421,9 @@ fn counters_and_limiters_go_on_in_a_cache_that_is_full_and_refuses() {
     }
 }
 
-/// They count as expired, and leave their memory to items.
+/// A limiter whose whole budget is available again counts as expired, so items can take its memory.
 #[test]
-fn limiters_that_are_as_new_are_not_kept() {
+fn limiters_with_their_whole_budget_are_not_kept() {
     let mut cache = Cache::with(Options { memory: 16 << 20, ..Options::default() }, NOW);
     let limit = Limit::gcra(86_400, 86_400 * NANOS, 10).unwrap();
     for number in 0..10_000 {

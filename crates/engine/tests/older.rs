@@ -1,5 +1,5 @@
-//! Sets of keys whose records are only on the device read nothing. The difference is visible
-//! neither for these keys, nor for others that the index cannot tell apart, nor to later starts.
+//! A set of an item that is only on the device reads nothing. No difference is visible for this
+//! key, for keys that the index cannot tell apart from it, or after a restart.
 
 #[path = "common/store.rs"]
 mod common;
@@ -174,7 +174,7 @@ fn a_set_of_an_item_only_on_the_device_reads_nothing() {
     let stats = machine.engine.stats();
     assert_eq!((stats.totals.flash_reads, stats.older_slots), (reads, 1));
     assert_eq!(stats.items, u64::from(FILL) + 1);
-    // Once more, when that version is only on the device, too.
+    // Sets the key again when the new version is only on the device, too.
     machine.fill(1);
     machine.set_unread("cold", "newer");
     assert_eq!(machine.get("cold").as_deref(), Some("newer"));
@@ -203,7 +203,7 @@ fn a_superseded_unread_item_never_comes_back() {
 }
 
 #[test]
-fn an_item_that_another_key_was_set_over_is_there() {
+fn an_item_stays_when_another_key_is_set_over_its_slot() {
     let mut machine = start(Durability::Async);
     let [first, second] = machine.twins();
     machine.set(&first, "first");
@@ -220,7 +220,8 @@ fn an_item_that_another_key_was_set_over_is_there() {
     assert_eq!(machine.get(&second), None);
     assert_eq!(machine.get(&first).as_deref(), Some("first"));
     machine.set(&second, "second");
-    // A write of the first key finds out that the slot is its own item.
+    // A write of the first key reads the record behind the older slot, and so finds out that it is
+    // the key's own item.
     machine.set(&first, "third");
     assert_eq!(machine.older_slots(), 0);
     assert_eq!(machine.get(&first).as_deref(), Some("third"));
@@ -230,7 +231,7 @@ fn an_item_that_another_key_was_set_over_is_there() {
     assert_eq!(machine.get(&second).as_deref(), Some("second"));
 }
 
-/// The cleaner resolves older slots and forgets dead ones.
+/// The cleaner settles older slots and forgets dead ones.
 #[test]
 fn cleaning_settles_older_slots() {
     let mut machine = start(Durability::Async);
@@ -260,7 +261,7 @@ fn cleaning_settles_older_slots() {
 }
 
 #[test]
-fn a_set_that_was_undone_gives_back_what_it_was_set_over() {
+fn undoing_a_set_restores_the_older_slot() {
     for twins in [false, true] {
         let mut machine = start(Durability::Sync);
         let [first, second] = machine.twins();
@@ -291,17 +292,18 @@ fn a_set_that_was_undone_gives_back_what_it_was_set_over() {
     }
 }
 
-/// Before a set is undone, another session finds that the set replaced a different key's slot, and
-/// changes that key, too.
+/// A set was made over the slot of another key. Before the set is undone, a change of that other
+/// key settles the slot.
 #[test]
-fn a_set_over_another_key_is_undone_after_that_was_found() {
+fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
     for deletes in [false, true] {
         let mut machine = start(Durability::Sync);
         let [first, second] = machine.twins();
         machine.set(&first, "first");
         machine.fill(0);
         machine.set_unread(&second, "second");
-        // Then the change of the first key needs no commit.
+        // Reads the record into memory, so that the change of the first key below needs no turn,
+        // which would commit.
         let session = &machine.session;
         assert!(matches!(session.get(&session.key(first.as_bytes())), Outcome::NeedsRead));
         machine.engine.serve_reads();
@@ -324,10 +326,10 @@ fn a_set_over_another_key_is_undone_after_that_was_found() {
     }
 }
 
-/// A turn reads few records, however long a segment's list is.
+/// A turn reads few records, however many older slots lead into a segment.
 #[test]
 fn a_turn_settles_a_few_older_slots() {
-    // Enough to read a few records or one whole segment, plus what other cleaning reads in the turn.
+    // Enough for a few records or one whole segment, plus the reads of other cleaning in the turn.
     const MOST_READS: u64 = 24;
     let mut machine = start(Durability::Async);
     for n in 0..8000 {
@@ -350,8 +352,9 @@ fn a_turn_settles_a_few_older_slots() {
     assert!(most < MOST_READS, "{most} reads in a turn");
 }
 
-/// Segments with tombstones are freed when dead maps mark the records they hide. Records behind
-/// older slots are hidden, too, and no map marks them before they were examined.
+/// Segments with tombstones are freed when dead maps mark the records that the tombstones hide.
+/// Records behind older slots are hidden, too, and no map marks them before their slots are
+/// settled.
 #[test]
 fn a_key_set_unread_and_then_deleted_stays_deleted() {
     const COLD: u32 = 20_000;
@@ -404,7 +407,7 @@ fn sets_go_on_reading_nothing() {
     }
 }
 
-/// The same if records of some older slots cannot be read: these delay nothing else.
+/// Unreadable records behind some older slots do not keep other older slots from being settled.
 #[test]
 fn unreadable_records_behind_older_slots_delay_nothing_else() {
     const COLD: u32 = 20_000;
@@ -416,13 +419,14 @@ fn unreadable_records_behind_older_slots_delay_nothing_else() {
             machine.set(&cold(n), &"c".repeat(1000));
         }
         machine.fill(0);
-        // Sectors here and there.
+        // Makes one sector in each 40 KiB unreadable.
         for sector in (2 << 20..12 << 20).step_by(40 << 10) {
             device.spoil(sector..sector + 512);
         }
         let (mut hot, mut kept) = (0, 0);
         for n in 0..COLD {
-            // Some are read earlier, because there are many older slots, and these reads fail.
+            // Some sets read the old record, because there are too many older slots. Some of these
+            // reads fail.
             let mut set = |machine: &mut Machine, key: &str, value: &str| {
                 let set = machine.try_set(key, value);
                 if let Err(refusal) = set {

@@ -17,9 +17,9 @@ use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome,
 const NOW: u32 = 1;
 const BLOCK: u64 = 4096;
 const MEMORY: usize = 8 << 20;
-/// Limit of bytes that all sessions keep or have in flight.
+/// Limit, in bytes, of the reads that all sessions keep or have in flight.
 const MOST: usize = MEMORY / 8;
-/// Unit in bytes in which their memory is charged.
+/// Unit, in bytes, in which the memory of reads is charged.
 const STEP: usize = 128 << 10;
 
 /// A device with a queue that records the most bytes in flight at once.
@@ -102,9 +102,9 @@ impl ReadQueue for Reads {
     }
 }
 
-/// Opens an engine with little memory that reads through the queue, with a session. Stores 24 MB of
-/// values of `size` bytes, or without a size of three quarters of the limit of large values. Also
-/// returns their keys.
+/// Opens an engine with little memory that reads through the queue, and a session. Stores 24 MB of
+/// values of `size` bytes. Without `size`, values have three quarters of the length at which they
+/// count as large. Also returns the keys and the value.
 fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<String>, Vec<u8>) {
     let store = store(Arc::new(queued.clone()), Durability::Async);
     let options = Options { memory: MEMORY as u64, store: Some(store), ..Options::default() };
@@ -145,10 +145,10 @@ fn looks(session: &mut Session) -> usize {
     (0..10_000).take_while(|_| session.polls()).count()
 }
 
-/// A device that answers in time keeps its thread awake. A slow one costs a bounded part of a
+/// A device that answers quickly keeps its thread awake. A slow one costs only a bounded part of a
 /// processor.
 #[test]
-fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
+fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     let queued = Queued::new();
     let (_engine, mut session, keys, value) = filled(&queued, Some(1000));
     let end = |session: &mut Session, reads: usize| {
@@ -175,13 +175,13 @@ fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
     assert_eq!(looks(&mut session), 0, "few are left, and the next may take as long as any");
 }
 
-/// The first read in a segment takes too little of a large record.
+/// The first read in a segment guesses the record's size, and reads too little of a large record.
 #[test]
 fn records_that_are_larger_than_was_guessed_wait_for_room() {
     let queued = Queued::new();
     let (engine, mut session, keys, value) = filled(&queued, None);
     let before = engine.memory_used() as usize;
-    // All are requested at once.
+    // Requests all records at once.
     let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).count();
     assert!(absent * value.len() > 2 * MOST, "{absent} of {} bytes", value.len());
     let mut waits = 0;
@@ -203,7 +203,7 @@ fn records_that_are_larger_than_was_guessed_wait_for_room() {
 }
 
 #[test]
-fn sessions_share_what_reads_may_take() {
+fn sessions_share_the_memory_limit_of_reads() {
     let queued = Queued::new();
     let (engine, mut session, keys, value) = filled(&queued, None);
     let _others = [(); 3].map(|()| engine.session(Waker::noop().clone()));
@@ -218,7 +218,7 @@ fn sessions_share_what_reads_may_take() {
 /// An unreadable sector may be next to a record. The record is then read alone, and only the
 /// records in that sector are lost.
 #[test]
-fn a_block_that_cannot_be_read_costs_the_records_that_it_lies_in() {
+fn an_unreadable_block_costs_only_the_records_that_overlap_it() {
     let queued = Queued::new();
     let (engine, mut session, keys, value) = filled(&queued, Some(1000));
     for at in [6, 9, 12, 15] {

@@ -51,8 +51,8 @@ fn change(device: &SimDevice, change: impl FnOnce(&mut Superblock)) {
     device.write_at(SUPERBLOCKS[superblock.copy()], &block).unwrap();
 }
 
-/// Each crash costs the versions that were leased. When nearly none are left, a start reports that,
-/// and nothing it writes is ever taken for damage.
+/// Each crash uses up the versions that were leased. When nearly none are left, a start reports
+/// that. Nothing that such a start writes is ever taken for damage.
 #[test]
 fn a_store_that_has_used_its_versions_up_says_so() {
     let start = |device: &Arc<SimDevice>| {
@@ -77,7 +77,7 @@ fn a_store_that_has_used_its_versions_up_says_so() {
         before = cas;
     };
     assert!(used_up && before > 0);
-    // Also refused: a start where another lane has used the last version.
+    // A start is also refused if the very last version is used, as by another lane.
     change(&device, |superblock| superblock.seq_limit = MAX_SEQ);
     assert!(matches!(start(&device), Err(OpenError::Store(StoreError::VersionsUsedUp))));
 }
@@ -161,7 +161,7 @@ fn a_store_without_durability_is_not_read_after_a_crash() {
     assert_eq!(engine.stats().items, 1);
     let recovered = engine.recovered().unwrap();
     assert_eq!((recovered.discarded, recovered.damaged_segments), (false, 0));
-    // The headers of all places, and records written since.
+    // The start reads the headers of all places, and the records written since.
     assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
 }
 
@@ -201,7 +201,7 @@ fn an_abandoned_large_value_keeps_no_places_free() {
         let store = Store::set(&value, 0, Expiry::NEVER);
         let stored = machine.session.store(&machine.session.key(b"large"), store);
         assert!(matches!(stored, Outcome::NeedsSpace), "{stored:?}");
-        // It receives its memory first, then its places.
+        // The value receives its memory first, then its places.
         (0..8).any(|_| {
             machine.engine.clean(&mut machine.cleaner);
             assert!(machine.engine.commit());
@@ -254,7 +254,7 @@ fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
         Err(OpenError::MemoryTooSmall { minimum }) => minimum,
         other => panic!("{:?}", other.map(|engine| engine.stats())),
     };
-    // From the index image that a stop left, and from the log.
+    // The first device has the index image of a clean stop; for the other, the start reads the log.
     for device in [device, crashed] {
         let writes = device.counts().writes;
         let minimum = least(&device, 8 << 20);

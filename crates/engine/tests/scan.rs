@@ -253,15 +253,15 @@ fn a_scan_leaves_out_unreadable_items_and_counts_them() {
 }
 
 #[test]
-fn a_scan_ends_although_something_unreadable_was_found_before_it() {
+fn a_scan_ends_although_gets_found_unreadable_records_first() {
     let mut machine = Machine::start(1, 128 << 20, Durability::Async);
     machine.fill();
     machine.rot();
     let (shown, unreadable, _) = machine.scan_what_can_be_read(|_| {});
     let damaged: Vec<_> = (0..KEYS).filter(|key| !shown.contains_key(key)).collect();
     for (at, key) in damaged.iter().step_by(5).enumerate() {
-        // In every third call, so that it is sometimes found just before the step that comes to it
-        // and to other unreadable items.
+        // A get in every third step finds this damaged record. Sometimes that is just before the
+        // scan comes to this record and to other unreadable ones.
         let (name, mut calls) = (format!("key{key}"), at);
         let (_, again, _) = machine.scan_what_can_be_read(|machine| {
             calls += 1;

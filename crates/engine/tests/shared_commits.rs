@@ -1,5 +1,5 @@
-//! When a thread with waiting answers requests a commit, so that many answers share one and none
-//! waits without reason.
+//! When a thread requests the commit that its answers wait for. Many answers should share a commit,
+//! and none should wait without reason.
 
 #[path = "common/store.rs"]
 mod common;
@@ -47,7 +47,7 @@ fn lingers(session: &mut Session) -> Vec<Duration> {
     (0..1000).map_while(|_| session.lingers()).collect()
 }
 
-/// It polls once more and does not linger.
+/// The thread looks for work once more and does not wait.
 const ONCE: [Duration; 1] = [Duration::ZERO];
 
 #[test]
@@ -69,7 +69,7 @@ fn a_lone_client_does_not_wait_for_others() {
 }
 
 #[test]
-fn the_first_of_many_waits_for_the_others_but_not_for_long() {
+fn a_thread_waits_briefly_for_most_of_the_clients_that_a_commit_released() {
     let (engine, mut session) = open();
     set_all(&mut session, 40);
     assert_eq!(lingers(&mut session), ONCE);
@@ -230,7 +230,7 @@ fn a_thread_whose_other_clients_are_busy_waits_for_one_of_them_for_a_moment() {
 }
 
 #[test]
-fn answers_that_wait_for_one_commit_after_the_other_both_get_theirs() {
+fn answers_of_two_successive_commits_each_have_their_commit_requested() {
     let (engine, mut session) = open();
     set_all(&mut session, 1);
     session.sleep();

@@ -1,5 +1,5 @@
-//! Evict mode refuses nothing that waiting can solve. Neither an outdated result of the cleaner nor
-//! a thread that the system does not run is a reason to refuse.
+//! In evict mode, a call that can succeed later is not refused. An outdated finding of the cleaner
+//! is no reason to refuse, nor is a thread that the operating system does not run.
 
 use larder_disk::Random;
 use larder_engine::*;
@@ -47,14 +47,14 @@ fn an_outdated_cleaner_finding_refuses_nothing() {
         taken.push(large);
     }
     assert!(refused, "there was no end of memory");
-    // Two are gone, and the items that replaced them can be evicted.
+    // Two of the values are gone, and the items that replace them can be evicted.
     taken.truncate(1);
     for n in 0..5000 {
         let key = n.to_string();
         let key = session.key(key.as_bytes());
         match session.store(&key, Store::set(&[b'v'; 1000], 0, Expiry::NEVER)) {
             Outcome::Ready(_) => {}
-            // No room is left that eviction does not have to make first.
+            // Memory is full: more room needs evictions.
             Outcome::NeedsSpace => break,
             other => panic!("{other:?}"),
         }

@@ -167,7 +167,7 @@ fn a_flush_hides_everything_written_before_it_from_everybody() {
     });
 }
 
-/// Lanes without a store share keys and memory, and each has a cleaner that evicts.
+/// Lanes without a store divide the keys and the memory, and each has a cleaner that evicts.
 #[test]
 fn lanes_in_memory_are_one_cache() {
     const LANES: usize = 4;
@@ -209,7 +209,7 @@ fn lanes_in_memory_are_one_cache() {
         let before = engine.stats();
         let (mut cursor, mut shown) = (ScanCursor::default(), 0);
         while finish(&mut session, |session| session.scan(&mut cursor, &mut |_| shown += 1)) {}
-        // The cleaner may have evicted meanwhile, and comes to rest soon.
+        // The cleaner may have evicted items during the scan. It comes to rest soon.
         if engine.stats().totals.evictions == before.totals.evictions {
             assert_eq!(shown, before.items);
             break;

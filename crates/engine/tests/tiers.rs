@@ -52,12 +52,12 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
         world.set_all(0..400, &values);
         world.settle();
         assert_eq!(world.engine.stats().lower_used, 0);
-        // The last ones are left out: the last block of an open segment is elsewhere.
+        // The last keys are left out, because the last block of an open segment lies elsewhere.
         let few = 0..390;
         let on_fast = keys_on(&fast, &values, 4000);
         assert!(few.clone().all(|n| on_fast.contains(&n)));
         assert!(keys_on(&lower, &values, 4000).is_empty());
-        // Five times as many as it holds.
+        // Writes five times as many items as the fast device holds.
         world.set_all(400..4000, &values);
         world.settle();
         let stats = world.engine.stats();
@@ -69,7 +69,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
         assert!(few.clone().all(|n| on_lower.contains(&n)));
         assert!((3800..3990).all(|n| on_fast.contains(&n) && !on_lower.contains(&n)));
         world.check_all(0..4000, &values);
-        // After restarts without and with an image.
+        // Restarts without and with an index image.
         for clean in [false, true] {
             if clean {
                 world.close();
@@ -78,7 +78,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
             world = reopen(world, given);
             assert_eq!(world.engine.recovered().unwrap().from_image, clean);
             let reads = (fast.counts().reads, lower.counts().reads);
-            // Without turns of the cleaner, which would read by itself.
+            // No turn of the cleaner comes in between, because it would read by itself.
             few.clone().for_each(|n| assert_eq!(world.get(n), Some(values.of(n))));
             assert_eq!(fast.counts().reads, reads.0, "they lie on the lower device");
             assert!(lower.counts().reads > reads.1);
@@ -87,7 +87,8 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
     }
 }
 
-/// Its sectors are not treated as bad ones, which would lose their contents for ever.
+/// If a start treated the sectors of a lower device that does not answer as bad ones, their
+/// contents would be lost for ever.
 #[test]
 fn a_start_waits_for_a_lower_device_that_does_not_answer() {
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {
@@ -99,7 +100,7 @@ fn a_start_waits_for_a_lower_device_that_does_not_answer() {
         world.settle();
         drop(world);
         let (fast_now, lower_now) = (Arc::new(fast.image()), Arc::new(lower.image()));
-        // Its label can be read.
+        // The label of the lower device can still be read.
         lower_now.spoil(64 << 10..32 * MIB);
         assert!(matches!(error(with(&fast_now, &lower_now)), StoreError::Device(_)));
         let (fast, lower) = (Arc::new(fast_now.image()), Arc::new(lower.image()));
@@ -121,7 +122,7 @@ fn a_full_store_evicts_the_oldest_wherever_it_lies() {
         world.settle();
     }
     let present: Vec<u32> = (0..8000).filter(|&n| world.get(n).is_some()).collect();
-    // As many as fit, the newest of all.
+    // The newest items are present, as many as fit.
     assert!((2000..2900).contains(&present.len()), "{}", present.len());
     let first = 8000 - present.len() as u32;
     let astray = present.iter().filter(|&&n| n + 300 < first).count();
@@ -156,7 +157,7 @@ fn frequently_read_items_stay_on_the_fast_device_but_not_for_ever() {
 }
 
 #[test]
-fn large_values_and_overwrites_go_with_the_others() {
+fn large_values_overwrites_and_deletes_work_on_two_devices() {
     let (fast, lower) = devices(4 * MIB, 24 * MIB);
     let given = given(&fast, Some(&lower)).with(Durability::Sync, WhenFull::Refuse);
     let mut world = World::open(given.clone());
@@ -222,7 +223,7 @@ fn a_store_is_not_opened_without_its_own_lower_device() {
 }
 
 #[test]
-fn a_label_that_is_damaged_in_one_copy_is_still_one() {
+fn a_label_with_one_damaged_copy_is_accepted() {
     let (fast, lower) = devices(4 * MIB, 16 * MIB);
     World::open(given(&fast, Some(&lower))).close();
     lower.flip_bit(20, 1);
@@ -377,7 +378,7 @@ fn items_on_the_fast_device_are_served_while_the_lower_one_fails() {
         let mut world = World::open(given.clone());
         world.set_all(0..3000, &values);
         world.settle();
-        // Nothing is in memory.
+        // After the restart, nothing is in memory.
         world = reopen(world, given.clone());
         for operation in [Operation::Read, Operation::Write, Operation::Sync] {
             lower.plan(Fault::lasting(operation, 1, Failure::Io));
@@ -397,7 +398,7 @@ fn items_on_the_fast_device_are_served_while_the_lower_one_fails() {
 }
 
 /// Power fails at every write or sync of the start at which a lower device joins, after a clean
-/// stop. It has joined or not, and nothing is lost.
+/// stop. The device then has joined or has not, and nothing is lost.
 #[test]
 fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
     let values = Values { bytes: 4000 };
@@ -486,7 +487,7 @@ fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
         if ended {
             break;
         }
-        // Every stop at the beginning, and increasingly few of the rest.
+        // Tests every stop at the beginning, and increasingly few later ones.
         stop += 1 + stop / 60;
     }
     println!("{seed} power losses, {cooled} after something was moved, the last at {stop}");

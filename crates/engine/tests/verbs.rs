@@ -131,7 +131,7 @@ fn expired_items_are_gone_and_touch_keeps_the_cas_id() {
 }
 
 #[test]
-fn flush_forgets_what_was_before_and_a_delayed_flush_what_was_before_its_time() {
+fn a_flush_removes_all_earlier_items_and_a_delayed_one_all_before_its_time() {
     let engine = engine(16);
     let mut s = session(&engine);
     set(&s, "a", "1");
@@ -166,7 +166,7 @@ fn one_reader_wins_the_right_to_recache() {
     assert!(!third.won && !third.won_before);
     let stale = Delete { invalidate: true, ..Delete::default() };
     assert_eq!(ready(s.delete(&s.key(b"k"), &stale)), Deleted::Deleted);
-    // A caller that cannot be told does not win.
+    // Without `recache`, a caller cannot learn that it has won, so it does not win.
     let touch = Get { touch: Some(Expiry::at(1040)), ..Get::default() };
     let untold = ready(s.get_with(&s.key(b"k"), &touch)).unwrap();
     assert!(untold.item.is_stale() && !untold.won && !untold.won_before);
@@ -332,7 +332,7 @@ fn expired_items_are_swept_while_the_rest_of_their_segment_lives() {
     s.tick(1005);
     engine.clean(&mut cleaner);
     let stats = engine.stats();
-    // The open segment is left alone.
+    // Items in the open segment are not swept.
     assert!(stats.totals.expired > 1900, "{stats:?}");
     assert_eq!(stats.items, 4000 - stats.totals.expired);
     assert_eq!(stats.totals.evictions, 0);

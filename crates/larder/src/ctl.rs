@@ -1,5 +1,6 @@
-//! `larder ctl`: small operations on a running server, which may be Larder or any other that
-//! understands memcached's text protocol. For health checks of containers, and for people.
+//! `larder ctl`: small operations on a running server, for operators and for health checks of
+//! containers. The server may be Larder or any other that speaks memcached's text protocol;
+//! `limits` and `store` need Larder.
 
 mod limits;
 
@@ -145,7 +146,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     Ok(())
 }
 
-/// Default time limit for growing a device.
+/// Default of `--timeout` for `grow`, which waits until the growth is durable.
 const GROWING: Duration = Duration::from_secs(60);
 /// Interval between two queries for the progress of a drain.
 const LOOK: Duration = Duration::from_millis(500);
@@ -203,7 +204,8 @@ fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
     }
 }
 
-/// Returns the state of a device's lane, and the number of its partitions.
+/// Returns the state of a device's lane and the number of its partitions. Returns `None` if no lane
+/// has this device.
 fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>, Error> {
     let stats = client.stats(None)?;
     let is_it = |(name, value): &&(String, String)| {
@@ -219,7 +221,7 @@ fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>
     Ok(Some((value("state"), value("partitions"))))
 }
 
-/// Returns the value of an argument that not every operation has.
+/// Returns the value of a text argument, or `None` if it was not given.
 fn text_of<'m>(matches: &'m ArgMatches, name: &str) -> Option<&'m str> {
     matches.get_one::<String>(name).map(String::as_str)
 }

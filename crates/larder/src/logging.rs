@@ -71,7 +71,8 @@ impl LogFile {
     }
 }
 
-/// Writes the lines. Never fails, because a failed write must not end the server.
+/// Writes log lines to the log file, or to the standard error output if there is none. Never fails,
+/// because a failed write must not end the server.
 struct Output(Option<Arc<LogFile>>);
 
 impl io::Write for Output {
@@ -89,14 +90,14 @@ impl io::Write for Output {
     }
 }
 
-/// Starts logging. Must be called only once. The returned function changes the level.
+/// Starts logging, and returns the function that changes the log level. Must be called only once.
 pub(crate) fn start(level: LogLevel, format: LogFormat, file: Option<Arc<LogFile>>) -> SetLevel {
     let (filter, handle) = reload::Layer::new(filter(level));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { format })
         .with_writer(move || Output(file.clone()));
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
-    // Fails only if a subscriber is already set, and a process starts logging only once.
+    // Fails only if a subscriber is already set, and this function is called only once.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Box::new(move |level| {
         // Fails only if the subscriber is gone.
@@ -104,7 +105,7 @@ pub(crate) fn start(level: LogLevel, format: LogFormat, file: Option<Arc<LogFile
     })
 }
 
-/// Formats a line.
+/// Formats an event as one log line.
 struct Lines {
     format: LogFormat,
 }

@@ -66,9 +66,10 @@ fn command() -> Command {
         .subcommand(ctl::command())
 }
 
-/// Prints the parser's message. A request for help is not an error.
+/// Prints clap's message. Returns [`USAGE`] for an error, and 0 for a request for help or the
+/// version.
 fn explain(error: &clap::Error) -> ExitCode {
-    // If the message cannot be printed, there is nowhere else to report it.
+    // If the message cannot be printed, there is nowhere else to report that.
     let _ = error.print();
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
@@ -101,7 +102,8 @@ fn memcached(arguments: &[OsString]) -> ExitCode {
     said()
 }
 
-/// Returns the exit code after a successful command. Output that could not be written is a failure.
+/// Returns the exit code of a successful command: [`FAILED`] if some of its output could not be
+/// written.
 fn said() -> ExitCode {
     match terminal::lost() {
         false => ExitCode::SUCCESS,
@@ -113,7 +115,7 @@ fn said() -> ExitCode {
 }
 
 fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
-    // The thread that reloads the settings keeps these values, so they are owned copies.
+    // The thread that reloads the settings keeps `load`, so `load` owns copies of its inputs.
     let (matches, environment) = (matches.clone(), Environment::of_process());
     let load = move || settings::from_matches(flavor, &matches, &environment);
     match load() {

@@ -70,7 +70,7 @@ pub(crate) fn run(
         return ExitCode::from(NOT_STARTED);
     }
     notifier.ready("serving");
-    // Only this line sets `running`, so it is still unset here.
+    // `set` fails only if `running` is already set, and only this line sets it.
     let _ = start.running.set((server.stopper(), server.reloader()));
     let reason = server.wait();
     info!(event = "stopping", reason);
@@ -100,8 +100,8 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
 /// The progress of the start, shared with the thread that handles signals.
 #[derive(Default)]
 struct Start {
-    /// True if clients may have been served. If a stop signal finds false, it ends the process
-    /// while it holds this lock, so that no client can be served in between.
+    /// True once clients may have been served. A stop signal before that ends the process while the
+    /// signal thread holds this lock, so no client can be served between the check and the end.
     serving: Mutex<bool>,
     /// Set once the start is complete.
     running: OnceLock<(Stopper, Reloader)>,
@@ -113,9 +113,10 @@ impl Start {
     }
 }
 
-/// Handles signals on its own thread until the process ends. A stop signal before the first client
-/// is served ends the process at once: nothing was acknowledged yet, and recovery may be
-/// interrupted at any point. Signals after that take effect once the start is complete.
+/// Starts a thread that handles signals until the process ends. A stop signal before the first
+/// client is served ends the process at once: no write was acknowledged yet, and recovery may be
+/// interrupted at any point. A later stop signal, and every reload of the settings, takes effect
+/// once the start is complete.
 fn listen(
     signals: Signals,
     start: Arc<Start>,
@@ -135,8 +136,8 @@ fn listen(
             match (signal, start.running.get()) {
                 (Signal::Reload, Some((_, reloader))) => reload(reloader, &*load),
                 (Signal::Reload, None) => {
-                    // One reload serves all reload signals during the start: it reads the settings
-                    // once the server runs.
+                    // All reload signals during the start cause one reload, which reads the
+                    // settings after the start.
                     if !std::mem::replace(&mut owes_reload, true) {
                         let (start, load) = (Arc::clone(&start), Arc::clone(&load));
                         spawn("reload", move || reload(&start.running.wait().1, &*load));
@@ -173,7 +174,7 @@ fn end_start(signal: &str) -> ! {
     std::process::exit(0)
 }
 
-/// Applies the settings that a running server can change.
+/// Reads the settings again and applies those that can change while the server runs.
 fn reload(reloader: &Reloader, load: &impl Fn() -> Result<Settings, SettingsError>) {
     match load() {
         Ok(settings) => {

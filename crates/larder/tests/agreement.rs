@@ -1,5 +1,5 @@
-//! Checks that the next start does what `larder check` predicts. Neither reports damage again once
-//! a start has reported it and gone on. Runs the real binary.
+//! Checks that the next start does what `larder check` predicts. Once a start has reported damage
+//! and served nevertheless, neither reports that damage again. Runs the real binary.
 
 mod harness;
 
@@ -10,16 +10,16 @@ use std::process::Command;
 
 use harness::{BINARY, Folder, Process, Server, connect, serve};
 
-/// The size of the stores here, in bytes. Their segments have 512 KiB.
+/// The size of each store in these tests, in the form of `--store`. Their segments have 512 KiB.
 const SIZE: &str = ":16MB";
-/// Length in bytes of a value with its own segment.
+/// Length in bytes of a value that gets a segment of its own.
 const LARGE: usize = 400_000;
 
-/// The damage to a store.
+/// The damage that a test does to a store.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Nothing,
-    /// A record of a commit that a later commit proves to be durable.
+    /// A record of a commit that a later commit proves to have been durable.
     Record,
     /// A record of a segment that was sealed by its only commit.
     Sealed,
@@ -52,7 +52,7 @@ fn store(folder: &Folder, clean: bool) -> PathBuf {
     server.until_durable();
     for (key, length) in [("large", LARGE), ("one", 5000), ("two", 5000), ("three", 5000)] {
         set(&server, key, "v", length);
-        // Each item gets its own commit, so that a later one proves it to be durable.
+        // Each item gets its own commit, so that the next commit proves it to have been durable.
         server.until_durable();
     }
     if clean {
@@ -87,7 +87,7 @@ fn harm(store: &Path, harm: Harm) {
     }
 }
 
-/// Runs a check; returns its exit code and its report.
+/// Runs a check, and returns its exit code and report.
 fn checked(store: &Path) -> (Option<i32>, serde_json::Value) {
     let output = Command::new(BINARY).args(["check", "--json"]).arg(store).output();
     let output = output.expect("the binary starts");
@@ -95,7 +95,7 @@ fn checked(store: &Path) -> (Option<i32>, serde_json::Value) {
     (output.status.code(), report)
 }
 
-/// Returns true if a start serves; the server is killed as soon as it does.
+/// Returns true if the server starts to serve clients, and then kills it.
 fn serves(command: &mut Command) -> bool {
     let mut process = Process::spawn(command);
     let mut log = String::new();
@@ -137,8 +137,8 @@ fn a_check_predicts_which_starts_succeed() {
                 let (code, report) = checked(&copy);
                 let damaged = !matches!(kind, Harm::Nothing);
                 assert_eq!(code, Some(if damaged { 2 } else { 0 }), "{kind:?}: {report}");
-                // A store without a given size keeps its size. One that lost a part of itself must
-                // not be completed with zeros.
+                // A start without a given size keeps the store's size. If the store lost its second
+                // half, no start may replace that half by zeros.
                 for size in ["", SIZE] {
                     let start = serves(&mut serving(&copy, size, flags));
                     refusals += u32::from(!start);
@@ -167,7 +167,7 @@ fn accepted_damage_is_remembered_and_new_damage_is_reported() {
     let server = Server::spawn(&mut serving(&store, "", &accept));
     assert!(server.recovered.contains("damaged_records=1"), "{}", server.recovered);
     server.kill();
-    // Starts it again without the flag, as a supervisor would.
+    // Starts the server again without the flag, as a supervisor would.
     for _ in 0..2 {
         let (code, report) = checked(&store);
         assert_eq!(code, Some(0), "{report}");
@@ -185,8 +185,8 @@ fn accepted_damage_is_remembered_and_new_damage_is_reported() {
     spoil(&store, "three", "v");
     assert_eq!(checked(&store).0, Some(2));
     assert!(!serves(&mut serving(&store, "", &refuse)), "this is other damage");
-    // Without --accept-damage a start that evicts goes on and reports the damage; that is
-    // remembered, too.
+    // A start with `--when-full evict` needs no `--accept-damage`: it reports the damage, remembers
+    // it and serves.
     assert!(serves(&mut serving(&store, "", &[])));
     assert_eq!(checked(&store).0, Some(0));
     assert!(serves(&mut serving(&store, "", &refuse)));

@@ -1,5 +1,5 @@
-//! The budget is a promise: whatever clients send or refuse to read, the process stays within its
-//! memory, and no client's writes wait for another client. Runs the real binary.
+//! The memory budget is a promise. Whatever clients send or refuse to read, the process stays
+//! within it, and no client's writes wait for another client. Runs the real binary.
 
 mod harness;
 
@@ -123,8 +123,8 @@ fn buffers_of_connections_that_end_go_back_to_the_kernel() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes", server.resident());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The connections that stay keep the allocator from returning the memory between them by
-    // itself.
+    // Some connections stay open. Their buffers lie between the freed ones, so the allocator does
+    // not return the freed memory by itself.
     let stay: Vec<Client> = clients.into_iter().step_by(100).collect();
     until_resident(&server, before + all / 3);
     drop(stay);
@@ -209,7 +209,7 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     for n in 0..2000 {
         victim.set(&format!("small:{n}"), &part[..5000]);
     }
-    // Long values may be refused meanwhile, with a clear error and no other loss.
+    // Meanwhile long values may be refused with a clear error, and nothing else may be lost.
     for n in 0..200 {
         victim.send(format!("set new:{n} 0 0 {}\r\n", part.len()).as_bytes());
         victim.send(&part);
@@ -223,7 +223,7 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     victim.alive();
 }
 
-/// Eviction cannot make room for connections here, so items must leave room for them.
+/// With `-M` the server does not evict, so items must leave memory for connections.
 #[test]
 fn a_server_that_refuses_keeps_room_for_connections() {
     let server = Server::start(256, &["-M", "-c", "5000"]);
@@ -252,7 +252,8 @@ fn a_server_that_refuses_keeps_room_for_connections() {
     }
     let mut half: Vec<Client> = (0..3900).map(|_| server.connect()).collect();
     for client in &mut half {
-        // The server closes the connections that hold the most.
+        // The server may have closed this connection: under pressure it closes those with the most
+        // buffered bytes.
         let _ = client.0.get_mut().write_all(b"set half 0 0 16000\r\n");
         let _ = client.0.get_mut().write_all(&part[..15_900]);
     }
@@ -278,8 +279,8 @@ fn hostile_input_leaves_the_server_answering() {
             scope.spawn(move || {
                 for _ in 0..10 {
                     let Ok(mut stream) = TcpStream::connect(&server.address) else { continue };
-                    // The server may close the connection on nonsense; that is no failure of this
-                    // test.
+                    // The server may close the connection on nonsense, so a failed write is not an
+                    // error here.
                     let bytes = if round % 2 == 0 { flood.as_bytes() } else { &noise[..] };
                     let _ = stream.write_all(bytes);
                 }

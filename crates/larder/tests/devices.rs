@@ -1,5 +1,6 @@
 //! Devices of a store that are given alone, in the wrong order or twice. The server recognises each
-//! by its contents, the refusal says how to start, and nothing changes. Runs the real binary.
+//! device by its contents. Its refusal says how to start, and nothing on the devices changes. Runs
+//! the real binary.
 
 mod harness;
 
@@ -9,10 +10,10 @@ use std::process::{Command, Output};
 
 use harness::{BINARY, Folder, Process, ask, connect, serve};
 
-/// Words that a message about possible data must not use.
+/// Words that a message must not use about something that may be data.
 const DESTRUCTIVE: [&str; 4] = ["remove", "erase", "delete", "wipe"];
 
-/// Starts with these values of `--store`, and sends a request.
+/// Starts a server with these values of `--store`, and checks its reply to a request.
 fn serves(stores: &[String], request: &str, expected: &str) {
     let mut process = Process::spawn(&mut serving(stores));
     let listening = process.event("listening");
@@ -31,8 +32,8 @@ fn serving(stores: &[String]) -> Command {
     command
 }
 
-/// Starts with these values of `--store`, which must be refused, and returns the message. It must
-/// not advise anything that destroys data.
+/// Starts a server with these values of `--store`, which it must refuse, and returns its message.
+/// The message must not advise anything that destroys data.
 fn refused(stores: &[String]) -> String {
     let (code, log) = Process::spawn(&mut serving(stores)).end();
     assert_eq!(code, Some(3), "{stores:?}: {log}");
@@ -47,7 +48,7 @@ fn assert_harmless(message: &str) {
     assert!(!destructive, "advice that destroys data: {message}");
 }
 
-/// Returns the flags that a refusal names.
+/// Returns the values of `--store` that a refusal advises.
 fn obeyed(error: &str) -> Vec<String> {
     let (_, flags) = error.split_once("start with ").unwrap_or_else(|| panic!("{error}"));
     flags.split_whitespace().filter(|word| *word != "--store").map(str::to_owned).collect()
@@ -80,7 +81,7 @@ fn devices_in_any_wrong_role_are_refused_with_the_right_advice() {
     let before = [fs::read(&fast).expect("a store"), fs::read(&big).expect("a store")];
     let right = [named(&fast, "@fast"), named(&big, "@big")];
 
-    // The lower device alone: the message says what it is, and what is missing.
+    // The lower device alone: the message says what this device is and which one is missing.
     let error = refused(&[named(&big, "")]);
     assert!(error.contains("is the lower device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), ["ITS-FAST-DEVICE@fast".to_owned(), named(&big, "@big")]);

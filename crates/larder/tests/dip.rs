@@ -1,4 +1,4 @@
-//! `larder bench dip` with the real server: a steady run is measured to its end, and a server that
+//! `larder bench dip` with the real server. A steady run is measured to its end, and a server that
 //! stalls for a second is detected.
 
 mod harness;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use harness::{BINARY, Folder};
 use serde_json::Value;
 
-/// Runs a small dip experiment of `seconds` and returns the JSON report. `meanwhile` gets the
-/// process id after the first measured second.
+/// Runs a dip experiment of `seconds` with a small store, and returns its JSON report. `meanwhile`
+/// receives the process id of the lab after the first measured second.
 fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     let folder = Folder::new(name);
     let (json, html) = (folder.0.join("dip.json"), folder.0.join("dip.html"));
@@ -26,7 +26,7 @@ fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let mut lines = BufReader::new(bench.stderr.take().expect("stderr is piped")).lines();
     let mut line = || lines.next().map(|line| line.expect("the progress is text"));
-    // The header of the measured run, then one line per second.
+    // Skips to the header of the measured run. One line per second follows it.
     while line().expect("it goes on").split(',').next() != Some("open loop") {}
     let first = line().expect("it goes on");
     assert!(first.trim_start().starts_with("1 s"), "{first}");
@@ -73,7 +73,7 @@ fn a_stalled_server_fails_the_verdict() {
     let report = &dip("dip-stall", 5, |lab| {
         let server = child_of(lab);
         signal(server, "-STOP");
-        // The stall that the report must show.
+        // This pause is the stall that the report must show.
         thread::sleep(Duration::from_secs(1));
         signal(server, "-CONT");
     })["results"];

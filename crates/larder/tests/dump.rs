@@ -13,7 +13,7 @@ use std::time::Duration;
 use harness::{Folder, Process, ask, connect, serve};
 
 const KEYS: u32 = 150_000;
-/// One of this many keys has a large value.
+/// One key in this many has a large value.
 const LARGE: u32 = 30_000;
 const MEMORY_MIB: u64 = 16;
 
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Returns the lines of a dump up to its last one.
+    /// Returns the lines of a dump between `OK` and the line `end`.
     fn dump(&self, command: &str, end: &str) -> Vec<String> {
         let mut client = connect(&self.address);
         client.write_all(command.as_bytes()).expect("it reads");
@@ -67,7 +67,7 @@ impl Server {
     }
 }
 
-/// Reads up to `end`.
+/// Returns everything that the server sends, up to and including `end`.
 fn until(client: &mut TcpStream, end: &str) -> String {
     let mut reply = Vec::new();
     while !reply.ends_with(end.as_bytes()) {
@@ -87,8 +87,8 @@ fn stat(client: &mut TcpStream, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// Checks that clients that begin a dump and read only its first line block further dumps until
-/// they leave.
+/// Checks the limit of concurrent dumps. Clients that begin a dump and read only its first line
+/// block further dumps until they disconnect.
 fn assert_few_at_once(server: &Server) {
     let begin = || {
         let mut client = connect(&server.address);
@@ -132,7 +132,7 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         let server = Server::start(io);
         server.fill();
         let mut client = connect(&server.address);
-        // Keys that do not change are listed exactly once.
+        // Keys that nobody changes are listed exactly once.
         let lines = server.dump("lru_crawler metadump all\r\n", "END");
         let listed: HashSet<u32> = lines.iter().map(|line| number(line)).collect();
         assert_eq!((lines.len(), listed.len()), (KEYS as usize, KEYS as usize), "{io}");
@@ -140,7 +140,7 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         assert!(large.contains(" fetch=no cls=1 size=2000"), "{large}");
         assert_eq!(stat(&mut client, "larder_copies"), 0, "a dump leaves nothing in memory");
 
-        // Other clients rewrite the lower half, and delete some of it, during three dumps.
+        // Two clients rewrite and delete keys of the lower half during three dumps.
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 1..3 {

@@ -1,4 +1,4 @@
-//! `larder ctl store`: devices that change while clients are served. Runs the real binary.
+//! `larder ctl store`: growing and draining devices while clients are served. Runs the real binary.
 
 mod harness;
 
@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 /// Length of a value in bytes.
 const VALUE: usize = 100_000;
 
-/// Runs `larder ctl`; returns its exit code and output.
+/// Runs `larder ctl`, and returns its exit code and output.
 fn ctl(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(BINARY);
     command.args(["ctl", "--server", &server.address]).args(arguments);
@@ -30,7 +30,7 @@ fn done(server: &Server, arguments: &[&str], saying: &str) {
     assert!(code == Some(0) && said.contains(saying), "{arguments:?}: {code:?} {said}");
 }
 
-/// Sets keys from `from` on until one is refused, and returns that key.
+/// Sets keys from number `from` on until one is refused, and returns the refused number.
 fn fill(server: &Server, from: u32) -> u32 {
     let mut client = connect(&server.address);
     let mut lines = BufReader::new(client.try_clone().expect("a descriptor"));

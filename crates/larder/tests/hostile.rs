@@ -1,6 +1,7 @@
-//! Polite clients beside crowds that are slow, rude or greedy. The server must not cut their
-//! connections, refuse their sets or let them wait for long, and must stay within its memory. Runs
-//! the real binary; `larder bench hostile` measures how much longer they wait.
+//! Polite clients beside crowds that are slow, rude or greedy. The server must not close the polite
+//! clients' connections, refuse their sets or let them wait for long, and must stay within its
+//! memory. Runs the real binary. `larder bench hostile` measures how much longer the polite clients
+//! wait.
 
 mod harness;
 
@@ -17,7 +18,7 @@ use larder_client::{Address, Client};
 
 const MEMORY: u64 = 64;
 
-/// A server with polite clients.
+/// A server, and the address at which its polite clients connect.
 struct Company {
     server: Process,
     address: Address,
@@ -34,7 +35,7 @@ impl Company {
         Company { server, address }
     }
 
-    /// Returns the statistics that show why the server has closed connections.
+    /// Returns the statistics that show why the server closed connections.
     fn closed(&self) -> Vec<(String, String)> {
         let client = Client::connect_to(&self.address, larder_client::Options::default());
         let rows = client.and_then(|mut client| client.stats(None)).unwrap_or_default();
@@ -63,7 +64,7 @@ impl Company {
             scope.spawn(|| {
                 while !done.load(Relaxed) {
                     assert_within_budget(&self.server.child, MEMORY);
-                    // Samples memory all the time instead of waiting for a value.
+                    // Memory is sampled continuously: no single event shows its peak.
                     thread::sleep(Duration::from_millis(10));
                 }
             });
@@ -74,7 +75,7 @@ impl Company {
     }
 }
 
-/// Serialises the tests, because a crowd needs the processors for itself.
+/// Serialises the tests, because each crowd needs the processors for itself.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn beside(kinds: &[Kind]) {
@@ -90,7 +91,8 @@ fn beside(kinds: &[Kind]) {
     for (kind, crowd) in crowds {
         let outcome = crowd.end();
         assert_eq!(outcome.cut, 0, "{kind:?}: {outcome:?}, {:?}", company.closed());
-        // Large values share the memory for values with sets that are never completed.
+        // Sets that are never completed occupy the memory for arriving values. Large values beside
+        // them may be refused.
         if !(kind == Kind::LargeValues && kinds.contains(&Kind::HalfSets)) {
             assert_eq!(outcome.refused, 0, "{kind:?}: {outcome:?}");
         }

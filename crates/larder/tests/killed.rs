@@ -1,5 +1,5 @@
-//! In async mode with rare syncs, the end of the process alone loses only some milliseconds of
-//! writes. Kills the real binary.
+//! In async mode, the end of the process alone loses only some milliseconds of writes, even if
+//! syncs are rare. Kills the real binary.
 
 mod harness;
 
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use harness::{Folder, Server, connect};
 
-/// The sync interval is longer than the test, so no commit helps.
+/// The sync interval is longer than the test. So only early writes, and no commit, can save a
+/// write.
 const FLAGS: [&str; 4] = ["--durability", "async", "--sync-interval", "60s"];
-/// Time for which each server is written to.
+/// Time during which each server receives writes.
 const LIFE: Duration = Duration::from_millis(300);
-/// The largest promised loss in milliseconds. On a machine that is busy with other tests, the
-/// server's thread may sometimes wait longer, so the promise must hold for most kills.
+/// The largest promised loss, in milliseconds. On a machine that is busy with other tests, the
+/// server's thread may wait longer, so the promise must hold for most kills only.
 const PROMISE: u128 = 10;
 const KILLS: usize = 7;
 

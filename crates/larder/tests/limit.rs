@@ -1,5 +1,5 @@
-//! `larder bench limit --device`: the responder answers every key after a read, and changes
-//! nothing.
+//! `larder bench limit --device`: the responder, a server of the lab that only sends replies,
+//! answers each key after a read of the device. It changes nothing on the device.
 
 mod harness;
 

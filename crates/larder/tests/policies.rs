@@ -1,4 +1,4 @@
-//! Policies of rate limits: `larder ctl limits` and a reload. Runs the real binary.
+//! Policies of rate limits: the command `larder ctl limits`, and reloads. Runs the real binary.
 
 mod harness;
 
@@ -22,7 +22,7 @@ window = '1d'
 shadow = true
 ";
 
-/// Runs `larder ctl limits`; returns its exit code and output.
+/// Runs `larder ctl limits`, and returns its exit code and output.
 fn limits(server: &Server, arguments: &str) -> (Option<i32>, String) {
     let mut command = Command::new(BINARY);
     command.args(["ctl", "limits", "--server", &server.address]);
@@ -99,7 +99,8 @@ fn used_units_and_counts_survive_a_reload() {
     let line = server.process.event("reloaded");
     let expected = "limit logins fixed 5 per 3600s prefix login/ -> fixed 7 per 60s prefix login/";
     assert!(line.contains(expected), "{line}");
-    // A changed window counts from the next window on.
+    // A changed window length applies from the key's next window on. The new budget applies at
+    // once.
     let (_, said) = limits(&server, "try logins login/ann");
     assert!(said.starts_with("allowed: 1 left, as new in 3"), "{said}");
     assert!(server.stats(" limits").contains("STAT limit:logins:near 2\r\n"));

@@ -1,5 +1,5 @@
-//! Behaviour that only a separate process can show: signals, sockets from a service manager, exit
-//! codes. Runs the real binary.
+//! Behaviour that only a separate process can show: signals, sockets that a service manager hands
+//! over, exit codes. Runs the real binary.
 
 mod harness;
 
@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use harness::{BINARY, Folder, PATIENCE, Process, ask, assert_within_budget, connect, serve};
 
-/// Starts the binary like a service manager does: `listener` is descriptor 3.
+/// Builds a command that starts the binary as a service manager does, with `listener` as descriptor
+/// 3.
 fn activated(listener: &TcpListener, count: &str, more: &[&str]) -> Command {
     let socket = OwnedFd::from(listener.try_clone().expect("a descriptor"));
     let script =
@@ -29,8 +30,7 @@ fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         for round in 0..2 {
-            // Connects while no process runs, before the first or between two: it waits in the
-            // queue.
+            // No server runs at this moment. The connection waits in the socket's accept queue.
             let mut early = connect(&address);
             let mut process = Process::spawn(&mut activated(&listener, "1", &["--io", io]));
             assert!(process.event("listening").ends_with(&format!("address={address}")));
@@ -59,7 +59,8 @@ fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone
     assert_eq!(code, Some(3), "{log}");
     assert!(log.contains("descriptor 3 of the service manager is not a listening"), "{log}");
 
-    // The sockets are meant for another process, so the settings apply.
+    // `LISTEN_PID` names another process, so the server leaves the sockets alone and listens as its
+    // settings say.
     let mut process = Process::spawn(serve().env("LISTEN_PID", "1").env("LISTEN_FDS", "1"));
     process.event("listening");
 }
@@ -124,7 +125,7 @@ fn a_file_with_a_bad_policy_changes_nothing() {
     assert!(line.contains(expected), "{line}");
 }
 
-/// The start hangs at its pidfile, a named pipe, until the test reads it.
+/// The start blocks when it opens its pid file, a named pipe, until the test reads from that pipe.
 #[test]
 fn a_reload_during_the_start_takes_effect_after_it() {
     let folder = Folder::new("early");
@@ -146,13 +147,14 @@ fn a_reload_during_the_start_takes_effect_after_it() {
 #[test]
 fn the_verbosity_command_sets_the_level_of_the_running_log() {
     let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
-    // Nothing below a warning is logged, so the kernel is asked for the address.
+    // The line with the address is not logged at this level, so the test asks the kernel for the
+    // address.
     let address = listening_address(process.child.id());
     let mut client = connect(&address);
     ask(&mut client, "verbosity 1\r\n", "OK\r\n");
     process.signal("-HUP");
     let line = {
-        // The reload restored the level `warn`, so the end is not logged.
+        // The reload has set the level back to `warn`, so the stop is not logged.
         process.signal("-TERM");
         let mut rest = String::new();
         process.log.read_to_string(&mut rest).expect("the log is text");
@@ -168,7 +170,7 @@ fn the_verbosity_command_sets_the_level_of_the_running_log() {
     process.event("stopped");
 }
 
-/// Waits until a process listens on TCP and returns the address.
+/// Waits until a process listens on TCP, and returns the address.
 fn listening_address(pid: u32) -> String {
     let begun = Instant::now();
     loop {
@@ -236,7 +238,7 @@ fn refused_flags_are_refused_before_help_and_version_too() {
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
-    // Arguments behind it are ignored.
+    // Arguments after the version flag are ignored.
     for flags in [&["-p", "11211", "--version"][..], &["-V", "-Z"], &["-V", "-o", "ssl_ca_cert=/c"]]
     {
         assert_eq!(run(flags).stdout, b"memcached 1.6.45\n", "{flags:?}");
@@ -251,7 +253,7 @@ enum Deaf {
     Closed,
 }
 
-/// Returns the exit code of the binary with such an output.
+/// Returns the exit code of the binary when its standard error output accepts nothing.
 fn unheard(deaf: Deaf, arguments: &str) -> Option<i32> {
     let closed = if matches!(deaf, Deaf::Closed) { "2>&-" } else { "" };
     let mut command = Command::new("sh");
@@ -306,7 +308,7 @@ fn an_unwritable_result_is_an_error_without_a_crash() {
     let full = run(">/dev/full");
     assert_eq!(full.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&full.stderr).contains("takes no more"));
-    // A reader of only the first lines has all that it wants.
+    // A closed pipe is not an error: its reader has all the lines that it wants.
     let cut = run("| head -1");
     assert!(cut.stderr.is_empty(), "{}", String::from_utf8_lossy(&cut.stderr));
 }
@@ -421,7 +423,7 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
         assert!(begun.elapsed() < PATIENCE, "it does not end");
         std::thread::yield_now();
     }
-    // A server does overwrite the pid file that a killed one left.
+    // A server replaces the pid file of a process that was killed.
     let mut process = Process::spawn(serve().arg("-P").arg(&pidfile));
     process.event("serving");
     assert_ne!(fs::read_to_string(&pidfile).expect("a number"), pid);
@@ -482,8 +484,8 @@ fn unwise_settings_cause_warnings() {
     }
 }
 
-/// The kernel does not release locked memory, so tables of the index came back with their old
-/// contents.
+/// Regression test. The kernel does not release the contents of locked memory, so a reused table of
+/// the index once came back with old items.
 #[test]
 fn flushed_items_do_not_return_when_memory_is_locked() {
     let mut process = Process::spawn(serve().args(["--lock-memory", "-m", "64"]));
@@ -496,11 +498,12 @@ fn flushed_items_do_not_return_when_memory_is_locked() {
     for round in 0..5 {
         client.write_all(sets("old").as_bytes()).expect("it listens");
         ask(&mut client, "flush_all\r\n", "OK\r\n");
-        // The cleaner frees the tables, and new ones take their places.
+        // The cleaner frees the index tables that the flush emptied, and new tables take their
+        // memory.
         client.write_all(sets(&format!("new{round}-")).as_bytes()).expect("it listens");
         ask(&mut client, &gets, &"END\r\n".repeat(1000));
     }
-    // Only memory in use is locked, not reserved memory.
+    // Memory is locked only when it is first used, so reserved memory is not resident.
     assert_within_budget(&process.child, 64);
 }
 
@@ -521,7 +524,7 @@ fn an_interrupted_measurement_reports_its_results() {
         let mut command = Command::new(BINARY);
         command.args(["bench", "load", "--server", address, "--time", "3600", "--warm-up", "0"]);
         let mut bench = Process::spawn(command.stdout(Stdio::piped()));
-        // The line about the first second.
+        // Waits for the progress line of the first second.
         let mut line = String::new();
         bench.log.read_line(&mut line).expect("text");
         assert!(line.contains("requests/s"), "{line}");

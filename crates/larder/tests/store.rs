@@ -1,5 +1,5 @@
-//! A store from outside: the messages of a start, what survives each kind of end, who may open it,
-//! and that `larder check` agrees. Runs the real binary.
+//! Stores as an operator sees them: the messages of a start, what survives a stop and a crash,
+//! which processes may open a store, and that `larder check` agrees. Runs the real binary.
 
 mod harness;
 
@@ -96,7 +96,7 @@ fn with_superblock(store: &Path, change: impl FnOnce(&mut Superblock)) -> Superb
     superblock
 }
 
-/// Returns the seconds that an item has left.
+/// Returns the remaining lifetime of an item, in seconds.
 fn time_to_live(server: &Server, key: &str) -> u32 {
     let mut client = connect(&server.address);
     client.write_all(format!("mg {key} t\r\n").as_bytes()).expect("it reads");
@@ -123,13 +123,13 @@ fn a_clock_that_is_behind_at_a_restart_revives_nothing() {
     let stopped = with_superblock(&store, |superblock| superblock.clock += 1000);
     assert!(stopped.clock >= began + 1000, "the time of the start is remembered");
 
-    // As if the store had been used for a thousand seconds, and then the clock had been set back.
+    // The store now looks as if it had been used for 1000 seconds before the clock was set back.
     for _ in 0..2 {
         let server = Server::start(&store, &[]);
         let shown: u32 = server.stat("time").parse().expect("a time");
         assert!(shown.abs_diff(now()) < 60, "clients see the machine's clock, not {shown}");
         server.ask("get soon late\r\n", "VALUE late 0 1\r\nx\r\nEND\r\n");
-        // An absolute time counts from there.
+        // Clients' absolute expiry times refer to the machine's clock.
         server.ask(&format!("set new 0 {} 1\r\nx\r\n", now() + 100), "STORED\r\n");
         let left = time_to_live(&server, "new");
         assert!((40..=101).contains(&left), "{left}");
@@ -184,7 +184,7 @@ fn within_a_boot_a_restart_with_another_wall_clock_changes_no_expiry() {
         assert!(server.stat("time").parse::<u32>().expect("a time").abs_diff(wall(ahead)) < 60);
         let (left, passed) = (time_to_live(&server, "k"), begun.elapsed().as_secs() as u32);
         assert!(left <= 100 && left + passed + 1 >= 100, "{left} s left after {passed} s");
-        // Absolute times are those of the wall clock.
+        // Clients' absolute expiry times refer to the wall clock.
         let exptime = wall(ahead) + 50;
         server.ask(&format!("set absolute 0 {exptime} 1\r\nx\r\n"), "STORED\r\n");
         assert!((40..=51).contains(&time_to_live(&server, "absolute")));
@@ -192,7 +192,7 @@ fn within_a_boot_a_restart_with_another_wall_clock_changes_no_expiry() {
         server.until_durable();
         server.kill();
     }
-    // In another boot the wall clock counts, unless it is behind.
+    // After a reboot the wall clock counts, unless it is behind the store's time.
     for (ahead, reply) in [(-3600, "VALUE k 0 1\r\nx\r\nEND\r\n"), (3600, "END\r\n")] {
         with_superblock(&store, |superblock| superblock.boot_id ^= 1);
         let server = start(ahead);
@@ -211,7 +211,7 @@ fn a_store_without_a_size_takes_a_moderate_one_and_keeps_it() {
     process.event("serving");
     drop(process);
     let bytes = fs::metadata(&store).expect("a store").len();
-    // The size is at most a quarter of the free space.
+    // The default is 1 GiB for this memory, or a quarter of the free space if that is less.
     assert!(bytes <= 1 << 30, "{bytes}");
     assert!(line.contains(&format!("bytes={bytes}")) && line.contains("PATH:SIZE"), "{line}");
     // The store keeps its size, and grows at a restart with a larger one.
@@ -249,7 +249,8 @@ fn a_file_that_is_not_a_store_is_not_overwritten() {
     assert_eq!(fs::read(&file).expect("a file"), vec![b'x'; 2 << 20]);
 }
 
-/// A start and `check` name any newer format and change nothing.
+/// For every kind of newer format, a start and `check` name the version that can read it, and
+/// change nothing.
 #[test]
 fn a_newer_format_is_refused_by_name() {
     let folder = Folder::new("newer");
@@ -278,7 +279,8 @@ fn a_newer_format_is_refused_by_name() {
             copy[4088..].copy_from_slice(&checksum.to_le_bytes());
         }
         fs::write(&store, &newer).expect("it writes");
-        // The given size would make the store grow.
+        // The given size is larger than the store, so a start that accepted the store would make it
+        // grow.
         let named = format!("{}:96MB", store.display());
         let (code, log) = Process::spawn(serve().args(["--store", &named])).end();
         assert_eq!(code, Some(3), "{log}");
@@ -305,11 +307,11 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     let value = "v".repeat(5000);
     for key in ["one", "two", "three"] {
         server.ask(&format!("set {key} 0 0 5000\r\n{value}\r\n"), "STORED\r\n");
-        // Each item gets its own commit, so that a later one proves it to be durable.
+        // Each item gets its own commit, so that the next commit proves it to have been durable.
         server.until_durable();
     }
-    // The server is killed, because after a clean stop a start need not read what the index image
-    // points to.
+    // The server is killed, because after a clean stop the next start may use the index image and
+    // read no records.
     server.kill();
     let bytes = fs::read(&store).expect("the store");
     let at = bytes.windows(9).position(|bytes| bytes == b"twovvvvvv").expect("an item") + 100;
@@ -332,14 +334,15 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     ask(&mut client, "get two\r\nmg one k\r\nmg three k\r\n", "END\r\nHD kone\r\nHD kthree\r\n");
 }
 
-/// A limit of the file size acts like a disk that refuses writes beyond it. It can be lifted while
-/// the server runs.
+/// The process's limit of the file size acts like a disk that refuses writes beyond the limit. The
+/// limit can be lifted while the server runs.
 #[test]
 fn a_failing_store_is_reported_until_it_recovers() {
     let folder = Folder::new("failing");
     let store = folder.0.join("store");
     let mut command = Command::new("sh");
-    // With the signal ignored, a write beyond the limit is an error and does not end the process.
+    // SIGXFSZ is ignored, so a write beyond the limit returns an error and does not end the
+    // process.
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
     command.args(["-c", script, BINARY, "serve", "--listen", "127.0.0.1:0", "-t", "2"]);
     command.args(["--admin", "127.0.0.1:0", "--durability", "sync", "--store"]);
@@ -383,7 +386,7 @@ fn a_failing_store_is_reported_until_it_recovers() {
     assert!(checked(&store, 0).contains("2 items"));
 }
 
-/// Returns the reply of the admin page.
+/// Returns the reply of the admin port.
 fn http(address: &str, path: &str) -> String {
     let mut client = connect(address);
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -443,8 +446,8 @@ fn items_beyond_memory_are_read_back_by_either_backend() {
                         nth
                     };
                     for round in 0..60 {
-                        // Sends gets alone, as one command, and as a pipeline with a miss and a
-                        // change in it.
+                        // Sends single gets, one get of many keys, and a pipeline that also has a
+                        // miss and a write.
                         let n = next();
                         let end = b"END\r\n";
                         expect(
@@ -472,7 +475,7 @@ fn items_beyond_memory_are_read_back_by_either_backend() {
                             format!("VALUE own{seed} 0 1\r\n{}\r\nEND\r\n", round % 10).bytes(),
                         );
                         expect(&mut client, request.as_bytes(), &replies);
-                        // This client does not wait for its answer.
+                        // This client closes its connection without waiting for the answer.
                         let mut gone = connect(address);
                         gone.write_all(format!("get{names}\r\n").as_bytes()).expect("it reads");
                     }
@@ -491,7 +494,8 @@ fn items_beyond_memory_are_read_back_by_either_backend() {
         expect(&mut client, b"get key0\r\n", &reply);
         ask(&mut client, "set key60 0 0 1\r\n!\r\ndelete key120\r\n", "STORED\r\nDELETED\r\n");
         server.stop();
-        // After a clean stop large values are read on request.
+        // After a clean stop, the next start does not read large values: each is read when a client
+        // requests it.
         let server = Server::start(&store, &["-m", "16", "--io", io, "--threads", "2"]);
         let mut client = connect(&server.address);
         expect(&mut client, b"get key60 key120\r\n", b"VALUE key60 0 1\r\n!\r\nEND\r\n");

@@ -1,12 +1,12 @@
-//! The address of a record: a segment and an offset in it. It does not change when a frame is
-//! dropped.
+//! The address of a record: a segment and an offset in it. The address stays the same when the
+//! segment's frame is dropped.
 
-/// Number of a segment; 0 is never used, so that an all-zero slot is empty.
+/// Number of a segment. 0 is never used, so an index slot of zeros is an empty one.
 pub type SegmentNumber = u32;
 
 const OFFSET_BITS: u32 = 20;
 const SEGMENT_BITS: u32 = 23;
-/// Records begin at multiples of this many bytes.
+/// Alignment of records in a segment, in bytes.
 pub const GRANULE: usize = 8;
 /// The largest segment, in bytes: 8 MiB.
 pub const MAX_SEGMENT_SIZE: usize = GRANULE << OFFSET_BITS;
@@ -18,7 +18,7 @@ pub const MAX_SEGMENT: SegmentNumber = (1 << SEGMENT_BITS) - 1;
 pub struct Address(u64);
 
 impl Address {
-    /// Bits of the packed form.
+    /// Number of bits in a packed address.
     pub const BITS: u32 = SEGMENT_BITS + OFFSET_BITS;
 
     /// Returns the address of the record at `offset` bytes in `segment`.

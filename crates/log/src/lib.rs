@@ -3,7 +3,8 @@
 //! This crate knows records, segments, streams and addresses; it does not know what a key means. A
 //! record is appended to the open segment of a stream and never changes afterwards. Readers
 //! therefore need no lock: they follow an address into a frame and copy the bytes out. A frame is
-//! reused only after the quiescent period of [`memory::epoch`], so never under a reader.
+//! reused only after a quiescent period (see [`memory::epoch`]), when no reader can still hold a
+//! pointer into it.
 //!
 //! ```
 //! use larder_log::*;
@@ -14,7 +15,7 @@
 //! let (budget, epochs) = (Arc::new(Budget::new(8 << 20)), Arc::new(Epochs::default()));
 //! let log = Log::new(config, None, budget, Arc::clone(&epochs))?;
 //! let mut thread = epochs.join();
-//! thread.tick(); // what the thread reads from here on stays until its next tick
+//! thread.tick(); // records that the thread reads from here on stay until its next tick
 //!
 //! let fields = Fields::default();
 //! let layout = Layout::of(&fields, 3, 5);

@@ -39,7 +39,7 @@ pub struct Config {
 pub struct Log {
     pub(crate) segment_size: usize,
     pub(crate) budget: Arc<Budget>,
-    /// Memory kept for the next segments that are [loaded](Log::load_if_absent).
+    /// Memory kept for the next segments to be [loaded](Log::load_if_absent).
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: GrowingTable<Segment>,
@@ -55,28 +55,28 @@ pub struct Log {
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
     /// For each segment, whether it is in `changed`.
     pub(crate) listed: GrowingTable<AtomicU8>,
-    /// How often threads were asked to report the bytes they made dead.
+    /// How often threads were asked to report the bytes that they made dead.
     pub(crate) counts_wanted: AtomicU64,
     pub(crate) quarantine: Mutex<Quarantine>,
     pub(crate) wanted_places: AtomicU32,
     /// True if nothing is evicted from the store.
     pub(crate) keeps_all: bool,
-    /// Places that cleaning dead records would free; 0 if items are evicted.
+    /// Number of places that cleaning dead records would free; 0 if items are evicted.
     pub(crate) reclaimable: AtomicUsize,
-    /// Segments that are being emptied, or are emptied and not yet durably free.
+    /// Number of segments that are being emptied, or are emptied and not yet durably free.
     pub(crate) evicting: AtomicU32,
     /// Dropped frames, with the epochs that must pass before they are reused.
     pub(crate) dropped: Mutex<VecDeque<Dropped>>,
     /// Held while a jumbo gains or loses its mapping.
     pub(crate) jumbo_frames: Mutex<()>,
-    /// How often background work has looked at a segment.
+    /// How often background work has looked at a segment, for statistics.
     pub(crate) looks: AtomicU64,
     pub(crate) copies: Copies,
     pub(crate) pins: Arc<Pins>,
     pub(crate) store: Option<Store>,
 }
 
-/// A running store's tables may grow to 1/`MEMORY_SHARE` of memory.
+/// The tables of a running store may grow to 1/`MEMORY_SHARE` of memory.
 const MEMORY_SHARE: u64 = 4;
 
 /// Returns the largest number of places whose tables fit into their share of `memory` bytes.
@@ -91,8 +91,9 @@ pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
 }
 
 impl Log {
-    /// Creates an empty log. Its memory is touched only as it is written. With a store,
-    /// a recovery ([`Log::survey`] to [`Log::finish_recovery`]) comes before anything is appended.
+    /// Creates an empty log. The kernel supplies the frames' memory when they are first written.
+    /// With a store, the caller must run a recovery ([`Log::survey`] to [`Log::finish_recovery`])
+    /// before it appends anything.
     pub fn new(
         config: Config,
         mut store: Option<Store>,
@@ -110,8 +111,8 @@ impl Log {
                 store.segment_count()
             }
             None => {
-                // Jumbos are longer than half a segment: three numbers per frame are enough for any
-                // mix.
+                // Jumbos are longer than half a segment, so three numbers per frame are enough for
+                // any mix of jumbos and normal segments.
                 let wanted = (config.max_frame_bytes as usize / config.segment_size + 8) * 3;
                 wanted.min(crate::address::MAX_SEGMENT as usize)
             }
@@ -170,7 +171,7 @@ impl Log {
         &self.copies
     }
 
-    /// Names the record at `address` in the present generation of its segment.
+    /// Returns the id of the record at `address` in the present generation of its segment.
     #[inline]
     pub fn record_id(&self, address: Address) -> RecordId {
         RecordId { address, generation: self.segment(address.segment()).generation() }
@@ -217,7 +218,7 @@ impl Log {
         self.looks.fetch_add(segments as u64, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of RAM in normal frames.
+    /// Returns the resident bytes of frames, without jumbos.
     pub fn frame_bytes(&self) -> u64 {
         self.frames.resident()
     }
@@ -227,7 +228,8 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
-    /// Returns true if a writer could take a frame now, even if memory is wanted for other things.
+    /// Returns true if a writer could take a frame now. Where nothing can be freed, a frame may
+    /// also take memory that another thread waits for.
     pub fn has_frame_for_writers(&self) -> bool {
         self.frames.has_one_for_writers(&self.budget)
     }
@@ -295,7 +297,8 @@ impl Log {
         unsafe { self.pins.pin(frame, rest) }
     }
 
-    /// Prefetches the record at `address`, or the slots that lead to its copy.
+    /// Prefetches the record at `address`. Without a frame, prefetches the entries that lead to the
+    /// record's copy.
     ///
     /// # Safety
     /// The thread must be awake in the epochs.

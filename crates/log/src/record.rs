@@ -3,7 +3,7 @@
 //! ```text
 //!  0..6   seq         48 bits, little-endian: the version of the key
 //!  6      key length  1..=250
-//!  7..10  value length, 24 bits; 0xFFFFFF: a jumbo, its length stands in the segment
+//!  7..10  value length, 24 bits; 0xFFFFFF: a jumbo, whose length is kept with its segment
 //! 10      kind (bits 0-1 and 7), has cas (2), has expiry (3), has flags (4), stale (5),
 //!            inherits reads (6)
 //! 11..15  checksum    0 until the record's segment goes to a device
@@ -11,9 +11,10 @@
 //!  ..     key, value, padding to a multiple of 8
 //! ```
 //!
-//! A record is written before its address is published. After that only the version, the checksum
-//! and the value of a [counter](Kind::Counter) may change: under its stripe's lock, and only until a
-//! commit covers the record. Readers without the lock do not look at these bytes.
+//! A record is complete before its address is published. Afterwards only [counters](Kind::Counter)
+//! and [limiters](Kind::Limiter) change: their version, their checksum and their value. A thread
+//! changes them under the lock of the index stripe, and only until a commit covers the record.
+//! Readers without the lock do not read these three fields.
 
 use crate::sync;
 use std::marker::PhantomData;
@@ -22,7 +23,7 @@ use std::marker::PhantomData;
 pub const HEADER: usize = 15;
 /// The largest length of a key, in bytes.
 pub const MAX_KEY: usize = 250;
-/// The value length in the header of a jumbo, whose real length is kept in the segment.
+/// Value length in the header of a jumbo's record. The real length is kept with the segment.
 pub const JUMBO_LENGTH: usize = 0xFF_FFFF;
 /// The largest seq: 48 bits.
 pub const MAX_SEQ: u64 = (1 << 48) - 1;
@@ -44,16 +45,17 @@ pub enum Kind {
     Item = 0,
     /// The key was deleted.
     Tombstone = 1,
-    /// Unused space.
+    /// Padding: unused space.
     Filler = 2,
-    /// Reserved for the committer's headers.
+    /// A segment header or a commit trailer: see [`crate::format::segment`].
     Commit = 3,
     /// An item whose value is a number in decimal digits, which may change in place.
     Counter = 0x80,
     /// An item whose value is the state of a rate limiter, which may change in place.
     Limiter = 0x81,
-    /// One of two kinds reserved for newer programs. Such a record has the length and the checksum
-    /// of an item with the same bits and lengths, so a reader can tell it from damage and skip it.
+    /// A kind that only newer versions of the program write (0x82 or 0x83). Such a record has the
+    /// length and the checksum of an item with the same bits and lengths. So a reader can skip it
+    /// and does not take it for damage.
     Newer = 0x82,
 }
 
@@ -71,19 +73,19 @@ impl Kind {
         }
     }
 
-    /// Returns true if clients see an item in such a record.
+    /// Returns true if a record of this kind holds an item that clients can read.
     #[inline]
     pub fn is_item(self) -> bool {
         matches!(self, Kind::Item) || self.changes_in_place()
     }
 
-    /// Returns true if the value of such a record may change in place.
+    /// Returns true if the value of a record of this kind may change in place.
     #[inline]
     pub fn changes_in_place(self) -> bool {
         matches!(self, Kind::Counter | Kind::Limiter)
     }
 
-    /// Returns true if such a record is a version of its key: an item or a tombstone.
+    /// Returns true if a record of this kind is a version of its key: an item or a tombstone.
     #[inline]
     pub fn is_version(self) -> bool {
         self == Kind::Tombstone || self.is_item()
@@ -105,7 +107,7 @@ pub struct Fields {
     pub flags: u32,
     /// True if the item is marked stale.
     pub stale: bool,
-    /// True if it replaced a version that had been read. Such an item starts with one read counted.
+    /// True if the item replaced a version that had been read. Its read frequency then starts at 1.
     pub inherits_reads: bool,
 }
 
@@ -203,23 +205,24 @@ pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u
 pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
     debug_assert!(bytes >= 16 && bytes.is_multiple_of(8) && bytes - HEADER < JUMBO_LENGTH);
     let layout = Layout { header: HEADER, key: 0, value: bytes - HEADER };
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises what `write_head` requires: `bytes` bytes that no other thread
+    // reads yet.
     unsafe { write_head(at, &layout, &Fields::of_kind(Kind::Filler), &[]) }
 }
 
-/// Changes a record in place: gives it another version and a value of the same length, and clears its
-/// checksum.
+/// Changes the version and the value of a record in place and clears its checksum. The new value
+/// has the same length.
 ///
 /// # Safety
-/// `at` must point to a whole record with this layout, valid for writes, whose kind
-/// [changes in place](Kind::changes_in_place). The calling thread must hold the lock under which alone
-/// the record's value and version are read, and no commit may cover the record before the change is
+/// `at` must point to a whole record with this layout, valid for writes, whose kind [changes in
+/// place](Kind::changes_in_place). The calling thread must hold the lock without which no thread
+/// reads the record's version and value. No commit may cover the record before the change is
 /// complete.
 #[inline]
 pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest): (&[u8], &[u8])) {
     debug_assert!(seq <= MAX_SEQ && first.len() + rest.len() == layout.value);
     sync::writes(changing_part(at));
-    // SAFETY: all of it lies in the record. Readers without the lock read neither the six bytes of
+    // SAFETY: all writes lie in the record. Readers without the lock read neither the six bytes of
     // the version nor the checksum nor the value.
     unsafe {
         at.cast::<u32>().write_unaligned(seq as u32);
@@ -231,7 +234,8 @@ pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest)
     }
 }
 
-/// Returns the address that stands in models for the bytes of a record that may change in place.
+/// Returns the address by which loom models track the bytes of a record that change in place. The
+/// record's own address tracks the others.
 fn changing_part(at: *const u8) -> *const u8 {
     at.wrapping_add(1)
 }
@@ -247,26 +251,26 @@ pub unsafe fn write_checksum(at: *mut u8, checksum: u32) {
     unsafe { at.add(CHECKSUM_AT).cast::<u32>().write_unaligned(checksum) }
 }
 
-/// The parsed bytes of a record before its value. The bytes are not trusted.
+/// The parsed head of a record: all bytes before its value. They are not verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The kind of the record.
     pub kind: Kind,
-    /// Its fields.
+    /// The record's fields.
     pub fields: Fields,
-    /// The lengths of its parts.
+    /// The lengths of the record's parts.
     pub layout: Layout,
-    /// Its key.
+    /// The record's key.
     pub key: &'a [u8],
-    /// Its checksum, unchecked.
+    /// The record's checksum, not verified.
     pub checksum: u32,
 }
 
 impl<'a> Head<'a> {
-    /// Parses the head at the start of `bytes`, which may hold anything. Returns `None` if no
-    /// record begins like this, or if its head does not end inside `bytes`. The value need not be
-    /// there. `jumbo` is the value length of the one jumbo that could be here; without it, a jumbo
-    /// is refused.
+    /// Parses the head at the start of `bytes`, which may hold anything. Returns `None` if these
+    /// bytes cannot begin a record, or do not contain its whole head. The value need not be there.
+    /// `jumbo` is the value length of the jumbo whose segment is parsed; with `None`, a jumbo's
+    /// record is refused.
     pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<HEADER>()?;
         let [s0, s1, s2, s3, s4, s5, key, v0, v1, v2, meta, c0, c1, c2, c3] = *fixed;
@@ -307,7 +311,7 @@ impl<'a> Head<'a> {
         Some(Head { kind, fields, layout, key, checksum })
     }
 
-    /// Returns the value's length if the record with its padding ends inside `bytes` bytes.
+    /// Returns the value's length if the whole record, with its padding, fits into `bytes` bytes.
     fn checked(&self, bytes: usize) -> Option<usize> {
         let room = bytes.checked_sub(self.layout.value_offset())?;
         let fits = self.layout.value <= room && self.layout.size() <= bytes;
@@ -324,9 +328,9 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Parses the whole record at the start of `bytes`, which may be anything. Returns `None` if
-    /// there is none or if it does not end inside `bytes`. Does not verify the checksum. `jumbo` is
-    /// as in [`Head::parse`].
+    /// Parses the whole record at the start of `bytes`, which may hold anything. Returns `None` if
+    /// these bytes cannot begin a record, or do not contain all of it. Does not verify the
+    /// checksum. `jumbo` is as in [`Head::parse`].
     pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
         let value_len = Head::parse(bytes, jumbo)?.checked(bytes.len())?;
         Some(Record { at: bytes.as_ptr(), value_len, _frame: PhantomData })
@@ -335,14 +339,16 @@ impl<'a> Record<'a> {
     /// Returns the record at `at`. Calls `jumbo_len` only if the header says that it is a jumbo.
     ///
     /// # Safety
-    /// `at` must point to a whole record that is published to this thread and stays for `'a`,
-    /// unchanged but for what may change in place. The version, the checksum and the value of a record
-    /// that [changes in place](Kind::changes_in_place) may only be read while nothing changes them:
-    /// under the stripe's lock, or once a commit covers the record.
+    /// `at` must point to a whole record whose bytes this thread can see, in memory that stays for
+    /// `'a`. The record's bytes must not change, except those that may change in place. The
+    /// version, the checksum and the value of a record that [changes in
+    /// place](Kind::changes_in_place) may be read only while no thread changes them: under the
+    /// stripe's lock, or once a commit covers the record.
     #[inline]
     pub unsafe fn at(at: *const u8, jumbo_len: impl FnOnce() -> usize) -> Self {
         sync::reads(at);
-        // The version, in front of these bytes, may be changing.
+        // Reads only the bytes from 7 on: another thread may be changing the version in front of
+        // them.
         // SAFETY: the caller gives a whole record, so all of its header is readable.
         let (low, high) = unsafe { (*at.add(7), at.add(8).cast::<u16>().read_unaligned()) };
         let mut value_len = usize::from(low) | usize::from(high) << 8;
@@ -372,14 +378,14 @@ impl<'a> Record<'a> {
         unsafe { self.at.cast::<u64>().read_unaligned() & MAX_SEQ }
     }
 
-    /// Returns its checksum without verifying it.
+    /// Returns the record's checksum without verifying it.
     #[inline]
     pub fn checksum(&self) -> u32 {
         // SAFETY: a `Record` is a whole record, readable for `'a`.
         unsafe { self.at.add(CHECKSUM_AT).cast::<u32>().read_unaligned() }
     }
 
-    /// Returns all bytes before its value.
+    /// Returns all bytes before the record's value.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
         // SAFETY: a `Record` is a whole record, readable and unchanged for `'a`.
@@ -439,7 +445,8 @@ impl<'a> Record<'a> {
 
     #[inline]
     fn optional<T: Copy>(&self, bit: u8, before: usize) -> Option<T> {
-        // SAFETY: if its bit is set, the field lies in the header behind those counted in `before`.
+        // SAFETY: if the bit is set, the header has the field, `before` bytes behind the fixed
+        // part.
         (self.meta() & bit != 0)
             .then(|| unsafe { self.at.add(HEADER + before).cast::<T>().read_unaligned() })
     }
@@ -480,7 +487,7 @@ impl<'a> Record<'a> {
         self.meta() & STALE != 0
     }
 
-    /// Returns true if it started with one read counted, for the version before it.
+    /// Returns true if the read frequency started at 1 because the version before had been read.
     #[inline]
     pub fn inherits_reads(&self) -> bool {
         self.meta() & INHERITS_READS != 0
@@ -543,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_in_place_leaves_everything_but_version_checksum_and_value() {
+    fn a_change_in_place_changes_only_version_checksum_and_value() {
         let fields = Fields {
             kind: Kind::Counter,
             seq: 0xFFFF_FFFF,

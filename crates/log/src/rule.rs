@@ -1,9 +1,9 @@
-//! The rules that keep data safe, each with the one place that enforces it.
+//! The rules that keep data safe. The code that enforces a rule asks [`Rule::is_broken`].
 //!
-//! With the feature `breakable`, which only the simulator's feature of that name turns on, one rule
-//! can be broken on purpose, to test that the simulator notices. A simulation can also let other
-//! threads run at points where this crate otherwise runs through. Without the feature all of this
-//! is constant and compiles to nothing.
+//! With the feature `breakable`, a simulation can break one rule on purpose, to test that it
+//! notices. It can also let other threads run at certain points, such as between the reservation
+//! and the filling of a record. Only the simulator's feature of the same name turns `breakable` on.
+//! Without it all of this is constant and compiles to nothing.
 
 /// A rule. Breaking it loses data or returns wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Rule {
     SeqDecides = 3,
     /// Memory is reused only after the quiescent period.
     QuiescentReuse = 4,
-    /// A segment with ends is freed only when dead maps cover the records that they hide.
+    /// A segment with ends is freed only when dead maps cover the records that the ends hide.
     EndsAreCovered = 5,
     /// A frame is dropped only when its segment is durable.
     DropWhenDurable = 6,
@@ -25,36 +25,37 @@ pub enum Rule {
     AcknowledgeWhenDurable = 7,
     /// Bytes read from a device are checked before they are trusted.
     CheckWhatIsRead = 8,
-    /// A flush is durable before it is acknowledged.
+    /// A `flush_all` is durable before it is acknowledged.
     FenceFirst = 9,
     /// No answer depends on data that is not durable.
     AnswerWhenDurable = 10,
     /// Every removal of a record from the index notes its death.
     DeathsAreNoted = 11,
-    /// A death is noted for the earliest commit that its successor can be in.
+    /// A death is noted with the earliest commit that the record's successor can be in.
     DeathsAreNotedEarly = 12,
     /// A dead map is written only when the changes that it records are durable.
     MapWhenDurable = 13,
     /// A recovery notes the deaths that no dead map marks.
     RecoveryNotesDeaths = 14,
-    /// A device has its new size durably before the superblock names it.
+    /// The new size of a grown device is durable before the superblock names it.
     SizeBeforeSuperblock = 15,
-    /// An early write makes nothing durable.
+    /// Records that were written early count as durable only once their commit is.
     EarlySettlesNothing = 16,
-    /// A tail that is durable, or that is the only copy of its bytes, is not overwritten.
+    /// No tail is overwritten while it is durable or the only copy of its bytes.
     TailsAreKept = 17,
     /// A commit does not trust its sync if another sync has failed since the commit's first early
     /// write.
     FailedSyncsFirst = 18,
-    /// An older slot is dropped only when its record is known to have the key that was set over it.
+    /// An older slot leads to an item that a set seems to have replaced without reading it. The
+    /// slot is dropped only when the key in its record is known to be the key that was set.
     OlderIsProved = 19,
-    /// An older slot never answers for the key that was set over it.
+    /// A read of a key never returns the item of an older slot that a set of this key replaced.
     OlderNeverAnswers = 20,
-    /// No dead map is made of a segment that older slots lead to.
+    /// No dead map is made for a segment that older slots lead to.
     MapsWaitForOlder = 21,
     /// A thread's chunk takes no records after the commit that covers it.
     ChunksEndWithCommits = 22,
-    /// A record does not change once a commit covers it or it was written early, so a counter is as
+    /// A record does not change once a commit covers it or it was written early. So a counter is as
     /// durable as the commit that its answers wait for.
     CoveredIsFixed = 23,
 }
@@ -71,8 +72,8 @@ mod switch {
         }
     }
 
-    /// True if threads take chunks from their first record on when there is a store. Models need
-    /// that.
+    /// True if, with a store, threads take chunks from their first record on. Loom models append
+    /// too little to take chunks otherwise.
     pub(crate) const CHUNKS_AT_ONCE: bool = cfg!(loom);
 
     /// Marks the point at which space is reserved but not filled yet.
@@ -91,8 +92,8 @@ mod switch {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-    /// As without the feature; simulated threads would never append enough to take chunks
-    /// otherwise.
+    /// True: with a store, threads take chunks from their first record on. Simulated threads append
+    /// too little to take chunks otherwise.
     pub(crate) const CHUNKS_AT_ONCE: bool = true;
 
     /// The rule that is broken in this process; 0 if none.

@@ -7,7 +7,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// Unused; its number may be taken.
+    /// Unused: its number may be given to a new segment.
     Free = 0,
     /// Records are being appended.
     Open = 1,
@@ -15,7 +15,7 @@ pub enum State {
     Sealed = 2,
     /// The cleaner is taking its records out of the index.
     Cleaning = 3,
-    /// Out of the index; its frame waits for the quiescent period.
+    /// Out of the index. The segment waits until no reader and no crash can need its bytes.
     Quarantine = 4,
 }
 
@@ -25,7 +25,7 @@ const CLOSED: u32 = 1 << 31;
 /// Value of `largest` while the sizes of the segment's records are unknown.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A segment that was read from a store.
+/// A sealed segment found on a store: the arguments of [`Segment::restore`].
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) frame: *mut u8,
@@ -37,49 +37,49 @@ pub(crate) struct Restored {
     pub(crate) jumbo: Option<(usize, usize)>,
 }
 
-/// One segment. Every field is atomic because any worker may read it. The comment of a field names
-/// its writer.
+/// One segment. Every field is atomic because any worker may read it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Segment {
-    /// The RAM copy; null without one. Written by the thread that opens or frees the segment.
+    /// The frame; null if there is none. Written by the thread that opens or frees the segment.
     frame: AtomicPtr<u8>,
-    /// Bytes reserved so far, with `CLOSED` on top. Advanced by appenders.
+    /// Bytes reserved so far, and the flag `CLOSED`. Advanced by appenders.
     tail: AtomicU32,
-    /// Upper half: the generation, which counts how often the number has been used, so that a stale
-    /// handle is recognised. Lower half: bytes of records superseded or removed in this generation,
-    /// as far as threads have reported them. The lower half wraps below 0 if records are revived
-    /// before another thread has reported them dead.
+    /// Upper half: the generation, which counts how often the segment's number has been used. Lower
+    /// half: the dead bytes of this generation, as far as threads have reported them. The lower
+    /// half is negative (in two's complement) if records are revived before another thread has
+    /// reported them dead.
     use_and_dead: AtomicU64,
     state: AtomicU8,
-    /// The stream that wrote it.
+    /// Number of the segment's stream.
     stream: AtomicU8,
-    /// 1 if some record in it never expires.
+    /// 1 if some record in the segment never expires.
     immortal: AtomicU8,
-    /// 1 if it holds an end: a record that may hide an older version without being hidden itself (a
-    /// tombstone, an expired or evicted item).
+    /// 1 if the segment holds an end: a record that may hide an older version without being hidden
+    /// itself (a tombstone, an expired or evicted item).
     ends: AtomicU8,
-    /// The least and the greatest expiry of its records, in Unix seconds; 0 while none expires.
+    /// The least and the greatest expiry of the segment's records, in Unix seconds; 0 while none
+    /// expires.
     min_expiry: AtomicU32,
     max_expiry: AtomicU32,
-    /// Unix seconds at which it was opened.
+    /// Unix seconds at which the segment was opened.
     born: AtomicU32,
-    /// Bytes from its start that the commit in flight, or an earlier one, covers. Written by the
-    /// committer; unused without a store.
+    /// Bytes from the segment's start that closed commits cover. Written by the committer; unused
+    /// without a store.
     closed: AtomicU32,
-    /// Bytes from its start that are durable. Written by the committer.
+    /// Bytes from the segment's start that are durable. Written by the committer.
     durable: AtomicU32,
-    /// Bytes from its start that records may fill.
+    /// Offset at which the space for records ends, in bytes.
     capacity: AtomicU32,
     /// A jumbo's value length in bytes, at most 1 GiB; 0 for a normal segment.
     jumbo_value: AtomicU32,
-    /// A jumbo's mapping length in bytes. While the jumbo has no mapping this is not 0 but has no
-    /// meaning.
+    /// A jumbo's mapping length in bytes. Not 0 without a mapping either, but then it has no
+    /// meaning. 0 for a normal segment, and for a dead jumbo that recovery did not load.
     jumbo_mapping: AtomicU32,
-    /// How many bytes to read of a record here whose size is unknown; 0 before any record was read.
+    /// Estimate of the bytes to read for a record of unknown size; 0 before any record was read.
     record_size: AtomicU32,
-    /// Bytes of its largest record, if they were noted; [`UNKNOWN`] if the segment was read from a
-    /// store.
+    /// Bytes of the largest record, noted only where nothing is evicted; [`UNKNOWN`] if the segment
+    /// was read from a store.
     largest: AtomicU32,
 }
 
@@ -130,12 +130,12 @@ impl Segment {
         self.tail.store(room.start as u32, Ordering::Release);
     }
 
-    /// Begins a new generation. A further part of a jumbo, which is no segment, needs no more.
+    /// Begins a new generation. A further place of a jumbo needs nothing else.
     pub(crate) fn begin_generation(&self) {
         self.set_generation(self.generation().wrapping_add(1));
     }
 
-    /// Sets the generation, with nothing dead.
+    /// Sets the generation and clears the dead bytes.
     pub(crate) fn set_generation(&self, generation: u32) {
         self.set_use(generation, 0);
     }
@@ -145,8 +145,8 @@ impl Segment {
         self.use_and_dead.store(word, Ordering::Relaxed);
     }
 
-    /// Makes this the entry of a sealed segment that was read from a store. None of its records is
-    /// alive yet.
+    /// Fills the entry with a sealed segment that was found on a store. All its bytes count as dead
+    /// until records are revived.
     pub(crate) fn restore(&self, restored: Restored) {
         let (value, mapping) = restored.jumbo.unwrap_or((0, 0));
         self.stream.store(restored.stream, Ordering::Relaxed);
@@ -179,12 +179,12 @@ impl Segment {
         self.set_use(self.generation(), dead);
     }
 
-    /// Gives a sealed segment without a frame a RAM copy of its bytes.
+    /// Sets the frame of a sealed segment that has none. The frame holds the segment's bytes.
     pub(crate) fn set_frame(&self, frame: *mut u8) {
         self.frame.store(frame, Ordering::Release);
     }
 
-    /// Gives a jumbo without one its mapping of `bytes`, in which the record begins at `frame`.
+    /// Sets the mapping of a jumbo that has none: `bytes` long, with the record at `frame`.
     pub(crate) fn set_jumbo_frame(&self, frame: *mut u8, bytes: usize) {
         self.jumbo_mapping.store(bytes as u32, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
@@ -198,8 +198,8 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// Reserves `bytes` if the segment is open and has room for `bytes` and `more`. Returns their
-    /// offset.
+    /// Reserves `bytes` and returns their offset. Returns `None` if the segment is closed, or has
+    /// no room for `bytes + more`.
     #[inline]
     pub(crate) fn reserve(&self, bytes: u32, more: u32) -> Option<u32> {
         let capacity = self.capacity.load(Ordering::Relaxed);
@@ -220,7 +220,8 @@ impl Segment {
         }
     }
 
-    /// Reserves `bytes` if the segment is open, has room for them, and ends at `end`.
+    /// Reserves `bytes` directly behind `end`. Returns false if the segment is closed, has no room,
+    /// or has other reservations behind `end`.
     pub(crate) fn extend(&self, end: u32, bytes: u32) -> bool {
         end + bytes <= self.capacity.load(Ordering::Relaxed)
             && self
@@ -235,15 +236,16 @@ impl Segment {
         self.tail.load(Ordering::Acquire) & CLOSED == 0
     }
 
-    /// Closes the segment if it is still open and reserves `bytes` more at its end, for which there
-    /// must be room. Returns their offset. Only one thread may call this.
+    /// Closes the segment, if it is still open, and reserves `bytes` at its end. There must be room
+    /// for them. Returns their offset. Only one thread may call this.
     pub(crate) fn seal_with(&self, bytes: u32) -> u32 {
         let before = self.tail.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED;
         self.tail.store((before + bytes) | CLOSED, Ordering::Release);
         before
     }
 
-    /// Ends the segment at `end`. All records behind must be dead; they are no longer counted.
+    /// Ends the segment at `end`. All records behind `end` must be dead. Their bytes no longer
+    /// count, neither as filled nor as dead.
     pub(crate) fn cut(&self, end: u32) {
         let before = self.tail.swap(end | CLOSED, Ordering::AcqRel) & !CLOSED;
         self.revive(before.saturating_sub(end) as usize);
@@ -256,13 +258,13 @@ impl Segment {
         self.tail.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// Returns how many bytes to read of a record of unknown size, so that one read is nearly
-    /// always enough. Returns 0 if no record of the segment was read yet.
+    /// Returns how many bytes to read for a record of unknown size. One read of that size nearly
+    /// always contains the record. Returns 0 if no record of the segment was read yet.
     pub(crate) fn record_size(&self) -> usize {
         self.record_size.load(Ordering::Relaxed) as usize
     }
 
-    /// Notes that a record of `size` bytes was read. The guess rises to `size` at once and sinks
+    /// Notes that a record of `size` bytes was read. The estimate rises to `size` at once and sinks
     /// slowly.
     pub(crate) fn note_record_size(&self, size: usize) {
         let (guess, size) = (self.record_size.load(Ordering::Relaxed), size as u32);
@@ -279,12 +281,12 @@ impl Segment {
         frame
     }
 
-    /// Takes the RAM copy; the segment stays readable from the store.
+    /// Takes the frame. The segment stays readable from the store.
     pub(crate) fn take_frame(&self) -> *mut u8 {
         self.frame.swap(std::ptr::null_mut(), Ordering::AcqRel)
     }
 
-    /// Returns the RAM copy; null without one.
+    /// Returns the frame; null if there is none.
     #[inline]
     pub fn frame(&self) -> *mut u8 {
         self.frame.load(Ordering::Acquire)
@@ -296,7 +298,7 @@ impl Segment {
         self.tail.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Notes the size of a reserved record, in bytes.
+    /// Notes the size of a reserved record, in bytes. Called only where nothing is evicted.
     #[inline]
     pub(crate) fn note_record(&self, bytes: u32) {
         if bytes > self.largest.load(Ordering::Relaxed) {
@@ -304,7 +306,8 @@ impl Segment {
         }
     }
 
-    /// Returns the size of the segment's largest record in bytes; `None` if it was not noted.
+    /// Returns the size of the segment's largest record in bytes; `None` if the segment was read
+    /// from a store. Valid only where nothing is evicted, because the sizes are noted only there.
     pub(crate) fn largest(&self) -> Option<u32> {
         Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }
@@ -321,7 +324,8 @@ impl Segment {
         self.add_dead(bytes as u32, None);
     }
 
-    /// Like [`Segment::kill`], but only in this generation. Returns false if it is over.
+    /// Like [`Segment::kill`], but only while the segment is in `generation`. Returns false
+    /// otherwise.
     pub(crate) fn kill_in(&self, generation: u32, bytes: u32) -> bool {
         self.add_dead(bytes, Some(generation))
     }
@@ -341,7 +345,7 @@ impl Segment {
         self.use_and_dead.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Returns the stream that wrote it.
+    /// Returns the number of the segment's stream.
     pub fn stream(&self) -> u8 {
         self.stream.load(Ordering::Relaxed)
     }
@@ -364,14 +368,14 @@ impl Segment {
         }
     }
 
-    /// Returns the least and the greatest expiry of its records (0 if none expires), and true if
-    /// some record never expires.
+    /// Returns the least and the greatest expiry of the segment's records (0 if none expires), and
+    /// true if some record never expires.
     pub(crate) fn expiries(&self) -> (u32, u32, bool) {
         let max = self.max_expiry.load(Ordering::Relaxed);
         (self.min_expiry(), max, self.immortal.load(Ordering::Relaxed) != 0)
     }
 
-    /// Returns the earliest expiry of its records; 0 if none expires.
+    /// Returns the earliest expiry of the segment's records; 0 if none expires.
     pub fn min_expiry(&self) -> u32 {
         self.min_expiry.load(Ordering::Relaxed)
     }
@@ -381,7 +385,7 @@ impl Segment {
         self.min_expiry.store(expiry, Ordering::Relaxed);
     }
 
-    /// Notes that a record in it is an end.
+    /// Notes that the segment holds an end.
     pub fn note_end(&self) {
         if self.ends.load(Ordering::Relaxed) == 0 {
             self.ends.store(1, Ordering::Relaxed);
@@ -399,13 +403,12 @@ impl Segment {
         self.durable.load(Ordering::Acquire) >= end
     }
 
-    /// Returns the number of bytes from its start that are durable.
+    /// Returns the number of bytes from the segment's start that are durable.
     pub fn durable(&self) -> u32 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes from its start that the commit in flight, or an earlier one,
-    /// covers.
+    /// Returns the number of bytes from the segment's start that closed commits cover.
     #[inline]
     pub fn closed(&self) -> u32 {
         self.closed.load(Ordering::Acquire)
@@ -419,13 +422,13 @@ impl Segment {
         self.durable.store(end, Ordering::Release);
     }
 
-    /// Returns true if every record in it has expired at `now`.
+    /// Returns true if every record in the segment has expired at `now`.
     pub fn expired_whole(&self, now: u32) -> bool {
         let max = self.max_expiry.load(Ordering::Relaxed);
         max != 0 && max <= now && self.immortal.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns the Unix second at which it was opened.
+    /// Returns the Unix second at which the segment was opened.
     pub fn born(&self) -> u32 {
         self.born.load(Ordering::Relaxed)
     }
@@ -446,8 +449,7 @@ impl Segment {
         self.jumbo_value() != 0 && !self.is_jumbo()
     }
 
-    /// Returns true for a jumbo, with or without its mapping, except a dead one that was not
-    /// loaded.
+    /// Returns true for a jumbo, mapped or not, except a dead one that recovery did not load.
     pub fn is_jumbo(&self) -> bool {
         self.jumbo_mapping() != 0
     }
@@ -457,7 +459,8 @@ impl Segment {
         self.jumbo_mapping.load(Ordering::Relaxed) as usize
     }
 
-    /// Returns true if it holds records, or held some that a crash could still bring back.
+    /// Returns true unless the segment is free. An emptied segment is in use until no reader and no
+    /// crash can need it.
     pub fn is_in_use(&self) -> bool {
         self.state() != State::Free
     }

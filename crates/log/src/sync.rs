@@ -14,8 +14,8 @@ use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// Does one turn of a spin loop. After 64 turns each further one yields the processor, because the
-/// holder of the lock may need it.
+/// Does one turn of a spin loop. From turn 64 on, yields the processor, because the holder of the
+/// lock may need it.
 #[inline]
 pub fn spin(turn: &mut u32) {
     crate::rule::waits();
@@ -30,9 +30,9 @@ pub fn spin(turn: &mut u32) {
     *turn = turn.saturating_add(1);
 }
 
-/// Publishes a slot that readers may exchange for one that counts their read. This is a store. In a
-/// model it is an exchange, because loom lets a store fall between the two halves of another
-/// thread's exchange.
+/// Stores an index slot with release ordering. Readers may meanwhile replace the slot by
+/// compare-and-exchange, to count their read. In a loom model this function swaps, because loom
+/// lets a plain store fall between the two halves of another thread's exchange.
 #[inline(always)]
 pub fn publish(place: &atomic::AtomicU64, slot: u64) {
     #[cfg(loom)]
@@ -41,14 +41,14 @@ pub fn publish(place: &atomic::AtomicU64, slot: u64) {
     place.store(slot, atomic::Ordering::Release);
 }
 
-/// Marks that the calling thread reads the object at `at`, which another thread may have written.
-/// In a model, that write must have happened before. Otherwise does nothing.
+/// Marks that the calling thread reads the object at `at`. A loom model fails unless the last write
+/// to the object happened before. Without loom this does nothing.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn reads(_at: *const u8) {}
 
-/// Marks that the calling thread writes the object at `at`. In a model, all earlier accesses by
-/// other threads must have happened before. Otherwise does nothing.
+/// Marks that the calling thread writes the object at `at`. A loom model fails unless all earlier
+/// accesses by other threads happened before. Without loom this does nothing.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn writes(_at: *const u8) {}

@@ -66,7 +66,7 @@ pub enum StoreMode {
 pub enum Parse<R, E> {
     /// The input is too short to decide.
     NeedMore {
-        /// The total number of bytes needed; one more than the input has if that is not known.
+        /// The total number of bytes needed. If that is not known, one more than the input has.
         total: usize,
     },
     /// A complete request.

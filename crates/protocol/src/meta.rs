@@ -34,7 +34,7 @@ pub enum Verb {
 pub struct Meta<'a> {
     /// The verb.
     pub verb: Verb,
-    /// The key is in base64.
+    /// True if the key is in base64.
     pub base64: bool,
     /// The key as it was sent, of any length.
     pub key: &'a [u8],
@@ -44,12 +44,12 @@ pub struct Meta<'a> {
     pub value: &'a [u8],
 }
 
-/// The number of tokens, including the verb, in which memcached looks for malformed flags.
+/// memcached looks for malformed flags in this many tokens, including the verb.
 const TOKENS_MAX: usize = 23;
 
 impl<'a> Meta<'a> {
-    /// Splits a command line into pieces; the flags begin after `skip` tokens. `None` if there is
-    /// no key, or if a flag does not begin with a letter or a digit.
+    /// Splits a command line into pieces; the flags begin after `skip` tokens. Returns `None` if
+    /// there is no key, or if a flag does not begin with a letter or a digit.
     pub(crate) fn parse(verb: Verb, line: &'a [u8], skip: usize) -> Option<Self> {
         let mut tokens = Tokens::new(line);
         tokens.next();

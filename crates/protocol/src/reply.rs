@@ -159,7 +159,7 @@ const PAIRS: [u8; 200] = {
 /// Writes `number` in decimal to the beginning of `out` and returns its length.
 ///
 /// # Panics
-/// If `out` is too short; [`NUMBER_LEN_MAX`] bytes are always enough.
+/// Panics if `out` is too short; [`NUMBER_LEN_MAX`] bytes are always enough.
 #[inline]
 pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
     if number < 10 {
@@ -191,7 +191,7 @@ pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
 /// its length.
 ///
 /// # Panics
-/// If `out` is too short; [`VALUE_LINE_MAX`] bytes are enough for keys of legal length.
+/// Panics if `out` is too short; [`VALUE_LINE_MAX`] bytes are enough for keys of legal length.
 #[inline]
 pub fn value_line(
     out: &mut [u8],

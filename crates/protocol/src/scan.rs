@@ -102,7 +102,8 @@ pub fn abbreviates(token: &[u8], name: &[u8]) -> bool {
     !token.is_empty() && name.starts_with(token)
 }
 
-/// The longest number that memcached reads as 64 or 32 bits, in bytes. Leading zeros count.
+/// The longest text that memcached accepts as a 64-bit or a 32-bit number, in bytes. Leading zeros
+/// count.
 const U64_LEN_MAX: usize = 22;
 const U32_LEN_MAX: usize = 11;
 
@@ -139,8 +140,8 @@ pub fn parse_i32(token: &[u8]) -> Option<i32> {
 }
 
 /// Parses a number as memcached does with C's `strtol` and `strtoul`: white space, a sign, any
-/// number of digits. Only white space or a NUL may follow the digits; anything may follow these.
-/// Returns whether there is a minus sign, and the number.
+/// number of digits. After the digits, the token must end or continue with white space or a NUL;
+/// the rest is ignored. Returns true if there is a minus sign, and the number.
 pub fn parse_c_number(token: &[u8]) -> Option<(bool, u64)> {
     let is_space = |byte: &u8| *byte == b' ' || (b'\t'..=b'\r').contains(byte);
     let start = token.iter().position(|byte| !is_space(byte))?;

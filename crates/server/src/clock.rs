@@ -93,8 +93,8 @@ fn wall(now: SystemTime) -> u64 {
     u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).max(2 * NANOS)
 }
 
-/// Returns the id of the machine's boot; `None` if the kernel does not show it, or if this process is
-/// in a time namespace, whose time since the boot differs from that of other processes.
+/// Returns the id of the machine's boot. Returns `None` if the kernel does not show it, or if this
+/// process is in a time namespace: its time since the boot differs from that of other processes.
 fn boot_id() -> Option<u128> {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     if !is_without_offset(&offsets) {
@@ -113,7 +113,8 @@ fn is_without_offset(offsets: &str) -> bool {
 /// Returns the nanoseconds since the machine's boot. Suspensions count. Costs no system call.
 fn since_boot() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: points to a whole `timespec`. It cannot fail with this clock, which every kernel has.
+    // SAFETY: `time` is a whole `timespec`. The call cannot fail with this clock, which every
+    // kernel has.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
     time.tv_sec as u64 * NANOS + time.tv_nsec as u64
 }

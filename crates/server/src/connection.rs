@@ -1,10 +1,10 @@
 //! The server's [`Service`]: the work between a socket's bytes and the commands. A worker parses
-//! everything that has arrived and prefetches the buckets of all keys meanwhile. It then prefetches
-//! the records and executes. A batch waits for memory once instead of once per key.
+//! everything that has arrived, and prefetches the index buckets of all keys while it parses. It
+//! then prefetches the records and executes. So the cache misses of a batch overlap.
 //!
 //! Invariant: input is consumed exactly when its requests are executed. If something interrupts a
 //! batch (a full output, memory that is being reclaimed), its rest stays in the input and is parsed
-//! again. Only values too long to wait for in the input are kept here, see `body.rs`.
+//! again. Only long values leave the input before they are complete (`body.rs`).
 //!
 //! The connection withholds replies that must not be seen before a commit is durable, and all
 //! replies behind them (`gates.rs`, `withheld.rs`). Execution continues meanwhile.
@@ -59,7 +59,7 @@ enum Protocol {
 /// The work that the connection has begun but not finished.
 #[derive(Debug)]
 enum State {
-    /// None. The next input begins a request.
+    /// No work is unfinished. The next input begins a request.
     Ready,
     /// A retrieval whose keys are in the input.
     Keys(Get),
@@ -90,13 +90,13 @@ impl Budget for Engine {
 
 /// How the connection continues after one part of its work.
 enum Step {
-    /// Go on.
+    /// Continue with the next part.
     Next,
-    /// Stop here.
+    /// Return this answer to the event loop.
     Stop(Flow),
 }
 
-/// A worker's side of all its connections.
+/// The state that the connections of one worker share.
 pub struct Worker {
     session: Session,
     context: Arc<ServerContext>,
@@ -110,8 +110,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker that uses `session` and reads the time from `clock` once per turn: nanoseconds
-    /// since the Unix epoch.
+    /// Creates a worker that uses `session`. It calls `clock` once per turn for the time, in
+    /// nanoseconds since the Unix epoch.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
@@ -198,8 +198,8 @@ impl Worker {
         }
     }
 
-    /// Sends more of a dump. If a part of it was not kept, closes the connection, which tells the
-    /// reader that the dump is incomplete.
+    /// Sends more of a dump. Closes the connection if the dump has lost its place or a part of it
+    /// was not kept, so that the reader knows that the dump is incomplete.
     fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
         let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
             return Step::Next;
@@ -381,7 +381,7 @@ impl Service for Worker {
     }
 
     fn disconnect(&mut self, mut connection: Connection) {
-        // A half-received value gives its memory back by itself.
+        // Dropping the connection also frees a value that has arrived in part.
         self.forget(&mut connection);
         if let Some(reads) = connection.reads {
             self.session.release(reads);

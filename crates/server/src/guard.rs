@@ -39,7 +39,8 @@ impl Registry {
     }
 }
 
-/// A worker's time as its guard sees it. The worker's clock writes it once per turn.
+/// The present second of a worker. The worker's clock writes it once per turn, and its guard reads
+/// it.
 pub(crate) type Now = Arc<AtomicU32>;
 
 /// The layer around the service of one worker.
@@ -55,7 +56,7 @@ pub(crate) struct Guarded<C> {
     connection: C,
     id: ConnectionId,
     entry: Arc<Registered>,
-    /// Its first bytes have been judged: its protocol is allowed, and HTTP was counted.
+    /// True once its first bytes were checked for an allowed protocol and for HTTP.
     greeted: bool,
 }
 

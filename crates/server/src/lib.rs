@@ -1,6 +1,6 @@
 //! The server: sockets, connections and commands over an embedded engine.
 //!
-//! A server runs in any process, as often as needed:
+//! One process can run any number of servers:
 //!
 //! ```
 //! use larder_server::server::Server;

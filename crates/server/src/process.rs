@@ -17,7 +17,7 @@ pub(crate) struct Usage {
 pub(crate) fn usage() -> Usage {
     // SAFETY: all-zero bytes are a valid `rusage`, which consists of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: points to a whole `rusage`. It cannot fail with these arguments.
+    // SAFETY: `usage` is a whole `rusage`. The call cannot fail with these arguments.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
     let duration = |time: libc::timeval| {
         Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.max(0) as u32 * 1000)
@@ -39,13 +39,13 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 fn limit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: points to a whole `rlimit`.
+    // SAFETY: `limit` is a whole `rlimit`.
     check(unsafe { libc::getrlimit(resource, &mut limit) })?;
     Ok(limit)
 }
 
 fn set_limit(resource: libc::__rlimit_resource_t, limit: libc::rlimit) -> io::Result<()> {
-    // SAFETY: points to a whole `rlimit`.
+    // SAFETY: `limit` is a whole `rlimit`.
     check(unsafe { libc::setrlimit(resource, &limit) })
 }
 
@@ -67,8 +67,8 @@ pub fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     Ok(set_limit(libc::RLIMIT_NOFILE, most).map_or(now.rlim_cur, |()| now.rlim_max))
 }
 
-/// Returns the memory of the machine, or the limit of the control group if that is lower, in bytes.
-/// Returns `None` if the kernel does not report it.
+/// Returns the memory of the machine, or the limit of the control group (cgroup) if that is lower,
+/// in bytes. Returns `None` if the kernel does not report it.
 pub(crate) fn machine_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/meminfo");
@@ -81,10 +81,10 @@ pub(crate) fn machine_memory() -> Option<u64> {
 /// The shortest time slice that the kernel gives.
 const TURN: Duration = Duration::from_micros(100);
 
-/// Gives this thread, and all threads it starts later, the shortest possible time slices. On a busy
-/// processor a thread that wakes up then runs sooner, and no thread of this process keeps another
-/// waiting for long. Their share of the processor stays the same. Takes effect from Linux 6.12 on.
-/// A thread with a scheduling policy other than the normal one is left alone.
+/// Gives this thread, and all threads that it starts later, the shortest possible time slices. On a
+/// busy processor a thread that wakes up then runs sooner, and no thread of this process keeps
+/// another waiting for long. Their share of the processor stays the same. Linux supports this from
+/// 6.12 on. A thread with a real-time or other special scheduling policy is left alone.
 ///
 /// # Errors
 /// Returns the kernel's error if it refuses.
@@ -94,7 +94,7 @@ pub fn take_short_turns() -> io::Result<()> {
         return Ok(());
     }
     let short = libc::sched_attr { sched_runtime: TURN.as_nanos() as u64, ..now };
-    // SAFETY: points to a whole `sched_attr`, which says its size.
+    // SAFETY: `short` is a whole `sched_attr`, which contains its own size.
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const short, 0) } as libc::c_int)
 }
 
@@ -121,15 +121,15 @@ pub(crate) fn enable_core_dumps() -> io::Result<()> {
     }
 }
 
-/// Locks all present and future memory. Each page is locked from its first use on, because far more
-/// addresses are reserved than memory is used.
+/// Locks all present and future memory. A page is locked from its first use on, because Larder
+/// reserves far more addresses than it uses.
 pub(crate) fn lock_memory() -> io::Result<()> {
     // SAFETY: takes no pointers.
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
 }
 
-/// Returns the free pages of the C library's allocator to the kernel, unless memory is locked.
-/// Holds the allocator's locks meanwhile.
+/// Returns free pages of the C library's allocator to the kernel, unless memory is locked. Holds
+/// the allocator's locks during the call.
 pub(crate) fn give_back_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and touches no memory that is in use.
@@ -152,9 +152,9 @@ pub(crate) fn give_back_code() {
     }
 }
 
-/// Returns the addresses of read-only file mappings in `/proc/self/smaps` without a changed page.
-/// This leaves out mappings that the loader wrote to before it made them read-only, and patched
-/// code.
+/// Returns the address ranges of read-only file mappings in `/proc/self/smaps` without a changed
+/// page. This excludes patched code, and mappings that the loader wrote to before it made them
+/// read-only.
 fn unchanged_files(maps: &str) -> Vec<(usize, usize)> {
     let (mut mapping, mut unchanged) = (None, Vec::new());
     for line in maps.lines() {
@@ -196,10 +196,10 @@ pub(crate) fn become_user(user: &str) -> io::Result<()> {
     if entry.is_null() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
     }
-    // SAFETY: not null, and valid until the next call that reads the database.
+    // SAFETY: `entry` is not null, and is valid until the next call that reads the database.
     let (uid, gid) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
-    // SAFETY: the name ends in a zero byte; the others take no pointers. Groups go first: after
-    // `setuid` the right to change them is gone.
+    // SAFETY: the name ends in a zero byte; the other calls take no pointers. Groups go first:
+    // after `setuid` the right to change them is gone.
     unsafe {
         check(libc::initgroups(name.as_ptr(), gid))?;
         check(libc::setgid(gid))?;
@@ -222,8 +222,8 @@ pub struct Background {
     pipe: File,
 }
 
-/// Goes to the background. The parent waits until the child [settles](Background::settle), so an
-/// error in the start becomes the parent's error too.
+/// Continues in a background process. The parent waits until the child
+/// [settles](Background::settle) or fails, so an error in the start becomes the parent's error too.
 ///
 /// Must be called before any thread exists.
 ///
@@ -231,9 +231,9 @@ pub struct Background {
 /// Fails if the kernel has no process or pipe left.
 pub fn daemonize() -> io::Result<Daemon> {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
+    // SAFETY: `ends` has room for two descriptors.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    // SAFETY: both were just opened and have no other owner.
+    // SAFETY: both descriptors were just opened and have no other owner.
     let (mut read, write) =
         unsafe { (File::from_raw_fd(ends[0]), File::from(OwnedFd::from_raw_fd(ends[1]))) };
     // SAFETY: there is one thread, as the caller promises, so the child may do anything.

@@ -54,8 +54,8 @@ pub use store::Tell;
 fn lanes_in_memory(settings: &Settings) -> usize {
     /// Number of threads that one cleaner serves.
     const THREADS: usize = 4;
-    /// The smallest memory of a lane, in bytes, and the smallest number of largest items that fit
-    /// in it. A lane keeps the items it is given.
+    /// The smallest memory of a lane, in bytes. A lane also has memory for at least `LARGEST_ITEMS`
+    /// items of the largest size, because it cannot use the memory of other lanes.
     const MEMORY: u64 = 1 << 30;
     const LARGEST_ITEMS: u64 = 64;
     let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
@@ -83,7 +83,8 @@ pub struct Host {
     pub sockets: Vec<OwnedFd>,
     /// Sets how much is logged: called by `verbosity` and by a reload.
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
-    /// Called now and then during a long start with its progress, which also shows that it goes on.
+    /// Called at intervals during a long start, with its progress. The calls also show that the
+    /// start has not stalled.
     pub starting: Option<Tell>,
     /// Called once, after recovery and before the first client is served. From then on only
     /// [`Stopper::stop`] ends the server without losing acknowledged writes.
@@ -96,7 +97,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Reports that a worker's thread has ended, for whatever reason.
+/// Reports, when dropped, how a worker's thread ended: with a result or with a panic.
 struct WorkerEnd {
     running: Arc<Running>,
     index: usize,
@@ -115,7 +116,7 @@ impl Drop for WorkerEnd {
     }
 }
 
-/// A running server. It stops when this is dropped.
+/// A running server. Dropping it stops the server without waiting for commands in flight.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) running: Arc<Running>,
@@ -187,14 +188,15 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // A missing port must not throw away the recovered state.
+                // The recovered state must survive a failure to listen, so the store is closed
+                // cleanly.
                 store::close(&engine)?;
                 Err(error)
             }
         }
     }
 
-    /// Everything after recovery.
+    /// Does the part of a start that follows recovery: listens, and starts the threads.
     fn run(
         settings: Settings,
         clock: Clock,

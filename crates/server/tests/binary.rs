@@ -107,7 +107,8 @@ impl<B: Backend> On<B> {
         assert_eq!(answers(&mut stream), replies);
     }
 
-    /// Sends a request and a noop on a new connection. Expects these replies and the end.
+    /// Sends a request and a noop on a new connection. Expects these replies and the connection's
+    /// end.
     #[track_caller]
     fn expect_closed(&self, request: &[u8], replies: &[Reply]) {
         let mut stream = self.connect();

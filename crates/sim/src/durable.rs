@@ -1,6 +1,6 @@
 //! A world with a store: random operations, commits, cleaning, failing devices, and crashes at any
 //! write to a device. After every restart, everything acknowledged must be there, and nothing
-//! deleted may come back. No client may have read anything that the crash took back.
+//! deleted may come back. No client may have read anything that the crash undid.
 //!
 //! One thread does everything, except that a commit may run on a second thread. The two never run
 //! at the same time: either the second thread waits inside the device, or the first one waits for
@@ -39,25 +39,25 @@ use std::time::Duration;
 /// The number of turns after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Salt of the seed that decides which worlds may have several devices. It is chosen so that the
-/// seeds named in tests still give one device, as before there were several.
+/// Salt of the seed that decides which worlds may have several devices. The worlds that tests name
+/// by seed were found with one device; with this salt they still have one.
 const SEVERAL: u64 = 0x1ae40;
 
-/// Salt of the seed that decides in which worlds lanes have a lower device. It is chosen so that
-/// the seeds that tests name for other reasons give none, as before there were lower devices.
+/// Salt of the seed that decides in which worlds lanes have a lower device. With this salt, the
+/// worlds that tests name for other reasons have none, as when they were found.
 const TIERS: u64 = 0x71eab;
 
-/// Salt of the seed that decides in which worlds devices grow while in use. It is chosen so that
-/// the seeds that tests name for other reasons give no growth, as before devices could grow.
+/// Salt of the seed that decides in which worlds devices grow while in use. With this salt, devices
+/// do not grow in the worlds that tests name for other reasons, as when they were found.
 const GROWS: u64 = 0x96920;
 
 /// Salt of the seed that decides when early writes happen.
 const EARLY: u64 = 0xea417;
 
 /// Salt of the seed that decides which worlds have keys that the index cannot tell apart, and
-/// delete items that they have just set. It is chosen so that the seeds named in tests do not.
+/// delete items that they have just set. With this salt, the worlds that tests name by seed do not.
 const TWINS: u64 = 0x7472b;
-/// The number of names searched for such keys; this many contain several pairs.
+/// The number of names searched for such keys. Among this many there are several pairs.
 const NAMES: u64 = 200_000;
 
 /// Returns keys that the index cannot tell apart, in pairs.
@@ -103,10 +103,9 @@ pub struct DurableWorld {
     flight: Option<Flight>,
     /// True if a slow reader holds an item: memory may not be freed before the reader has finished.
     reading: bool,
-    /// True while a restart is checked: the commits in the model are then those of the previous
-    /// life.
+    /// True while a restart is checked. The commits in the model are then those of the life before.
     restarting: bool,
-    /// True if calls are refused instead of waiting for space.
+    /// True if calls give up instead of waiting for space.
     hurry: bool,
     /// The number of failed reads when this step began.
     failed_reads: u64,

@@ -1,12 +1,12 @@
 //! A world in which everything runs concurrently. Each worker, the committer, the cleaner and the
-//! readers have their own threads. Devices are slow for a while, hang or fail, until the power
-//! fails or the process is killed; this repeats several times. The seed decides the load and the
-//! faults. The machine decides the order in which threads run, so a failing seed may have to be run
-//! several times.
+//! readers have their own threads. For a while devices are slow, hang or fail; then the power fails
+//! or the process is killed. This repeats several times. The seed decides the load and the faults.
+//! The operating system decides the order in which threads run, so a failing seed may have to be
+//! run several times.
 //!
-//! Each worker knows what its own keys hold; all workers share the counters. After a restart, each
-//! key must have its last durable state or a newer one. While the world runs, every answer must be
-//! exactly right, however long a device hangs.
+//! Each worker knows the state of its own keys; all workers share the counters. After a restart,
+//! each key must have its last durable state or a newer one. While the world runs, every answer
+//! must be exactly right, however long a device hangs.
 
 mod history;
 mod worker;

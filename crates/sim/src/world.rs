@@ -48,7 +48,7 @@ pub struct World {
     keys: u64,
     value_max: u64,
     evicts: bool,
-    /// The number of items missed so far, which the engine must have evicted.
+    /// The number of items that the engine lacked so far. It must have evicted them.
     missed: u64,
 }
 

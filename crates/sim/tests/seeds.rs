@@ -30,7 +30,7 @@ fn stores_keep_what_they_acknowledged() {
     assert!(seen.grown > GROWN, "{seen:?}");
 }
 
-/// In this world, hash maps of the cleaner used to be walked in another order in every run.
+/// In this world, the cleaner once walked hash maps in a different order in every run.
 #[test]
 fn a_seed_decides_everything() {
     let run = || DurableWorld::run(Plan { seed: 5005, steps: 3000 }).unwrap();
@@ -61,10 +61,10 @@ fn stores_with_threads_keep_what_they_acknowledged() {
     }
 }
 
-/// Seeds that once found a bug, with their steps. The first: a segment that was not walked to its
-/// end. The next three: commits that failed while keys moved. Then one each: dead maps newer than
-/// every remaining commit; keys that were to move to a lane that kept ends; a superblock whose sync
-/// lost what a failed commit had left in the cache.
+/// Seeds that once found a bug, with their steps. The first one found a segment whose records were
+/// not all walked. The next three found commits that failed while keys moved. The others found, one
+/// each: dead maps newer than every remaining commit; keys that were to move to a lane with kept
+/// ends; a superblock whose sync lost the writes that a failed commit had left in the cache.
 const FOUND: [(u64, u64); 7] = [
     (173, 2000),
     (40343, 600),

@@ -1,4 +1,4 @@
-// Command work drives gomemcache as an application does: every verb through its public API.
+// Command work uses gomemcache as an application does: every verb, through its public API.
 // Usage: work HOST:PORT
 package main
 
@@ -40,7 +40,7 @@ func first(errs ...error) error {
 	return nil
 }
 
-// value is the stored text of key, or the error as text.
+// value returns the stored text of key, or the error as text.
 func value(c *memcache.Client, key string) string {
 	item, err := c.Get(key)
 	if err != nil {

@@ -1,4 +1,4 @@
-// xmemcached, as an application uses it: every verb through its public API, in both protocols.
+// Uses xmemcached as an application does: every verb, through its public API, in both protocols.
 // usage: java -cp JARS XMemcachedWork.java HOST:PORT
 
 import java.util.Arrays;
@@ -112,7 +112,7 @@ public class XMemcachedWork {
       }
     });
     check(label + " what has expired is gone", () -> {
-      // An absolute time, long ago.
+      // More than 30 days, so this is an absolute time, and one in the past.
       client.set("f", 2_592_001, "gone");
       equal(client.get("f"), null);
     });
@@ -176,7 +176,7 @@ public class XMemcachedWork {
   }
 
   private static void exercise(String label, XMemcachedClientBuilder builder) throws Exception {
-    // One connection keeps a get behind the sets without a reply that were sent before it.
+    // With a single connection, a get is executed after the sets without reply that were sent before it.
     builder.setConnectionPoolSize(1);
     builder.setOpTimeout(10_000);
     MemcachedClient client = builder.build();

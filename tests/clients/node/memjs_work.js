@@ -1,4 +1,4 @@
-// memjs, as an application uses it (binary protocol only): every verb through its public API.
+// Uses memjs as an application does: every verb, through its public API. memjs speaks only the binary protocol.
 // usage: node memjs_work.js HOST:PORT
 'use strict';
 
@@ -73,7 +73,7 @@ async function stores() {
     assert.strictEqual(await client.replace('new', '3', {}), true);
     assert.strictEqual(await client.replace('missing', '3', {}), false);
   });
-  // memjs 1.3.2 sends the opcode of append for prepend too: what it can be held to is the length.
+  // memjs 1.3.2 sends the opcode of append for prepend too, so only the length can be checked.
   await check('append and prepend', async () => {
     assert.strictEqual(await client.append('new', 'z'), true);
     assert.strictEqual((await get('new')).text, '3z');

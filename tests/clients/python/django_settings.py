@@ -1,4 +1,4 @@
-"""What Django's tests of its cache backends run with: both memcached backends on the server under test."""
+"""The settings for Django's tests of its cache backends: both memcached backends use the server under test."""
 
 import os
 

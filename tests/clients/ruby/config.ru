@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A real Rack application behind Rack::Attack: every request names a user, each may come LIMIT times.
+# A real Rack application behind Rack::Attack. Every request names a user, and each user may send LIMIT requests a day.
 
 require 'connection_pool'
 require 'dalli'

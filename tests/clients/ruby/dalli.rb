@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Dalli, as an application uses it: every verb it has, through its public API.
+# Uses Dalli as an application does: every verb, through its public API.
 # usage: ruby dalli.rb SERVER (host:port or the path of a Unix socket)
 
 require 'dalli'
@@ -20,12 +20,12 @@ rescue StandardError => e
   puts "FAIL #{name}: #{e.class}: #{e.message}"
 end
 
-# True, or the value that was not the wanted one.
+# Returns true if both values are equal, and the unexpected value otherwise.
 def is(got, wanted)
   got == wanted || got
 end
 
-# Dalli's releases say "not there" as nil, false or 0.
+# Returns true for nil, false or 0, with which releases of Dalli report a missing key. Returns any other value.
 def none(got)
   [nil, false, 0].include?(got) || got
 end

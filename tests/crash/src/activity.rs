@@ -1,5 +1,5 @@
-//! The background work of a server, as its statistics show it. The test uses it to kill the server
-//! in the middle of such work.
+//! The background work of a server, as its statistics show it. With it, the test kills a server in
+//! the middle of such work.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(crate) enum Work {
     Drain,
     /// Items are evicted to make room.
     Evict,
-    /// The cleaner moves segments to the lower devices.
+    /// The cleaner moves records to the lower devices.
     Cool,
 }
 

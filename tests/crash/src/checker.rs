@@ -1,4 +1,4 @@
-//! Compares the journals of all clients, key by key, with what the server returns after a crash.
+//! Compares, key by key, the journals of all clients with the replies of the server after a crash.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -28,8 +28,8 @@ pub(crate) struct Totals {
     pub(crate) checked: u64,
     /// Steps that crashes took back.
     pub(crate) taken: u64,
-    /// Steps that crashes took back although a client was told of them, which was too recent for a
-    /// promise.
+    /// Steps that crashes took back although a client had been told of them. They were too recent
+    /// to be covered by the promise.
     pub(crate) taken_told: u64,
 }
 
@@ -165,10 +165,10 @@ impl Checker {
         }
     }
 
-    /// Checks that a cas id always stands for the same value of a key, across all restarts. An id
-    /// that an answer has just `given` must be newer than all earlier ones. An id that a reader saw
-    /// may be older than those remembered: a round's writers are added before its readers, and a
-    /// crash may bring an old value back.
+    /// Checks that a cas id always stands for the same value of a key, across all restarts. `given`
+    /// means that a writer's answer revealed the id; then the id must not be older than all
+    /// remembered ones. An id that a reader saw may be: a round's writers are added before its
+    /// readers, and a crash may bring an old value back.
     fn cas_id(&mut self, key: Key, cas: u64, print: Print, given: bool) -> Option<Violation> {
         let known = self.cas_ids.entry(key).or_default();
         let text = match known.get(&cas) {
@@ -193,8 +193,8 @@ impl Checker {
         Some(Violation { fault: Fault::CasReused, key: Some(key), text })
     }
 
-    /// Adds what the test read of every key after a crash, from `asked` until now. Everything that
-    /// a client was told until `cutoff` must be there; with `u64::MAX`, everything.
+    /// Adds what the test read of every key after a crash, between `asked` and now. Every write of
+    /// which a client was told until `cutoff` must be there; `u64::MAX` means all writes.
     pub(crate) fn recovered(
         &mut self,
         found: &[(Key, Option<Seen>)],
@@ -307,7 +307,7 @@ mod tests {
         writes.push(Event::Read { key: KEY, asked, answered: answered_at, seen });
         writes.extend((1..=2 * REMEMBERED as u64).flat_map(write));
         assert_eq!(faults(&checker.feed(&[writes], false)), []);
-        // An id that an answer has just given must be newer than those remembered.
+        // An id that a writer's answer revealed must not be older than all remembered ones.
         let number = 2 * REMEMBERED as u64 + 1;
         let again = [sent(number, set(number)), answered(number, Reply::Stored(Some(90)))];
         assert_eq!(faults(&checker.feed(&[again.into()], false)), [Fault::CasReused]);

@@ -21,7 +21,7 @@ use crate::reply::{self, Reply};
 use crate::workload::{CasIds, Sizes, Workload};
 use larder_disk::Random;
 
-/// The longest wait for an answer; after it, the server counts as hung.
+/// The longest wait for an answer. A server that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The largest number of cas ids remembered for each key. Writers also try old ones.
 const CAS_IDS: usize = 16;
@@ -31,24 +31,24 @@ const CAS_IDS: usize = 16;
 pub(crate) struct ClientPlan {
     pub(crate) port: u16,
     pub(crate) seed: u64,
-    /// The number of its first writer.
+    /// The number of the process's first writer.
     pub(crate) first: u16,
-    /// Connections that write.
+    /// Number of connections that write.
     pub(crate) writers: u16,
-    /// Connections that read the keys of all writers.
+    /// Number of connections that read the keys of all writers.
     pub(crate) readers: u16,
-    /// Writers of all processes together.
+    /// Number of writers of all processes together.
     pub(crate) all: u16,
-    /// Keys of each writer.
+    /// Number of keys of each writer.
     pub(crate) keys: u16,
     pub(crate) sizes: Sizes,
-    /// The longest value.
+    /// Length of the longest value, in bytes.
     pub(crate) largest: u32,
-    /// Requests on their way on one connection.
+    /// The largest number of unanswered requests on one connection.
     pub(crate) window: usize,
-    /// Requests of each writer; 0 goes on until the server ends.
+    /// Number of requests of each writer; with 0, a writer continues until the server ends.
     pub(crate) requests: u64,
-    /// Where journals go.
+    /// The directory of the journals.
     pub(crate) journals: PathBuf,
 }
 
@@ -75,7 +75,8 @@ fn connect(port: u16) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// Describes how a connection ended: as connections to a killed server do, or with a fault.
+/// Describes how a connection ended: with a fault, or as any connection ends when its server is
+/// killed.
 fn ended(error: &io::Error) -> Event {
     let fault = match error.kind() {
         io::ErrorKind::InvalidData => Some(format!("wrong answer: {error}")),

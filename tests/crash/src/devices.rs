@@ -1,4 +1,4 @@
-//! The devices of a store that has several. Some starts add a lane. While the server works, some
+//! The devices of a store with several lanes. Some starts add a lane. While the server works, some
 //! lanes are drained and some grow. Later starts leave out the drained devices, and name the others
 //! with their original sizes.
 
@@ -17,9 +17,9 @@ use larder_disk::Random;
 pub(crate) struct Layout {
     /// Size of a device in MiB; with two tiers, the size of the fast device.
     pub(crate) device_mib: u64,
-    /// Size of the lower device of every lane in MiB; `None` with one tier.
+    /// Size in MiB of the lower device of every lane; `None` with one tier.
     pub(crate) lower_mib: Option<u64>,
-    /// The largest number of lanes that the server has memory for.
+    /// The largest number of lanes for which the server has enough memory.
     pub(crate) most: usize,
 }
 
@@ -79,7 +79,7 @@ impl Devices {
         self.names.iter().flat_map(device).collect()
     }
 
-    /// Adds a lane for the next start with some probability, and updates the plan.
+    /// Adds, with some probability, a lane for the next start. Updates the plan in any case.
     pub(crate) fn before_start(&mut self, random: &mut Random, plan: &mut ServerPlan) {
         let percent = if self.names.len() == 1 { 80 } else { 40 };
         if self.names.len() < self.layout.most && random.chance(percent) {

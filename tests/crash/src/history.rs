@@ -1,9 +1,9 @@
 //! The history of one key, and the states in which a crash may leave it.
 //!
-//! Each request that was executed, or may have been, is a step. It has the states in which it may
-//! have left the key. A crash takes the history back to an earlier step, but not to one before the
-//! last step that a client was told of in time. Steps that a crash took back never return: after
-//! each check, the history ends at the step that was found.
+//! A step is a request that was executed, or may have been. It holds the states in which the
+//! request may have left the key. A crash takes the history back to an earlier step. But it must
+//! not take back a step that a client was told of before the cutoff of the promise. Steps that a
+//! crash took back never return: after each check, the history ends at the step that was found.
 
 use crate::model::{Item, State, When, after, after_reply, evictable, fits};
 use crate::operation::{Key, Operation};
@@ -17,8 +17,8 @@ const ARCHIVE: usize = 40;
 #[derive(Clone, Debug)]
 struct Step {
     states: Vec<State>,
-    /// The time at which a client was first told of this step or of one that follows from it, in
-    /// microseconds.
+    /// The time in microseconds at which a client was first told of this step, or of a later step
+    /// that depends on it.
     told: Option<u64>,
     what: String,
     /// The states that this write would have left, had it not been answered with an error. They
@@ -78,7 +78,7 @@ pub(crate) struct Taken {
 pub(crate) struct History {
     key: Key,
     steps: Vec<Step>,
-    /// The index of the oldest step that is still possible, even after another crash.
+    /// The index of the oldest step to which another crash could still take the history back.
     sure: usize,
     /// True if the server evicts. Then an item may be missing at any time, and may come back after
     /// a crash unless a later step has followed.
@@ -159,7 +159,8 @@ impl History {
             return Err(self.violation(Fault::Contradiction, text));
         }
         let last = self.steps.len() - 1;
-        // A touch may give a new cas id to a value that looks the same.
+        // A touch may give a new cas id to a value that is otherwise the same, so it always is a
+        // step of its own.
         let touches = matches!(operation, Operation::Touch { .. });
         // Earlier readers may still have seen the item, so its expiry becomes a separate step.
         let expired = states == [None] && before != states;
@@ -231,8 +232,8 @@ impl History {
         let lost = &self.steps[found + 1..];
         let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
         let taken = Taken { steps: lost.len() as u32, told };
-        // Steps whose expiries differ only by a second can look alike, and any of them may be the
-        // one found.
+        // Several steps may fit what was read, for example if only their expiries differ, by a
+        // second. Any of them may be the step that was found, so all their states stay possible.
         let mut states = Vec::new();
         for state in self.steps[floor..=found].iter().flat_map(|step| self.possible(step)) {
             if fits(&state, seen, when) {
@@ -291,7 +292,7 @@ impl History {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the cas id of the key's value and the value's print, if both are certain.
+    /// Returns the cas id of the key's value, and what identifies the value, if both are certain.
     pub(crate) fn cas_id(&self) -> Option<(u64, Print)> {
         match &self.last().states[..] {
             [Some(item)] => item.cas.map(|cas| (cas, item.print)),

@@ -21,7 +21,8 @@ pub(crate) enum Event {
     Answered { number: u64, time: u64, reply: Reply },
     /// A reader has read a key.
     Read { key: Key, asked: u64, answered: u64, seen: Option<Seen> },
-    /// The connection ended. `fault` is `None` if it ended as connections to a killed server do.
+    /// The connection ended. `fault` is `None` if it ended as any connection does when its server
+    /// is killed.
     Ended { time: u64, fault: Option<String> },
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use crate::value::{Content, Print};
 
     #[test]
-    fn what_was_noted_is_read_again() {
+    fn noted_events_are_read_back() {
         let seen = Seen { print: Print::of(b"12"), flags: 3, ttl: Some(4), cas: 5 };
         let operations = [
             Operation::Get,

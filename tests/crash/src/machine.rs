@@ -1,4 +1,5 @@
-//! The environment in which a round runs the server, and the background work it waits for.
+//! The environment in which a round runs the server, and the background work that the round waits
+//! for.
 
 use crate::activity::Work;
 use crate::devices::Layout;
@@ -35,8 +36,8 @@ impl Machine {
         self == Machine::Evict
     }
 
-    /// Returns the layout of several devices. `mib` is the size in MiB of a device in which
-    /// everything has room. Returns `None` for machines with one device.
+    /// Returns the layout of a store with several devices, or `None` for machines with one device.
+    /// `mib` is the size in MiB of a device that has room for everything.
     pub(crate) fn layout(self, mib: u64) -> Option<Layout> {
         let one = |device_mib| Some(Layout { device_mib, lower_mib: None, most: 4 });
         match self {
@@ -49,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// Returns true if the devices are so small that the load of one round fills them.
+    /// Returns true if the devices are so small that the load of one or a few rounds fills them.
     pub(crate) fn fills(self) -> bool {
         matches!(self, Machine::Evict | Machine::Tiers | Machine::PowerTiers)
     }

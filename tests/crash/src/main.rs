@@ -1,11 +1,12 @@
-//! Tests the real server under load from real processes. The server is killed, loses power, or has
-//! a failing disk. Then it is started again, and everything that it acknowledged must be there.
+//! The crash test of the real server, under load from real client processes. The server is killed,
+//! loses power, or has a failing disk. Then it is started again, and everything that it
+//! acknowledged must be there.
 //!
 //!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
 //!
 //! The seed determines everything except how the kernel schedules processes. So a failing seed
-//! fails again if it is run a few times. Histories (`history.rs`) and the disk (`disk/`) have
-//! separate tests with planted faults.
+//! fails again if it is run a few times. The parts that judge the server, `history.rs` and `disk/`,
+//! have their own tests with planted faults.
 
 mod activity;
 mod checker;
@@ -54,53 +55,53 @@ use crate::world::{Failure, World};
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Rounds of load and sudden end, for each durability and kind of end.
+    /// Number of rounds for each durability and machine. A round is a load and a sudden end.
     #[arg(long, default_value_t = 20)]
     rounds: u32,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only this promise; both without it.
+    /// Test only this durability; by default both.
     #[arg(long, value_enum)]
     durability: Option<Durability>,
-    /// Only rounds on this; on each of them without it.
+    /// Run rounds only on this machine; by default on all. May be repeated.
     #[arg(long, value_enum)]
     on: Vec<Machine>,
-    /// Only rounds with power loss; they are left out where no FUSE file system can be mounted.
+    /// Run only rounds with power loss. They are skipped where no FUSE file system can be mounted.
     #[arg(long, conflicts_with = "on")]
     power_loss: bool,
-    /// Only rounds with `kill -9`.
+    /// Run only rounds with `kill -9`.
     #[arg(long, conflicts_with_all = ["on", "power_loss"])]
     kill_only: bool,
-    /// Of these, only rounds on several devices.
+    /// Of the selected rounds, run only those with several devices.
     #[arg(long, conflicts_with = "on")]
     devices_only: bool,
-    /// No rounds, only these scenarios.
+    /// Run this scenario, and no rounds. May be repeated.
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
-    /// No scenarios.
+    /// Run no scenarios.
     #[arg(long)]
     rounds_only: bool,
-    /// Begins no round later than this.
+    /// Begin no round after this many seconds.
     #[arg(long)]
     seconds: Option<u64>,
-    /// The server; otherwise `larder` next to this program.
+    /// The server's binary; by default `larder` next to this program.
     #[arg(long)]
     server: Option<PathBuf>,
-    /// One more argument for the server.
+    /// A further argument for the server. May be repeated.
     #[arg(long, allow_hyphen_values = true)]
     server_argument: Vec<String>,
-    /// Parent of the directory for stores, journals and logs, which is created in it.
+    /// Parent of the directory that the run creates for its stores, journals and logs.
     #[arg(long)]
     directory: Option<PathBuf>,
     #[arg(long, default_value_t = 256)]
     store_mib: u64,
-    /// Memory of the server in every round; otherwise less than the store holds, or more, by chance.
+    /// Memory of the server in every round, in MiB; by default each round chooses it at random.
     #[arg(long)]
     memory_mib: Option<u64>,
-    /// The longest value in rounds.
+    /// Length of the longest value in rounds, in bytes.
     #[arg(long, default_value_t = rounds::LARGEST)]
     largest: u32,
-    /// One line per round.
+    /// Print one line per round.
     #[arg(long, short)]
     verbose: bool,
 }
@@ -122,10 +123,10 @@ impl Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// A client process; the test starts these itself.
+    /// Run as a client process. The test starts these processes itself.
     #[command(hide = true)]
     Client {
-        /// Its [`client::ClientPlan`], as JSON.
+        /// The [`client::ClientPlan`] of the process, as JSON.
         plan: String,
     },
 }
@@ -230,7 +231,8 @@ impl Run {
                 if machine.loses_power() && self.skips(&name) {
                     continue;
                 }
-                // Each series gets an equal share of the time.
+                // All rounds of one durability on one machine are a series. Each series gets an
+                // equal share of the time.
                 let share = self.arguments.seconds.map(Duration::from_secs);
                 let until = share.map(|all| begun + all * number / series);
                 let directory = self.directory.join(format!("rounds-{number}"));
@@ -249,7 +251,8 @@ impl Run {
         Ok(())
     }
 
-    /// Returns true and prints the reason if a test needs the disk and there is none.
+    /// Returns true if the test's disk cannot be mounted here. Then prints that the test `name` is
+    /// skipped, and why.
     fn skips(&mut self, name: &str) -> bool {
         if let Some(error) = &self.no_disk {
             println!("{name}: SKIPPED: no FUSE file system can be mounted here: {error}");

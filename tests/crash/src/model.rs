@@ -27,8 +27,8 @@ pub(crate) struct Item {
     pub(crate) expires: u64,
     /// The cas id; `None` until an answer has revealed it.
     pub(crate) cas: Option<u64>,
-    /// True if the item was evicted. No get finds it any more, but the eviction becomes durable
-    /// only later: a crash may bring the item back until a later step has followed.
+    /// True if the item was evicted. No get finds it any more. But the eviction becomes durable
+    /// only later, so a crash may bring the item back unless a later write of the key has followed.
     pub(crate) evicted: bool,
 }
 
@@ -64,7 +64,7 @@ fn live(state: &State) -> Option<&Item> {
     state.as_ref().filter(|item| !item.evicted)
 }
 
-/// Returns `states`, and those into which an eviction now could turn them.
+/// Returns `states` and, for each item in them, the state after an eviction of that item.
 pub(crate) fn evictable(states: &[State]) -> Vec<State> {
     let mut all = states.to_vec();
     for item in states.iter().filter_map(live) {
@@ -76,7 +76,7 @@ pub(crate) fn evictable(states: &[State]) -> Vec<State> {
     all
 }
 
-/// The range of Unix seconds in which an event happened.
+/// The range of Unix seconds, both ends included, in which an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) from: u64,
@@ -182,7 +182,7 @@ fn appended(item: &Item, content: &Content) -> Item {
     Item::new(Content::Chunks(chunks), item.flags, item.expires)
 }
 
-/// Returns `after`, made more exact by the facts in `reply`; `None` if the reply contradicts it.
+/// Returns `after` with the facts that `reply` adds; `None` if the reply contradicts this state.
 fn explained(
     before: &State,
     after: State,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_append_is_refused_for_want_of_an_item_or_of_room_only() {
+    fn an_append_is_refused_only_without_an_item_or_without_room() {
         let refused = |length| {
             let append = store(Store::Append, chunk(2, 500));
             after_reply(&item(chunk(1, length)), &append, &Reply::NotStored, NOW)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn around_its_expiry_an_item_may_be_there_or_not_and_never_later() {
+    fn around_its_expiry_an_item_may_be_there_or_not_and_later_it_is_gone() {
         let item = Some(Item::new(chunk(1, 10), 0, 1000));
         let states = |now| by_then(&item, When { from: now, to: now });
         assert_eq!(states(990), vec![item.clone()]);

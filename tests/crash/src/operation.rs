@@ -14,7 +14,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Returns the key in the protocol. Every seventh key has the maximum length.
+    /// Returns the key's name in the protocol. Every seventh name has the maximum length.
     pub(crate) fn name(self) -> String {
         let name = format!("w{:03}k{:04}", self.writer, self.index);
         if self.index % 7 == 6 { format!("{name:-<250}") } else { name }
@@ -87,8 +87,8 @@ impl Operation {
                 line(format_args!("mg {key} v f t c T{expires}\r\n"));
             }
             Operation::Count { by, initial: None } => line(format_args!("incr {key} {by}\r\n")),
-            // A rate limit with a budget beyond reach counts like this, too. The key changes between
-            // a plain counter and a limiter all the time.
+            // A rate limit whose budget is never used up counts like a counter. So the item of this
+            // key alternates between a counter and a limiter.
             Operation::Count { by, initial: Some(initial) } if by == initial && by % 2 == 0 => {
                 line(format_args!("ma {key} B{} D{by} v c\r\n", u64::MAX));
             }

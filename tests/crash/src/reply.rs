@@ -45,7 +45,8 @@ pub(crate) enum Reply {
 pub(crate) fn read(from: &mut ReplyReader<impl Read>, operation: &Operation) -> io::Result<Reply> {
     let (line, value) = from.reply()?;
     let reply = interpret(line, value, operation);
-    // Other servers pad some replies with spaces, and the client accepts that.
+    // The client accepts spaces at the end of a reply, which other servers send. Larder must not
+    // send them.
     let reply = match from.last_line() {
         [.., b' '] => Err("a reply with spaces at its end"),
         _ => reply,
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_read_with_all_that_is_asked_of_them() {
+    fn items_are_read_with_all_requested_fields() {
         let seen = Seen { print: Print::of(b"ab"), flags: 7, ttl: None, cas: 99 };
         assert_eq!(get(b"VA 2 f7 t-1 c99\r\nab\r\n").unwrap(), Reply::Item(seen));
         let seen = Seen { ttl: Some(12), ..seen };

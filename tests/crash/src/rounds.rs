@@ -1,5 +1,5 @@
-//! Rounds over one store, each with a load and a sudden end: the choices that a seed makes, and the
-//! report.
+//! Rounds over one store, each with a load and a sudden end. This file has the choices that a seed
+//! makes, and the report.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -58,7 +58,7 @@ pub(crate) struct Limits {
     pub(crate) memory_mib: Option<u64>,
     /// The longest value in bytes.
     pub(crate) largest: u32,
-    /// Print one line per round.
+    /// True if each round prints a line.
     pub(crate) verbose: bool,
 }
 
@@ -114,16 +114,16 @@ struct Round {
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
-    /// If true, the round ends when written data is not yet covered by a sync, or during background
-    /// work.
+    /// If true, the round ends only when written data is not yet covered by a sync or background
+    /// work runs, or after [`AIMING`].
     aimed: bool,
     end: End,
-    /// If set, the next server is killed after this time, in the middle of its recovery.
+    /// If set, the next server is killed after this time, even in the middle of its recovery.
     stillborn: Option<Duration>,
-    /// If set, the server after that loses power right after its start: everything that it has
-    /// shown after its recovery must be durable.
+    /// If set, the round then starts the server once more, reads every key and cuts the power.
+    /// Everything that was read must be durable.
     again: Option<Cut>,
-    /// Decides what happens to the devices in this round.
+    /// The random numbers that decide which devices are added, drained and grown in this round.
     devices: Random,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of single situations in which stores have been seen to lose data or to hang.
+//! Tests of single situations in which servers have been seen to lose data or to hang.
 
 mod basic;
 mod disk;
@@ -15,23 +15,26 @@ use crate::world::{End, Failure, World};
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scenario {
-    /// A burst, then silence, then the end: nothing may wait in memory for the next request.
+    /// The server ends after a burst of writes and a pause. No write may stay only in memory until
+    /// a further request comes.
     Burst,
-    /// A crash changes neither flush_all, delayed or not, nor expiry.
+    /// A crash brings no flushed or expired item back, and does not cancel a delayed flush_all.
     Flush,
     /// A client that stalls in the middle of a value delays nobody.
     Stall,
     /// Two servers never share a store.
     Second,
-    /// A store without room refuses what is new, and keeps, counts and deletes what is there.
+    /// A full store refuses new items. Stored items can still be read, counted and deleted.
     FullStore,
-    /// Syncs that fail: every writer gets an error, readers see the old value, and it heals.
+    /// Syncs fail: every writer gets an error, readers see the old value, and the server recovers
+    /// with the disk.
     FailingSync,
-    /// The disk is full: the same must hold as with failing syncs.
+    /// The disk is full: the same must hold as for failing syncs.
     FullDisk,
-    /// A sync that takes long: others are served, and what is not durable is not shown.
+    /// A sync takes long: unrelated requests are served meanwhile, and no reply shows data that is
+    /// not durable.
     SlowSync,
-    /// An asynchronous server whose disk hangs stops acknowledging after one interval.
+    /// The disk hangs: an asynchronous server stops acknowledging writes after one sync interval.
     HungDisk,
 }
 
@@ -84,8 +87,8 @@ impl Setup {
         World::new(&self.directory, self.plan.clone(), machine, self.seed)
     }
 
-    /// Returns the hardest end that can be tested: with the test's disk, a power loss that keeps
-    /// nothing unsynced.
+    /// Returns the hardest end that can be tested: a power loss that drops all unsynced data, or
+    /// `kill -9` if the test's disk cannot be mounted.
     fn hard_end(&self) -> End {
         if self.has_disk { End::PowerLoss(Cut::Nothing) } else { End::Kill }
     }
@@ -109,7 +112,7 @@ fn expect(what: &str, found: Option<String>, wanted: Option<&str>) -> Result<(),
     Err(wrong(format!("{what}: found {}, expected {}", show(found.as_deref()), show(wanted))))
 }
 
-/// Repeats `is` until it returns true. Fails after `patience`.
+/// Calls `is` until it returns true, and returns the time that passed. Fails after `patience`.
 fn becomes(
     what: &str,
     patience: Duration,

@@ -39,7 +39,7 @@ pub(crate) struct ServerPlan {
     pub(crate) store_mib: u64,
     /// The values of `--store` if there are several devices; they replace `store`.
     pub(crate) devices: Vec<String>,
-    /// If true, a full store evicts; otherwise it refuses.
+    /// If true, a full store evicts items; otherwise it refuses writes.
     pub(crate) evicts: bool,
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
@@ -80,7 +80,7 @@ impl ServerPlan {
         Ok(command)
     }
 
-    /// Starts the server and kills it `after` that time, even during its recovery.
+    /// Starts the server, and kills it when `after` has passed, even during its recovery.
     pub(crate) fn start_and_kill(&self, after: Duration) -> io::Result<()> {
         let mut child = self.command(free_port()?)?.spawn()?;
         thread::sleep(after);
@@ -179,7 +179,8 @@ impl Server {
     /// Asks the server to stop with SIGTERM, and waits until it has.
     pub(crate) fn terminate(mut self) -> io::Result<ExitStatus> {
         let id = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
-        // SAFETY: the call takes numbers. The child was not waited for, so its id is still its own.
+        // SAFETY: the call accesses no memory. The child was not waited for, so the id still names
+        // this child.
         if unsafe { libc::kill(id, libc::SIGTERM) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,5 +1,5 @@
-//! The values of keys in a compact form: either a list of chunks, each generated from a seed, or a
-//! number. So the history of a value of megabytes takes only a few words.
+//! The values of keys in a compact form: a number, or a list of chunks that are generated from
+//! seeds. So the history of a value of megabytes takes only a few words.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -53,7 +53,7 @@ impl Content {
     }
 }
 
-/// The facts recorded about a value that was read, which suffice to recognise it.
+/// The facts that are recorded about a value. They suffice to recognise the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Print {
     pub(crate) length: u32,

@@ -59,7 +59,8 @@ pub(crate) struct Workload {
     keys: u16,
     sizes: Sizes,
     largest: u32,
-    /// The next request if the last one was quiet: a get of its key, which checks it.
+    /// The next request if the last one was quiet: a get of the same key, which shows whether the
+    /// write took effect.
     next: Option<(Key, Operation)>,
 }
 
@@ -71,7 +72,7 @@ impl Workload {
         Workload { random, writer, keys, sizes, largest, next: None }
     }
 
-    /// Returns true if the last request gets no answer. Its check must then be sent before the
+    /// Returns true if the last request was quiet. The get that checks it must be sent before the
     /// writer may stop.
     pub(crate) fn owes(&self) -> bool {
         self.next.is_some()

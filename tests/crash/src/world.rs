@@ -17,13 +17,12 @@ use crate::journal::{self, Event};
 use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
-/// The time by which the writes that an asynchronous server loses may be older than promised. On a
-/// busy machine, the commit must still end before the kill, and the clients must read their
-/// answers.
+/// The time by which a write that an asynchronous server loses may be older than promised. On a
+/// busy machine, the commit takes longer to end, and the clients take longer to read their answers.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
 
-/// With at most this much memory, in MiB, a server may refuse values while other values of a
-/// megabyte are read or wait for their sync. Such refusals are counted; they are not faults.
+/// The largest memory, in MiB, with which a server may refuse values while it reads other values of
+/// a megabyte or waits for their sync. Such refusals are counted and are no faults.
 pub(crate) const TIGHT_MIB: u64 = 32;
 
 /// The reason why a run of rounds or a scenario stops.
@@ -73,8 +72,8 @@ pub(crate) enum End {
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) processes: u16,
-    /// The work of each process, except that the port, journals and writer numbers are filled in
-    /// later.
+    /// The work of each process. [`World::clients`] fills in the port, the journals and the writer
+    /// numbers.
     pub(crate) client: ClientPlan,
 }
 
@@ -88,11 +87,12 @@ pub(crate) struct World {
     pub(crate) devices: Option<Devices>,
     checker: Checker,
     directory: PathBuf,
-    /// The time at which the last server ended, in microseconds, and whether it ended by request.
+    /// When the last server ended, in microseconds, and whether SIGTERM ended it.
     ended: Option<(u64, bool)>,
-    /// True if servers are ended only some time after the load.
+    /// True if a server runs on after its load, long enough to make everything durable, before it
+    /// ends.
     pub(crate) idle: bool,
-    /// The longest start of a server after another had ended.
+    /// The longest time from the restart of a server until it answered.
     pub(crate) slowest_start: Duration,
     /// The background work that the ends of servers interrupted.
     pub(crate) interrupted: Interrupted,
@@ -168,15 +168,17 @@ impl World {
         none(self.checker.recovered(&found, asked, self.cutoff()))
     }
 
-    /// Returns the time until which acknowledged writes must be there, in microseconds.
+    /// Returns the cutoff in microseconds. Every write that was acknowledged until then must have
+    /// survived.
     fn cutoff(&self) -> u64 {
         match (self.plan.durability, self.ended) {
             (Durability::Async, Some((ended, false))) => {
                 let interval = self.plan.sync_interval.as_micros() as u64;
                 let slack = ASYNC_SLACK.as_micros() as u64;
-                // The promise limits the loss to the acknowledgements of one interval, not to those
-                // of the last interval: while the disk stalls, acknowledgements stall too. Only
-                // without load must everything be durable after one interval.
+                // The promised loss is one interval of acknowledgements. It counts back from the
+                // last acknowledgement, not from the server's end: while the disk stalls,
+                // acknowledgements stall too. Only after a time without load does it count from the
+                // end.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
                 last.saturating_sub(interval + slack)
             }
@@ -204,7 +206,7 @@ impl World {
         Ok(Clients { children, journals })
     }
 
-    /// Ends the server. With a power loss, the disk then drops unsynced data.
+    /// Ends the server. With a power loss, the disk then drops its unsynced data.
     pub(crate) fn end(&mut self, mut server: Server, end: End) -> io::Result<()> {
         self.ended = Some((clock::now(), end == End::Terminate));
         if end == End::Terminate {
@@ -234,7 +236,7 @@ impl World {
         }
     }
 
-    /// Adds the clients' journals to the histories. `errors` means that the server had a reason to
+    /// Adds the clients' journals to the histories. With `errors`, the server had a reason to
     /// answer with errors.
     pub(crate) fn collect(&mut self, clients: Clients, errors: bool) -> Result<(), Failure> {
         let journals = clients.finish()?;

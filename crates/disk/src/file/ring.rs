@@ -1,5 +1,5 @@
 //! Reads of a file through io_uring that bypass the page cache. The cache would keep a second copy
-//! of the data in memory outside the budget, and once full it costs more than the read itself.
+//! of the data in memory outside the budget, and a full cache costs more time than the read itself.
 
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest number of reads in flight in the kernel. Further reads wait in the queue.
 const ENTRIES: u32 = 256;
-/// Time after which waiting for a read in flight gives up.
+/// Time after which [`Ring::wait`] gives up waiting for a read in flight.
 const LAST_READS: Timespec = Timespec::new().sec(5);
 
 /// The ring of one thread.
@@ -107,7 +107,7 @@ impl Ring {
             builder.setup_clamp();
             builder
         };
-        // Completions then do not interrupt the thread while it works (Linux 5.19).
+        // With this flag, completions do not interrupt the thread while it works (Linux 5.19).
         let ring = builder().setup_coop_taskrun().build(ENTRIES);
         let ring = ring.or_else(|_| builder().build(ENTRIES))?;
         let mut ring = Ring {

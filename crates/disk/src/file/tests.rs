@@ -344,7 +344,7 @@ fn a_queue_reads_many_ranges_at_once() {
     let Ok(mut queue) = device.read_queue(std::os::fd::AsFd::as_fd(&event)) else {
         return eprintln!("io_uring cannot be used here");
     };
-    // More reads than the kernel gets at once, at any offset.
+    // Pushes more reads than the kernel gets at once, at any offset.
     let ranges: Vec<(usize, usize)> = (0..1000)
         .map(|n: usize| (n * 4091 % (SIZE as usize - 9000), 1 + n * 37 % 9000))
         .chain([(0, 1), (SIZE as usize - 1, 1), (SIZE as usize - 5000, 5000)])

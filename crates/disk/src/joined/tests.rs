@@ -43,7 +43,7 @@ fn a_joined_device_behaves_like_a_single_one() {
         let size = world.joined.size();
         assert_eq!(size, BORDER + 4096 - START);
         let mut plain = vec![0; size as usize];
-        // What is durable, byte by byte, where it is known.
+        // The durable value of each byte, where it is known.
         let mut durable: Vec<Option<u8>> = vec![Some(0); size as usize];
         for step in 0..60 {
             let offset = random.below(size);

@@ -32,7 +32,7 @@ impl Failure {
     }
 }
 
-/// Calls of one kind that fail.
+/// A planned fault: calls of one kind that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of call.

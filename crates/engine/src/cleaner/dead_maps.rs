@@ -16,10 +16,11 @@ use larder_log::{SegmentNumber, Stream};
 use std::collections::BTreeSet;
 
 impl Lane {
-    /// Puts a segment into quarantine whose records are out of the index. `ends` are the offsets of
-    /// the records that no newer version hides. `undo_count` is the store's undo count from before
-    /// the caller searched for records of the segment. If something was undone since, the index may
-    /// lead there again. Then the segment is kept, and this returns false.
+    /// Puts a segment into quarantine, after the caller has removed its records from the index.
+    /// `ends` are the offsets of the removed records that no newer version hides. `undo_count` is
+    /// the store's undo count from before the caller searched for the segment's records. If
+    /// something was undone since, the index may lead to the segment again. Then the segment is
+    /// kept, and this function returns false.
     pub(crate) fn quarantine(
         &self,
         stream: Stream,
@@ -59,7 +60,7 @@ impl Lane {
         self.log.store().map_or(0, |store| store.commits.undo_count())
     }
 
-    /// Notes that these records were removed from a segment that was not emptied after all.
+    /// Notes that these records were removed from a segment that then was not emptied.
     pub(crate) fn keep_ends(&self, number: SegmentNumber, ends: Vec<u32>) {
         if let Some(store) = self.log.store() {
             store.keep_ends(number, ends);
@@ -67,7 +68,7 @@ impl Lane {
     }
 }
 
-/// The maps of one walk may take 1/`MEMORY_SHARE` of memory.
+/// The maps of one walk may take at most 1/`MEMORY_SHARE` of memory.
 const MEMORY_SHARE: usize = 64;
 
 impl Cleaner {
@@ -94,7 +95,8 @@ impl Cleaner {
             self.map_walk = Some(walk);
             return true;
         }
-        // The maps may also contain deaths that came during the walk.
+        // The maps also mark records that died during the walk. Those deaths are durable with the
+        // commit that is open now.
         let after = store.commits.open();
         lane.stage_dead_maps(walk.maps.into_values().map(|mut map| {
             map.finish(after);
@@ -103,8 +105,7 @@ impl Cleaner {
         false
     }
 
-    /// Ends the walk when the cleaner ends. The deaths that its maps would have marked are noted
-    /// again.
+    /// Ends the walk when the cleaner ends. Notes again the deaths that its maps would have marked.
     pub(crate) fn abandon_maps(&mut self, lane: &Lane) {
         if let Some(walk) = self.map_walk.take() {
             walk.abandon(lane);

@@ -14,7 +14,7 @@ use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
-/// The largest number of segments tried per turn although their ends do not move.
+/// After this many segments whose ends could not be moved, a turn tries no more of them.
 const MOST_FAILED: usize = 4;
 
 /// Returns at most `most` segments that need dead maps and for which one can be made.
@@ -49,15 +49,15 @@ impl Cleaner {
             return Vec::new();
         }
         if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
-            // Tombstones in the open segment may be all that can go. The maps that release them are
-            // made when that segment is durable.
+            // Perhaps only tombstones in the open segment can be dropped. It is sealed here; the
+            // dead maps that release its tombstones are made once it is durable.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
         let mut failed = 0;
         for number in blocked {
-            // The broken rule makes many maps; otherwise a map written too early would go
-            // unnoticed.
+            // While this rule is broken, maps are made instead of moving ends. Otherwise a
+            // simulation would make too few maps to detect one that is written too early.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
@@ -127,7 +127,7 @@ impl Cleaner {
     /// key. An unneeded tombstone does no harm: it hides older versions only.
     fn move_end(&mut self, lane: &Lane, record: &Record<'_>) -> bool {
         let key = Key::new(record.key(), lane.options.hash_seed);
-        // SAFETY: the cleaner is awake.
+        // SAFETY: the cleaner is awake in the epochs.
         let newer = unsafe {
             lane.index.find(&key, |slot| {
                 if slot.is_older() {

@@ -1,7 +1,6 @@
-//! With a store: chooses which memory to free while its contents stay on the device. It drops
-//! frames of durable segments and forgets copies of records read from the device. Following
-//! S3-FIFO, frames of new writes are the probation queue; copies and frames of survivors are the
-//! main queue.
+//! With a store: chooses which memory to free. The contents stay on the device. The cleaner drops
+//! frames of durable segments and copies of records read from the device. Following S3-FIFO, frames
+//! of new writes are the probation queue; copies and frames of survivors are the main queue.
 
 use crate::cleaner::state::{Cleaner, READY_FRAMES};
 use crate::cleaner::walk;
@@ -40,7 +39,8 @@ impl Cleaner {
         if lane.log.has_lower()
             && let Some(survivors) = survivors
         {
-            // The segment was moved because it has cooled; frequently read records go on as copies.
+            // With a lower device, survivors are items that have cooled, so their frames go first.
+            // Their frequently read records stay in memory as copies.
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
         if new * PROBATION > new + old + copies
@@ -51,7 +51,8 @@ impl Cleaner {
         if let Some(survivors) = survivors {
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
-        // Memory for moved copies is beyond the budget until the old frames are returned.
+        // Forgetting copies moves the wanted ones to new frames. Those exceed the budget until the
+        // old frames are returned.
         if small + main > 0 && lane.log.copies().retired_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             return self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main });
@@ -104,7 +105,7 @@ impl Cleaner {
         let records = unsafe { lane.log.records(number, None) };
         let mut items = records.filter(|(_, record)| record.kind().is_item());
         let mut batch = Vec::with_capacity(walk::BATCH);
-        // SAFETY: the cleaner is awake.
+        // SAFETY: the cleaner is awake in the epochs.
         while unsafe { walk::next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
                 // SAFETY: as above.
@@ -121,21 +122,22 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// Forgets the oldest frame of copies, except those that were read.
+    /// Frees the oldest frame of copies. The copies in it that were read go on; the others are
+    /// forgotten.
     fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
         let now = lane.now.load(Ordering::Relaxed);
         let slot_of = |address: Address, record: &Record<'_>| {
             let key = Key::new(record.key(), lane.options.hash_seed);
-            // SAFETY: the cleaner is awake.
+            // SAFETY: the cleaner is awake in the epochs.
             let found = unsafe { lane.index.find(&key, walk::at(address)) };
             found.filter(|(_, slot, ())| !slot.is_older()).map(|(place, slot, ())| (place, slot))
         };
         let is_wanted = |address, record: &Record<'_>| {
             !walk::expired(*record, now) && slot_of(address, record).is_some()
         };
-        // The record was read, but not lately. The lower frequency tells the eviction from the
-        // store.
+        // The record was read, but not lately. The lower frequency shows that to the eviction from
+        // the store, which then does not promote the record.
         let forgotten = |address, record: &Record<'_>| {
             if let Some((place, slot)) = slot_of(address, record)
                 && slot.frequency() > 1
@@ -153,8 +155,8 @@ impl Cleaner {
     }
 }
 
-/// Returns the jumbos that were read from the device in this second or the last. Dropping them
-/// before use would have them read again and again.
+/// Returns the jumbos that were read from the device in this second or the last. If they were
+/// dropped before their readers used them, they would be read again and again.
 fn just_read(lane: &Lane) -> HashSet<SegmentNumber> {
     let now = lane.now.load(Ordering::Relaxed);
     let mut values = lock(&lane.just_read);

@@ -1,13 +1,14 @@
 //! The ghost queue of S3-FIFO: fingerprints of items that were evicted from probation unread. An
 //! item that comes back is written straight to the main queue.
 //!
-//! Eight 16-bit fingerprints per bucket, oldest out first. Races lose a ghost, never an item.
-//! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
+//! A bucket has eight 16-bit fingerprints and drops the oldest first. Races between threads lose a
+//! ghost, never an item. Source: J. Yang et al., "FIFO queues are all you need for cache eviction",
+//! SOSP 2023.
 
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Memory per ghost, in bytes.
+/// The lane's memory per ghost, in bytes: so many bytes of memory allow one ghost of 2 bytes.
 const MEMORY_PER_GHOST: u64 = 256;
 const PER_WORD: u64 = 4;
 

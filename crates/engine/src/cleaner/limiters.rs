@@ -1,27 +1,27 @@
-//! Rate limiters are evicted last: an evicted limiter gives its client the whole budget again. But
-//! they may not fill the memory, and the cleaner must not copy them for long while writers wait.
-//! Beyond either bound, they are evicted like other items.
+//! Rate limiters are evicted last, because an evicted limiter gives its client the whole budget
+//! again. But limiters may not fill the memory, and writers must not wait while the cleaner copies
+//! many limiters. Beyond either bound, limiters are evicted like other items.
 
 use larder_log::Record;
 use larder_log::record::Kind;
 
 /// The share of the memory that limiters may take: 1/`SHARE`.
 const SHARE: u64 = 2;
-/// The most limiters that are kept in a row before an eviction frees something: this share of the
-/// memory, and this many bytes.
+/// The largest number of bytes of limiters that are kept in a row before an eviction frees memory:
+/// 1/`ROW_SHARE` of the memory, but at most `ROW_MAX`.
 const ROW_SHARE: u64 = 8;
 const ROW_MAX: u64 = 256 << 20;
 /// Bytes of limiters that may be kept for each byte evicted.
 const KEPT_PER_EVICTED: u64 = 4;
 
-/// The live records that evictions have met lately.
+/// Counts of the live records that the cleaner lately considered for eviction.
 #[derive(Debug, Default)]
 pub(super) struct LimiterShare {
-    /// Bytes of live records, in about one cycle through the memory.
+    /// Bytes of these records, over about one cycle through the memory.
     all: u64,
     /// Of these, bytes of limiters.
     limiters: u64,
-    /// Bytes of limiters that were kept, less those that evictions have made up for.
+    /// Bytes of limiters that were kept, minus `KEPT_PER_EVICTED` for each byte evicted since.
     row: u64,
 }
 

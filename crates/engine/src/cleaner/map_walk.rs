@@ -1,11 +1,11 @@
-//! A walk over the index that finds out which records of some segments are alive.
+//! A walk over the index that finds the live records of the segments that need dead maps.
 
 use crate::lane::Lane;
 use crate::older::Settling;
 use larder_log::{DeadMap, MapState, Rule, SegmentNumber};
 use std::collections::BTreeMap;
 
-/// The number of slots after which a turn of the cleaner ends its slice of the walk.
+/// The number of visited slots after which a turn ends its slice of the walk.
 const SLOTS_PER_TURN: usize = 1 << 16;
 
 /// A walk over the index that makes the maps of some segments.
@@ -22,15 +22,15 @@ pub(crate) struct MapWalk {
 
 impl MapWalk {
     pub(super) fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
-        // Read before the maps are begun.
+        // Read before the maps are begun, so that any later undo is detected.
         let undo_count = lane.undo_count();
         lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
         let mut maps = BTreeMap::new();
         for &number in numbers {
             let begun = lane.log.begin_map(number);
-            // Records of older slots may be dead, and the map would not mark them. Older slots
-            // added from here on note their deaths anew.
+            // Records of older slots may be dead, but the walk would count them as alive. Older
+            // slots that are added from here on note new deaths, for a later map.
             if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
                 lane.log.abandon_map(begun.segment, begun.generation);
                 settling.want(&lane.older, number);

@@ -1,11 +1,13 @@
-//! The cleaner: makes room before writers need it, and has memory ready for the next frame.
+//! The cleaner: frees memory and places before writers need them, and prepares memory for the next
+//! frame.
 //!
-//! It frees, in this order: segments with nothing alive, segments that have expired whole, and
-//! segments that are mostly dead. From the last kind it moves the live records on, so that hot
-//! overwrites do not push other items out. Only then does it evict, by S3-FIFO over segments. The
-//! probation segments are the oldest writes; those that [are not read](probation) come first.
-//! Records that were read move to the survivors; the others are evicted and leave a ghost. A
-//! survivor that was read since goes round once more.
+//! The cleaner first frees segments without live records, then segments whose records have all
+//! expired, then mostly dead ones. It moves the live records of a mostly dead segment to another
+//! segment, so that overwrites of hot keys do not evict other items. Only then does it evict, by
+//! S3-FIFO over segments. The segments of new writes are the probation queue; among them, segments
+//! [without reads](probation) go first. Records that were read move to the survivors; the others
+//! are evicted and leave a ghost. At the end of the survivors' queue, an item that was read since
+//! stays for another round.
 //!
 //! Long before memory is full, segments that are nearly empty are [recycled](recycle), so that
 //! writers use their memory before untouched memory.
@@ -45,24 +47,26 @@ use std::thread;
 use std::time::Duration;
 use walk::{at, expired, frequency_after, keeps};
 
-/// The number of segments by which cleaning may exceed the budget before it waits.
+/// The largest number of segments by which cleaning may exceed the memory budget before it waits
+/// for freed memory.
 const CLEANING_OVERDRAFT: usize = 1;
-/// The largest number of bytes of segments swept for expired items per second: about a hundredth of
-/// a processor with small items.
+/// The largest number of bytes of segments swept for expired items per second. With small items,
+/// such a sweep takes about 1% of a processor.
 const SWEEP_BYTES: usize = 64 << 20;
 /// Segments on either device of a lane.
 const BOTH_TIERS: &[Tier] = &[Tier::Fast, Tier::Lower];
 /// The largest number of unreadable segments per turn; after that the turn ends.
 const UNREADABLE: usize = 8;
-/// Interval between looks at whether sessions have passed a quiescent point, while a call waits for
-/// space.
+/// Interval at which the cleaner checks whether sessions have passed a quiescent point, while a
+/// call waits for space.
 const POLL: Duration = Duration::from_micros(50);
-/// The same interval otherwise. Releasing an old table or frame late does no harm.
+/// The same interval while no call waits for space. Releasing an old table or frame late does no
+/// harm.
 const IDLE_POLL: Duration = Duration::from_millis(5);
 /// Time after which an abandoned reservation for a large value is dropped.
 const WANTED_FOR: Duration = Duration::from_millis(200);
 
-/// Starts the cleaner's thread. It holds no handle of the engine while it waits, so the engine ends
+/// Starts the cleaner's thread. It holds no strong reference while it waits, so the engine ends
 /// with its last user.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
@@ -86,8 +90,8 @@ fn run(weak: &Weak<Lane>, mut cleaner: Cleaner) {
 }
 
 impl Lane {
-    /// Runs one turn of the cleaner, for engines without threads. Returns true if it wants another
-    /// turn soon.
+    /// Runs one turn of the cleaner, for engines without threads. Returns true if the cleaner wants
+    /// another turn soon.
     pub(crate) fn clean(&self, state: &mut Option<Cleaner>) -> bool {
         let cleaner = state.get_or_insert_with(|| Cleaner::new(self));
         cleaner.turn(self).is_some()
@@ -138,7 +142,7 @@ impl Cleaner {
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let starved = short && stuck && !coming && told;
-        // A full index concerns new items only.
+        // In refuse mode, a full index makes the lane full, too, but only for new items.
         let full = starved || index_full && refuses;
         if full {
             lane.found_nothing.store(number, Ordering::Release);
@@ -154,10 +158,10 @@ impl Cleaner {
         lane.log.shrink();
         let pending = coming || cooled || last == Step::Later;
         let waiting = lane.waiting();
-        // After `shrink`, a budget that is exceeded has no frame for writers.
+        // `shrink` has run, so while the budget is exceeded, no frame is available for writers.
         let room = lane.log.has_frame_for_writers()
             && waiting.is_some_and(|claim| lane.log.available_places(claim) > 0);
-        // A read needs no place in the store.
+        // A call that waits for memory for a read needs no place in the store.
         let readable = lane.budget.wanted() > 0 && lane.budget.excess() == 0;
         if room || full || readable {
             lane.wake_waiting();
@@ -167,17 +171,17 @@ impl Cleaner {
                 || tiers::is_fast_short(lane, 0))
             && let Some(durable) = &lane.durable
         {
-            // The emptied places become free with a commit, which must come before a writer has to
-            // wait for them.
+            // The emptied places become free with a commit. Without a request, it would come only
+            // when a writer already waits for them.
             durable.want_commit();
         }
-        // Comes after the writers' needs, because this may read.
+        // Comes after serving the writers, because this may read from the device.
         let settling = self.settle_many(lane);
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
-            // With a store, freed places come back with a commit, and the session that would
-            // request one may be the one that waits here.
+            // With a store, freed places come back with a commit. The session that would request it
+            // may be the one that waits for space here.
             if coming && let Some(durable) = &lane.durable {
                 durable.want_commit();
             }
@@ -196,8 +200,8 @@ impl Cleaner {
         (pending || tidying || lane.index.has_retired()).then_some(IDLE_POLL)
     }
 
-    /// Drops an abandoned reservation. Returns false if there is no reservation. `wait` is the time
-    /// until the next turn.
+    /// Drops a reservation of memory or places that was abandoned. Returns false if there is no
+    /// reservation. `wait` is the time until the next turn.
     fn forget_wishes(&mut self, lane: &Lane, wait: Duration) -> bool {
         let wanted = lane.budget.wanted() > 0 || lane.log.wanted_places() > 0;
         if !wanted || lane.waiting().is_some() {
@@ -220,16 +224,16 @@ impl Cleaner {
         lane.index.reap();
     }
 
-    /// Returns the number of places that cleaning at the usual price could gain from dead bytes in
-    /// sealed segments.
+    /// Returns the number of places that cleaning could gain from dead bytes in sealed segments, if
+    /// it cleans those with at most [`CLEAN_BELOW_WHEN_REFUSING`] percent of live bytes.
     fn reclaimable_places(&self, lane: &Lane) -> usize {
         let gain = lane.log.usage().gain(CLEAN_BELOW_WHEN_REFUSING);
         gain as usize / lane.log.segment_size()
     }
 
-    /// Returns true if all threads have reported what they made dead before something had to be
-    /// freed, or if nothing must be freed. Until then the cleaner may not know of segments that it
-    /// could free at no cost.
+    /// Returns true if nothing must be freed, or if all threads have reported the records that they
+    /// made dead before something had to be freed. Until then the cleaner may not know of segments
+    /// that it could free at no cost.
     fn have_told(&mut self, lane: &Lane) -> bool {
         if !self.must_free(lane) {
             self.told_by = None;
@@ -244,14 +248,14 @@ impl Cleaner {
         told
     }
 
-    /// Returns true if there is too little room for writers, including room that is about to become
-    /// free.
+    /// Returns true if there is too little room for writers, even counting room that is about to
+    /// become free.
     fn must_free(&self, lane: &Lane) -> bool {
         must_free_frames(lane) || must_free_places(lane)
     }
 
-    /// Frees one segment, the cheapest first. Evicts nothing before threads have `told` what they
-    /// made dead.
+    /// Frees one segment, the cheapest first. Evicts only if all threads have `told` which records
+    /// they made dead.
     fn step(&mut self, lane: &Lane, told: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
         let undo_count = lane.undo_count();
@@ -335,7 +339,7 @@ impl Cleaner {
         }
     }
 
-    /// Frees a segment without live records. That needs no look at the index.
+    /// Frees a segment without live records. This does not access the index.
     fn free_dead(
         &mut self,
         lane: &Lane,
@@ -346,7 +350,8 @@ impl Cleaner {
         if lane.log.begin_cleaning(number).is_none() {
             return Step::Freed;
         }
-        // The table may be late. `quarantine` detects changes that are undone from here on.
+        // The table of sealed segments may be out of date, so this checks again. From here on,
+        // `quarantine` detects if an undo revives a record.
         if lane.log.live(number) > 0 {
             lane.log.abandon_cleaning(stream, number);
             return Step::Later;
@@ -387,14 +392,15 @@ impl Cleaner {
                     lane.log.postpone_cleaning(stream, number);
                     return Step::Unreadable;
                 }
-                // It is not tried again, so the turn continues with others.
+                // The segment is not tried again, so the turn continues with other segments.
                 lane.log.keep_unreadable(stream, number);
                 Step::Freed
             }
         }
     }
 
-    /// Keeps a jumbo that S3-FIFO would keep: it stays in place and changes the queue.
+    /// Keeps a jumbo that S3-FIFO would keep: it stays in place and moves to the survivors' queue.
+    /// Returns true if so.
     pub(super) fn promote_jumbo(
         &mut self,
         lane: &Lane,
@@ -404,7 +410,7 @@ impl Cleaner {
         if !lane.log.segment(number).is_jumbo() {
             return false;
         }
-        // Comes before the participant is awake, because it may read.
+        // Loads before the participant is awake, because a device read would hold up the epochs.
         let Ok(loaded) = lane.log.load_if_absent(number) else { return false };
         self.participant.tick();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
@@ -429,7 +435,7 @@ impl Cleaner {
     }
 
     /// Removes expired items once a second, from the segments with the earliest expiries. With a
-    /// store, only restarts the search for segments that have expired whole.
+    /// store, it only restarts the search for segments whose records have all expired.
     fn sweep(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         if now == self.swept {
@@ -448,13 +454,14 @@ impl Cleaner {
                 self.clean(lane, stream, number, Fate::Evict);
             } else {
                 let task = Task { stream, fate: Fate::Sweep, whole: true };
-                // Without a store nothing is read.
+                // Cannot fail: without a store, nothing is read from a device.
                 let _ = self.walk(lane, task, number, &mut Vec::new());
             }
         }
     }
 
-    /// Cleans a segment that stayed although records without a newer version were removed from it.
+    /// Cleans one segment with kept ends, which are items that were removed without a newer version
+    /// from a segment that then stayed.
     fn clean_kept_ends(&mut self, lane: &Lane) {
         let Some(store) = lane.log.store() else { return };
         let keeping = store.segments_with_kept_ends();
@@ -465,8 +472,8 @@ impl Cleaner {
         }
     }
 
-    /// Cleans one segment that has expired whole, which may read. Returns true if there may be
-    /// more.
+    /// Cleans one segment whose records have all expired. This may read from the device. Returns
+    /// true if there may be more such segments.
     fn clean_expired(&mut self, lane: &Lane) -> bool {
         let now = lane.now.load(Ordering::Relaxed);
         if overdrawn(lane) {
@@ -482,16 +489,16 @@ impl Cleaner {
     }
 }
 
-/// Returns true if there are too few frames for writers, including those that are about to become
-/// free.
+/// Returns true if there are too few frames for writers, even counting those that are about to
+/// become free.
 fn must_free_frames(lane: &Lane) -> bool {
     let coming = lane.log.quarantined_frames() + lane.log.dropped_frames();
     let excess = lane.budget.excess().div_ceil(lane.log.segment_size() as u64) as usize;
     lane.log.available_frames() + coming < READY_FRAMES + excess
 }
 
-/// Returns true if there are too few places for writers in the store, including those that are
-/// about to become free.
+/// Returns true if the store has too few places for writers, even counting those that are about to
+/// become free.
 fn must_free_places(lane: &Lane) -> bool {
     let available = lane.log.available_places(Claim::Write);
     available.saturating_add(lane.log.quarantined()) < wanted_places(lane)
@@ -510,8 +517,9 @@ fn hopeless(lane: &Lane) -> Claim {
 }
 
 /// Returns the number of places in the store that writers should find ready. An emptied place is
-/// free only two commits later, so more places than frames are kept ready. The exception is refuse
-/// mode, where that would make the cleaner clean segments nearly full of items that must be kept.
+/// free only two commits later, so more places than frames are kept ready. In refuse mode, as few
+/// places as frames are kept ready. With more, the cleaner would clean nearly full segments whose
+/// items must be kept.
 fn wanted_places(lane: &Lane) -> usize {
     let share = match (lane.options.engine.when_full, lane.log.store()) {
         (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,
@@ -520,8 +528,8 @@ fn wanted_places(lane: &Lane) -> usize {
     share.clamp(READY_FRAMES, MAX_READY_PLACES).max(lane.log.wanted_places())
 }
 
-/// Returns true if moving more records would exceed the budget too far before freed memory comes
-/// back. The quiescent period must end first.
+/// Returns true if the cleaner must not move more records now. Memory in use already exceeds the
+/// budget too far, and freed memory comes back only after a quiescent period.
 fn overdrawn(lane: &Lane) -> bool {
     let allowed = (CLEANING_OVERDRAFT * lane.log.segment_size()) as u64;
     lane.log.quarantined() > 0 && lane.budget.used() > lane.budget.limit() + allowed

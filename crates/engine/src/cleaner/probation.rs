@@ -1,11 +1,12 @@
 //! Without a store: chooses a probation segment to evict early.
 //!
-//! While survivors have less than their share, S3-FIFO evicts the oldest segment of probation. But
-//! a scan fills whole segments with items that are never read again. So an unread segment is
-//! evicted first, once as much as probation's share was written after it. A scan then pushes out
-//! itself, and older items have more time to be read.
+//! When probation exceeds its share, S3-FIFO evicts the oldest segment of probation. But a scan
+//! fills whole segments with items that are never read again. So a segment without reads is evicted
+//! first, once new writes of the size of probation's share have followed it. A scan then evicts its
+//! own items, and older items have more time to be read.
 //!
-//! With a store this is not done: it might read the device, and memory is not short.
+//! With a store this is not done. It might read the device, and evictions there free places, not
+//! memory.
 
 use crate::cleaner::state::{Cleaner, PROBATION_SHARE};
 use crate::cleaner::walk;
@@ -21,8 +22,8 @@ const MOST_WALKED: usize = 8 * SAMPLE;
 const LOOKS: usize = 32;
 
 impl Cleaner {
-    /// Returns the oldest unread segment of probation that has all of probation's share behind it.
-    /// Segments found to be read are not examined again.
+    /// Returns the oldest unread segment of probation that new writes of probation's share have
+    /// followed. Segments found to be read are not examined again.
     pub(super) fn oldest_unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
         if lane.durable.is_some() {
             return None;
@@ -37,14 +38,16 @@ impl Cleaner {
         None
     }
 
-    /// Returns the next unexamined segment and its place, if all of probation's share is behind it.
+    /// Returns the next unexamined segment and its place in the queue, if new writes of probation's
+    /// share have followed it.
     fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
         let share = u128::from((new + old) / PROBATION_SHARE);
         let (place, number) = usage.resident_behind(Stream::Hot, self.looked_to)?;
         let (first, last) = usage.resident_places(Stream::Hot)?;
-        // Places are assigned in order, so they tell approximately how much is behind one.
+        // Places in the queue are assigned in order, so their distance tells approximately how many
+        // bytes followed.
         let part = |from: i64| u128::from(last.abs_diff(from));
         let behind = u128::from(new) * part(place) / part(first).max(1);
         (behind >= share).then_some((place, number))
@@ -59,7 +62,7 @@ impl Cleaner {
         let mut batch = Vec::with_capacity(walk::BATCH);
         let (mut walked, mut looked, mut read) = (0, 0, false);
         while !read && looked < SAMPLE && walked < MOST_WALKED {
-            // SAFETY: the cleaner is awake.
+            // SAFETY: the cleaner is awake in the epochs.
             if !unsafe { walk::next_batch(lane, &mut items, &mut batch) } {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Without a store: reuses nearly empty segments before untouched memory. A server whose items fit
 //! into a fraction of its memory, and are overwritten, then takes only that fraction.
 //!
-//! Jumbos stay until memory is short. So do segments with values that are still being read, as
-//! these would have to be copied.
+//! Jumbos stay until memory is short. So do segments with values that are still being read, because
+//! these values would have to be copied.
 
 use crate::cleaner::state::{Cleaner, Fate, Step};
 use crate::lane::Lane;
@@ -16,8 +16,8 @@ const RECYCLE_BELOW: usize = 6;
 const RECYCLED_AHEAD: usize = 4;
 
 impl Cleaner {
-    /// Recycles segments until writers have enough frames. Returns true if they need no untouched
-    /// memory.
+    /// Recycles segments until writers have enough frames. Returns true if writers need no
+    /// untouched memory.
     pub(super) fn recycle(&mut self, lane: &Lane) -> bool {
         if lane.durable.is_some() || self.must_free(lane) {
             return false;
@@ -25,7 +25,8 @@ impl Cleaner {
         self.reap(lane);
         let frames = || lane.log.ready_frames() + lane.log.quarantined();
         if frames() < RECYCLED_AHEAD {
-            // For the next turn: this one uses the counts that threads reported before.
+            // Requests new counts for the next turn. This turn uses the counts that threads have
+            // already reported.
             lane.log.want_counts();
         }
         for _ in frames()..RECYCLED_AHEAD {

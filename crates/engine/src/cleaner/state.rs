@@ -12,11 +12,13 @@ use larder_log::{Candidate, Claim, Participant, SegmentNumber, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Probation may hold 1/`PROBATION_SHARE` of the live bytes before it is evicted from.
+/// While probation holds more than 1/`PROBATION_SHARE` of the live bytes, items are evicted from
+/// it.
 pub(super) const PROBATION_SHARE: u64 = 10;
 /// The number of frames that writers should find ready.
 pub(crate) const READY_FRAMES: usize = 2;
-/// 1/`PLACES_SHARE` of the store's places should be ready for writers, within limits.
+/// 1/`PLACES_SHARE` of the store's places should be ready for writers: at least [`READY_FRAMES`],
+/// at most [`MAX_READY_PLACES`].
 pub(super) const PLACES_SHARE: usize = 64;
 /// The largest number of places that are kept ready.
 pub(super) const MAX_READY_PLACES: usize = 16;
@@ -27,10 +29,11 @@ const CLEAN_BELOW: usize = 60;
 /// With a store, the largest percentage of live bytes at which a segment is cleaned rather than its
 /// frame dropped. So values that are often overwritten never remain on the device only.
 const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
-/// The same percentage in refuse mode, where nothing is evicted.
+/// The largest percentage of live bytes at which a segment is cleaned in refuse mode, where nothing
+/// is evicted.
 pub(super) const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
-/// As [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserve.
-/// Fewer dead bytes remain in all segments together than the reserve of either has room for.
+/// As [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserves. The
+/// dead bytes that remain at this percentage, 1% of all segments, fit into either reserve.
 const CLEAN_BELOW_FOR_RESERVE: usize = 99;
 
 /// The result of one step of cleaning.
@@ -51,7 +54,7 @@ pub(crate) enum Step {
 pub(crate) enum Fate {
     /// All records move on in the same stream.
     Keep,
-    /// S3-FIFO decides.
+    /// S3-FIFO decides which records move on and which are evicted.
     Evict,
     /// All records move on to the lower device, except for a few that were read lately.
     Cool,
@@ -64,7 +67,7 @@ pub(crate) enum Fate {
 pub(super) struct Task {
     pub(super) stream: Stream,
     pub(super) fate: Fate,
-    /// Its records can be copied. False for a jumbo that is not in memory.
+    /// True if the records can be copied. False for a jumbo that is not in memory.
     pub(super) whole: bool,
 }
 
@@ -88,17 +91,17 @@ pub(crate) struct Cleaner {
     /// While a segment moves to the lower device: how many bytes of its records may still stay on
     /// the fast one.
     pub(super) may_stay: usize,
-    /// Expiry and number of the last expired segment that could not be read in this turn; the search
-    /// for the next expired segment continues after it.
+    /// Expiry and number of the last expired segment that could not be read in this turn. The
+    /// search for the next expired segment continues after it.
     pub(super) unreadable_at: (UnixSeconds, SegmentNumber),
     /// The second in which the last sweep began.
     pub(super) swept: UnixSeconds,
-    /// While something must be freed: the epoch after which all threads have reported what they had
-    /// made dead.
+    /// While something must be freed: the epoch after which all threads have reported the records
+    /// that they had made dead.
     pub(super) told_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// A second, and the number of just-read values dropped in it.
+    /// A second, and the number of just-read values that were dropped in that second.
     pub(super) redropped: (UnixSeconds, u32),
     /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,
@@ -114,11 +117,12 @@ pub(crate) struct Cleaner {
 pub(crate) struct Ends {
     /// The durable commit when waiting segments were last examined. They change only with a commit.
     pub(super) looked_at: u64,
-    /// Bytes of tombstones that moved since the last maps were made.
+    /// Bytes of tombstones that moved since dead maps were last made.
     pub(super) moved: u64,
-    /// Maps are being made for all records that died up to this commit; 0 if none are being made.
+    /// Dead maps are being made for all records that died up to this commit; 0 if none are being
+    /// made.
     pub(super) maps_until: u64,
-    /// The cleaner found nothing else to free.
+    /// True if the cleaner found nothing else to free.
     pub(super) is_stuck: bool,
 }
 
@@ -155,18 +159,18 @@ impl Cleaner {
 /// Returns the benefit of cleaning a segment over its cost, `(1-u)·age/(1+u)` with the live share
 /// u.
 pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
-    // The share is of the bytes written, not of the segment's size. Every cleaning must remove dead
-    // bytes, or it would go on for ever.
+    // The share is of the bytes written, not of the segment's size. Otherwise a partly filled
+    // segment without dead bytes would be cleaned again and again.
     let share = f64::from(segment.live) / f64::from(segment.filled.max(1));
     let age = f64::from(now.saturating_sub(segment.born)) + 1.0;
     (1.0 - share) * age / (1.0 + share)
 }
 
-/// Returns the largest percentage of live bytes at which cleaning a segment pays, for its place or
-/// only for its frame.
+/// Returns the largest percentage of live bytes at which cleaning a segment pays. `places` tells
+/// whether a place is needed, or only a frame.
 pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     match lane.options.engine.when_full {
-        // Dropping the frame would be the alternative.
+        // The alternative here is to drop the frame.
         _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
         WhenFull::Evict => CLEAN_BELOW,
         WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
@@ -174,8 +178,8 @@ pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     }
 }
 
-/// Returns true if too few places are left of the reserve that values may not use, including those
-/// that are about to become free.
+/// Returns true if too few places are left of the reserve that only updates and deletes may use,
+/// even counting those that are about to become free.
 pub(super) fn is_reserve_short(lane: &Lane) -> bool {
     let available = lane.log.available_places(Claim::Grow);
     // The store may grow between the two calls.

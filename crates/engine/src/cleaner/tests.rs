@@ -7,8 +7,8 @@ use crate::{Expiry, Options, Outcome, Store};
 use larder_log::Buffers;
 use std::task::Waker;
 
-/// An undo comes between the look at the table and the cleaning, so the segment holds a live record
-/// again.
+/// The table of sealed segments says that a segment is dead. Before the cleaner frees it, an undo
+/// revives one of its records.
 #[test]
 fn a_refilled_segment_is_not_freed_as_dead() {
     let engine = Options { memory: 64 << 10, ..Options::default() };

@@ -1,9 +1,10 @@
 //! With a lower device: moves cooled records there, so that new writes find places on the fast one.
 //!
 //! A segment's live records go to the survivors, whose new segments are on the lower device. Each
-//! moved segment gives back a place and takes less than half of one on the fast device. None is
-//! moved while the lower device is full, so the process terminates. Jumbos stay where they are;
-//! they are evicted by age like all others when the store is full.
+//! cleaned segment gives back a place on the fast device, and the records that stay there take less
+//! than half of one. No segment is cleaned while the lower device is full, so the process
+//! terminates. Jumbos stay where they are; they are evicted by age like all others when the store
+//! is full.
 
 use crate::cleaner::state::{
     Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step, benefit, cleanable_percent,
@@ -17,8 +18,8 @@ use std::sync::atomic::Ordering;
 /// lately.
 const STAYING_SHARE: usize = 4;
 
-/// Returns true if new writes find too few places on the fast device. `coming` places are about to
-/// become free.
+/// Returns true if new writes find too few places on the fast device, although `coming` more are
+/// about to become free.
 pub(super) fn is_fast_short(lane: &Lane, coming: usize) -> bool {
     let ready = (lane.log.places(Tier::Fast) / PLACES_SHARE).clamp(READY_FRAMES, MAX_READY_PLACES);
     lane.log.has_lower() && lane.log.free_places(Tier::Fast) + coming < ready

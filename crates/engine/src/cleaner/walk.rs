@@ -36,17 +36,18 @@ impl fmt::Display for MustStay {
     }
 }
 
-/// Returns true if a walk failed for that reason.
+/// Returns true if a walk failed with [`MustStay`].
 pub(super) fn must_stay(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<MustStay>())
 }
 
 impl Cleaner {
-    /// Decides about every record of a segment. Returns false if one could not be moved. `ends`
-    /// receives the offsets of records that were removed although no newer version hides them.
+    /// Decides about every record of a segment. Returns false if a record could not be moved.
+    /// `ends` receives the offsets of records that were removed although no newer version hides
+    /// them.
     ///
     /// # Errors
-    /// The segment cannot be read, at least not all of its contents.
+    /// If the segment cannot be read completely.
     pub(super) fn walk(
         &mut self,
         lane: &Lane,
@@ -65,13 +66,13 @@ impl Cleaner {
         let mut items = records.filter(|(_, record)| record.kind().is_item());
         let mut batch = Vec::with_capacity(BATCH);
         let mut complete = true;
-        // SAFETY: the cleaner is awake.
+        // SAFETY: the cleaner is awake in the epochs.
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
-                // Most records of a segment are dead; a look-up without the lock shows that. An
-                // undo may later make a slot lead here again, as it may behind a walk that has
-                // passed; `quarantine` notices both.
-                // SAFETY: the cleaner is awake.
+                // Most records of a segment are dead, and a look-up without the lock shows that. An
+                // undo may later make a slot lead here again, before or after the walk has passed.
+                // `quarantine` detects both.
+                // SAFETY: the cleaner is awake in the epochs.
                 if unsafe { lane.index.find(key, at(*address)) }.is_some() {
                     complete &= self.decide(lane, task, *address, *record, key, ends);
                 }
@@ -135,7 +136,8 @@ impl Cleaner {
         offsets
     }
 
-    /// Decides about one record. Returns false if it should have moved and there was no space.
+    /// Decides about one record. Returns false if the record should have moved but there was no
+    /// space.
     fn decide(
         &mut self,
         lane: &Lane,

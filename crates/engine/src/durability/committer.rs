@@ -1,6 +1,5 @@
-//! The committer: the thread that makes a lane's writes durable, and its handling of device
-//! failures. Invariant: a sync-mode change is durable or undone before a session learns its
-//! commit's outcome.
+//! The committer: the thread that makes a lane's writes durable and handles device failures.
+//! Invariant: a sync-mode change is durable or undone before a session learns its commit's outcome.
 
 use crate::CommitState;
 use crate::durability::state::{Committer, REMEMBERED};
@@ -25,22 +24,24 @@ const RETRY: Duration = Duration::from_millis(100);
 enum Then {
     /// More commits, in the same segments.
     GoOn,
-    /// Nothing: the commit seals every segment.
+    /// Nothing: the store is being closed, and the commit seals every segment.
     End,
 }
 
-/// The largest lag of the time that a store remembers, in seconds.
+/// The time in the superblock may be behind the present time by up to this many seconds, plus the
+/// time until the next commit.
 const TIME_STEP: u32 = 10;
 
-/// Starts the committer's thread. It holds no handle of the lane while it waits.
+/// Starts the committer's thread. It holds no strong reference to the lane while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = &lane.durable else { return Ok(()) };
     let weak = Arc::downgrade(lane);
     let builder = thread::Builder::new().name("committer".into());
     let handle = builder.spawn(move || run(&weak))?;
     *lock(&durable.thread) = Some(handle.thread().clone());
-    // A request made before the thread was known, such as a full lane's cleaner makes, could not
-    // wake it. Later requests wake nobody while that one is pending.
+    // A request made before `durable.thread` was set could not wake the thread, for example a
+    // request of a full lane's cleaner. While that request is pending, later ones do not wake the
+    // thread either.
     handle.thread().unpark();
     Ok(())
 }
@@ -55,7 +56,8 @@ fn run(weak: &Weak<Lane>) {
         let healthy = if due || failing { lane.commit() } else { true };
         let wait = match durable.mode() {
             _ if !healthy => Some(RETRY),
-            // In sync mode only what was acknowledged all the same waits for this.
+            // In sync mode, this limits the wait of changes that were acknowledged before they are
+            // durable; see `Durable::owe`.
             Durability::Async | Durability::Sync => Some(durable.interval() / 4),
             Durability::None => None,
         };
@@ -70,9 +72,9 @@ fn run(weak: &Weak<Lane>) {
 }
 
 impl Lane {
-    /// Makes everything durable that was written before this call. Returns false if the device does
-    /// not allow that. The committer's thread does this by itself. Only simulations and
-    /// [`Lane::close`] call it directly.
+    /// Makes everything durable that was written before this call. Returns false if the device
+    /// fails. The committer's thread calls this; only simulations and [`Lane::close`] call it
+    /// directly.
     pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let _no_other = lock(&self.committing);
@@ -114,8 +116,8 @@ impl Lane {
         let committer = &mut *guard;
         match written {
             Ok(written) => {
-                // The sync has made the commit durable, and its frames stay until the marks say so.
-                // The committer takes no part in epoch-based reclamation, so it must look at these
+                // The commit is durable now. Its frames stay until the marks of durable bytes move.
+                // The committer takes no part in epoch-based reclamation, so it must read these
                 // records before the marks move.
                 self.settle_changes(&mut committer.changes);
                 self.log.settle_commit(&mut committer.log, &closed, written);
@@ -153,8 +155,8 @@ impl Lane {
         }
     }
 
-    /// Begins an append, for which commits wait. Returns `None` while commits fail and their
-    /// changes are undone.
+    /// Begins an append. A failed commit waits for appends that have begun before it undoes
+    /// changes. Returns `None` while commits fail.
     #[inline]
     pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
         let Some(durable) = &self.durable else { return Some(participant.appending()) };
@@ -162,7 +164,8 @@ impl Lane {
         (!durable.is_failing()).then_some(appending)
     }
 
-    /// Leases more version numbers in time, because none above the durable limit is ever used.
+    /// Leases more version numbers if they run short. No version above the durable limit may be
+    /// used.
     fn lease_versions(&self) {
         if self.index.wants_lease()
             && let Some(store) = self.log.store()
@@ -174,7 +177,8 @@ impl Lane {
         }
     }
 
-    /// Lets the next commit record the time, so that no later start has an earlier one.
+    /// Lets the next commit record the time in the superblock, so that no later start begins with
+    /// an earlier one.
     fn remember_time(&self) {
         let Some(store) = self.log.store() else { return };
         let now = self.now.load(Ordering::Relaxed);
@@ -194,12 +198,12 @@ impl Lane {
     }
 
     /// Accepts writes again after a commit has succeeded, if the device returns what was written to
-    /// it. Returns true if so.
+    /// it. Returns true if writes are accepted.
     fn heal(&self, durable: &Durable) -> bool {
         match self.log.verify_device() {
             Ok(()) => {
                 durable.failing.store(false, Ordering::Release);
-                // The cleaner's findings during the failure are out of date.
+                // During the failure the cleaner may have found the lane full. That is out of date.
                 self.set_full(None);
                 self.kick_cleaner();
                 durable.wake();
@@ -250,8 +254,8 @@ impl Lane {
         self.log.store().map_or(0, |store| store.commits.open())
     }
 
-    /// Closes the store cleanly: everything is durable, and the next start need not look for lost
-    /// data. No session may write any more.
+    /// Closes the store cleanly: makes everything durable, so that the next start need not look for
+    /// lost data. No session may write any more.
     ///
     /// # Errors
     /// If the device did not accept everything.

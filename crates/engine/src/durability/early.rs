@@ -1,6 +1,7 @@
 //! Early writes, in async mode. Every few milliseconds, acknowledged records are written to the
-//! device without a sync, so that the end of the process alone loses no more than that. A separate
-//! thread that never syncs does it, so it continues while the committer waits for a sync.
+//! device without a sync. So a crash of only the process loses at most the records of these
+//! milliseconds. A separate thread makes early writes, so they continue while the committer waits
+//! for a sync.
 
 use super::{Durability, Durable};
 use crate::lane::Lane;
@@ -19,7 +20,8 @@ impl Durable {
     #[inline]
     pub(crate) fn has_appended(&self) {
         if self.mode() == Durability::Async {
-            // Either this thread sees that the other one rests, or the other one sees the records.
+            // Pairs with the fence in `run`. Either this thread sees that the early writer rests,
+            // or the early writer sees the records.
             fence(Ordering::SeqCst);
             if self.early.resting.load(Ordering::Relaxed) {
                 self.end_rest();
@@ -37,7 +39,7 @@ impl Durable {
     }
 }
 
-/// Starts the thread. It holds no strong reference to the lane while it waits.
+/// Starts the early writer's thread. It holds no strong reference to the lane while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = lane.durable.as_ref().filter(|it| it.mode() == Durability::Async) else {
         return Ok(());
@@ -68,9 +70,8 @@ fn run(weak: &Weak<Lane>) {
 
 impl Lane {
     /// In async mode: writes the records appended before this call, so that the end of the process
-    /// does not lose them. Returns `Some` with whether anything was new, or `None` if it left the
-    /// write to the next commit. The lane's thread does this by itself; only simulations call it
-    /// directly.
+    /// does not lose them. Returns whether there was anything to write, or `None` if it left the
+    /// write to the next commit. The lane's thread calls this; only simulations call it directly.
     pub(crate) fn write_early(&self) -> Option<bool> {
         let durable = self.durable.as_ref().filter(|it| it.mode() == Durability::Async)?;
         let mut committer = lock(&self.committer);

@@ -1,11 +1,11 @@
-//! Durability: the committer's thread, the calls that wait for it, and the changes that are undone
-//! when it fails.
+//! Durability: the committer's thread, the calls that wait for commits, and the undo of the changes
+//! of a failed commit.
 //!
-//! In sync mode every change is noted with the previous contents of its slot, until it is durable.
-//! If a commit fails, changes that are not durable are undone, newest first, before any call that
-//! waits for them is answered. In async mode acknowledged changes stay: they are still in memory,
-//! and are written again until the device accepts them. Changes that are not durable yet are
-//! written [early](early) in async mode.
+//! In sync mode, each change is recorded with the previous contents of its slot until it is
+//! durable. If a commit fails, changes that are not durable are undone, newest first, before any
+//! call that waits for them is answered. In async mode acknowledged changes stay: they are still in
+//! memory, and are written again until the device accepts them. They are also written
+//! [early](early), before their commit.
 
 mod committer;
 mod early;

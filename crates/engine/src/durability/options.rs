@@ -11,8 +11,8 @@ use std::time::Duration;
 pub enum Durability {
     /// At once, without a promise: the store only holds what does not fit into memory.
     None,
-    /// At once. A crash of the machine loses at most the writes acknowledged within the sync
-    /// interval, a crash of the process those of some milliseconds.
+    /// At once. A crash of the machine loses at most the writes of the last sync interval. A crash
+    /// of only the process loses at most those of the last milliseconds.
     Async,
     /// When it is durable.
     Sync,
@@ -33,11 +33,11 @@ impl fmt::Debug for MonotonicClock {
 pub struct StoreOptions {
     /// The store's devices. Each is a lane with a share of the keys.
     pub devices: Vec<StoreDevice>,
-    /// Lanes whose devices are missing and that are given up, with everything in them.
+    /// Lanes whose devices are missing, to be given up with everything in them.
     pub forget: Vec<LaneNumber>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// In async mode: the longest time whose acknowledged writes a crash may lose.
+    /// In async mode: a crash loses at most the writes acknowledged during the last such interval.
     pub sync_interval: Duration,
     /// True if a damaged store is opened even with [`WhenFull::Refuse`](crate::WhenFull::Refuse).
     /// Its damaged records are lost.
@@ -56,11 +56,11 @@ pub struct StoreDevice {
     pub name: String,
     /// The device itself.
     pub device: Arc<dyn Device>,
-    /// A slower and larger device on which the lane continues. Cooled records are moved there. A
-    /// store may get one at a later start, and needs it from then on.
+    /// A slower and larger device below this one, to which the lane moves cooled records. A store
+    /// may get one at a later start, and needs it from then on.
     pub lower: Option<LowerDevice>,
-    /// Random numbers for a store that is created there: its identity, and the secret of its
-    /// checksums.
+    /// Random numbers for a store that is created on this device. They become its identity and the
+    /// secret of its checksums.
     pub seeds: [u64; 3],
 }
 
@@ -74,7 +74,7 @@ pub struct LowerDevice {
 }
 
 impl StoreDevice {
-    /// Returns the bytes of all its devices.
+    /// Returns the size of the device and of its lower device together, in bytes.
     pub fn capacity(&self) -> u64 {
         self.device.size() + self.lower.as_ref().map_or(0, |lower| lower.device.size())
     }

@@ -14,14 +14,14 @@ use std::task::Waker;
 use std::thread::Thread;
 use std::time::Duration;
 
-/// A busy thread delays the commit that its answers wait for by up to `GATHER` × the duration of
-/// the last commit. A commit is mostly processor work, which the requests in it share.
+/// A busy thread delays its commit request by up to `GATHER` × the duration of the last commit.
+/// More requests then share the commit, whose cost is mostly processor time.
 const GATHER: u64 = 8;
 /// The longest such delay, in microseconds.
 const GATHER_MOST_US: u64 = 2000;
-/// A requested commit is polled for during up to `POLL` × the duration of the last commit.
+/// A thread polls for a requested commit for up to `POLL` × the duration of the last commit.
 const POLL: u64 = 2;
-/// The longest such polling, in microseconds.
+/// The longest polling, in microseconds. A thread does not poll at all if it would take longer.
 const POLL_MOST_US: u64 = 1000;
 /// Number of commits whose durations are kept for the percentiles.
 pub(super) const REMEMBERED: usize = 1024;
@@ -43,8 +43,8 @@ pub enum Health {
 pub(crate) struct Change {
     /// The new record.
     pub(crate) address: Address,
-    /// The previous contents of the slot, the bytes of the record that it led to, and whether that
-    /// was an item.
+    /// The previous contents of the slot. `before_size` is the size in bytes of the record that the
+    /// slot led to. `before_is_item` is true if that record was an item.
     pub(crate) before: Slot,
     pub(crate) before_size: u32,
     pub(crate) before_is_item: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Change {
 /// The changes of one session that are not durable yet.
 pub(crate) type Changes = Mutex<Vec<Change>>;
 
-/// The state of the early writer's thread, which rests while nothing is written.
+/// The state of the early writer's thread, which rests while no records are appended.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     pub(super) resting: AtomicBool,
@@ -75,10 +75,10 @@ pub(crate) struct Durable {
     pub(super) wanted: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
     pub(super) early: Rest,
-    /// In sync mode: since when changes are acknowledged that no commit covers, in microseconds of
-    /// the clock; 0 if there are none. See [`Durable::owe`].
+    /// In sync mode: the time since which there are acknowledged changes that no commit covers, in
+    /// microseconds of the clock; 0 if there are none. See [`Durable::owe`].
     pub(super) owed_since: AtomicU64,
-    /// No un-durable byte is older than this, in microseconds of the clock.
+    /// Everything written before this time is durable, in microseconds of the clock.
     pub(super) synced_until: AtomicU64,
     pub(super) commits: AtomicU64,
     /// Duration of the last commit, in microseconds.
@@ -128,13 +128,13 @@ impl Durable {
         (self.store.common.clock.0)().as_micros() as u64
     }
 
-    /// Returns how long a busy thread delays the commit that its answers wait for, in microseconds.
+    /// Returns how long a busy thread delays its commit request, in microseconds.
     pub(crate) fn gather_us(&self) -> u64 {
         (self.last_us.load(Ordering::Relaxed) * GATHER).min(GATHER_MOST_US)
     }
 
-    /// Returns how long a requested commit is polled for, in microseconds; 0 if it is unlikely to
-    /// come in time.
+    /// Returns how long a thread polls for a requested commit, in microseconds; 0 if the commit
+    /// will probably take too long to poll for it.
     pub(crate) fn poll_us(&self) -> u64 {
         let wanted = self.last_us.load(Ordering::Relaxed) * POLL;
         if wanted <= POLL_MOST_US { wanted } else { 0 }
@@ -152,8 +152,8 @@ impl Durable {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the oldest acknowledged byte that is not durable is as old as the interval.
-    /// Then nothing more may be acknowledged before it is durable.
+    /// Returns true if the oldest acknowledged write that is not durable is at least as old as the
+    /// sync interval. Then no further write may be acknowledged before it is durable.
     pub(crate) fn is_overdue(&self) -> bool {
         let since = match self.mode() {
             Durability::Async => self.synced_until.load(Ordering::Relaxed),
@@ -166,11 +166,12 @@ impl Durable {
         self.now_us().saturating_sub(since) >= self.interval().as_micros() as u64
     }
 
-    /// In sync mode: notes that a change that was just written is acknowledged before it is durable.
-    /// A commit begins within a quarter of the interval.
+    /// In sync mode: notes that the calling thread acknowledges the change that it has just
+    /// written, before the change is durable. A commit begins within a quarter of the sync
+    /// interval.
     pub(crate) fn owe(&self) {
-        // Either this thread sees that nothing is owed, or the commit that settles what is owed
-        // covers the change.
+        // Pairs with the fence in `settle_owed`. Either this thread sees that nothing is owed, or
+        // the commit that `settle_owed` announces covers the change.
         fence(Ordering::SeqCst);
         if self.owed_since.load(Ordering::Relaxed) == 0 {
             self.owed_since.store(self.now_us().max(1), Ordering::Relaxed);
@@ -182,7 +183,7 @@ impl Durable {
         self.owed_since.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes that a commit is about to be closed, which covers all that is owed.
+    /// Notes that a commit is about to be closed, which covers all changes that are owed.
     pub(super) fn settle_owed(&self) {
         if self.owes() {
             self.owed_since.store(0, Ordering::Relaxed);

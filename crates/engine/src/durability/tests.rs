@@ -1,5 +1,4 @@
-//! Tests of commit requests, and of what the committer's thread owes to requests before it sees
-//! them.
+//! Tests of commit requests, and of tombstones when commits settle or fail.
 
 use super::*;
 use crate::lock::lock;
@@ -56,7 +55,7 @@ fn a_commit_request_before_the_committer_is_known_is_served() {
 }
 
 #[test]
-fn a_commit_that_another_session_has_had_begun_is_not_asked_for() {
+fn sleeping_requests_a_commit_once_and_only_for_uncommitted_writes() {
     let engine = engine();
     let write = |session: &Session| {
         let stored = session.store(&session.key(b"k"), Store::set(b"v", 0, Expiry::NEVER));
@@ -83,8 +82,8 @@ fn a_commit_that_another_session_has_had_begun_is_not_asked_for() {
     assert!(asked());
 }
 
-/// A durable tombstone leaves the index before the cleaner may take its frame. Afterwards its key
-/// could not be determined, and its slot would lead into reused memory.
+/// A durable tombstone must leave the index before the cleaner may drop its frame. Afterwards its
+/// key could not be read, and its slot would lead into reused memory.
 #[test]
 fn a_tombstone_is_buried_before_its_frame_may_go() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));
@@ -109,7 +108,7 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
         let deleted = session.delete(key, &Delete::default());
         assert!(matches!(deleted, Outcome::AfterCommit(..)));
     }
-    // The cleaner can take the frame once it is durable.
+    // Once the sealed segment is durable, the cleaner may drop its frame.
     let number = (lane.log.numbers())
         .find(|&number| lane.log.segment(number).is_in_use())
         .expect("something was written");
@@ -141,8 +140,8 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
     assert!(lane.log.segment(number).has_ends() && lane.log.drop_frame(number));
 }
 
-/// The key is stored again while its delete is being written, and the store fails. The delete
-/// stays, and only a tombstone that hides older versions remains of the key.
+/// The key is stored again while the commit of its delete is being synced. The commit of the second
+/// set fails. The key stays deleted: its slot is removed, and its tombstone stays in the log only.
 #[test]
 fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));

@@ -1,5 +1,5 @@
 //! Undoes changes that could not be made durable, and forgets changes once they are durable.
-//! Invariant: of each key the newest change is undone first, so its slot ends with what was there
+//! Invariant: the changes of a key are undone newest first, so its slot ends with its contents
 //! before all of them.
 
 use crate::durability::state::Change;
@@ -12,8 +12,8 @@ impl Lane {
     pub(super) fn undo(&self, changes: Vec<Change>) {
         let mut newest_first: Vec<(u64, Change)> = Vec::with_capacity(changes.len());
         for change in changes {
-            // SAFETY: a record that is not durable has its frame. Only the committer makes it
-            // durable or gives it up, and this is the committer.
+            // SAFETY: a record that no settled commit covers has its frame. Only the committer
+            // settles or gives up commits, and this is the committer.
             if let Some(record) = unsafe { self.log.record(change.address) } {
                 newest_first.push((record.seq(), change));
             }
@@ -35,7 +35,8 @@ impl Lane {
                 match self.older.size_of_dead(before) {
                     _ if taken_back => continue,
                     Some(size) => before_size = size,
-                    // The older slot's record belonged to another key, and has moved since.
+                    // The record behind the older slot turned out to be another key's, and has
+                    // moved since.
                     None => {
                         guard.remove(place, was_item);
                         continue;
@@ -48,7 +49,7 @@ impl Lane {
             let segment = self.log.segment(before.segment());
             if !change.before_is_item && segment.durable() as usize > before.offset() {
                 // The slot held a tombstone whose commit has settled. If it were put back, nothing
-                // would remove it from the index again.
+                // would ever remove it from the index.
                 guard.remove(place, was_item);
                 self.log.note_end(before.segment(), before_size as usize);
                 self.log.note_changed(before.segment());
@@ -61,8 +62,8 @@ impl Lane {
         }
     }
 
-    /// Forgets the changes that the commit in flight covers. It was synced and is not settled yet.
-    /// Its tombstones leave the index.
+    /// Forgets the changes that the commit in flight covers, and removes its tombstones from the
+    /// index. The commit was synced and is not settled yet.
     pub(super) fn settle_changes(&self, changes: &mut Vec<Change>) {
         changes.retain(|change| {
             if !self.log.is_closed(change.address) {

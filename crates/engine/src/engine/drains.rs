@@ -38,7 +38,7 @@ pub enum DrainError {
         /// The names of the store's devices.
         names: Vec<String>,
     },
-    /// It is the only device left.
+    /// The device is the only one left.
     Last,
     /// The store's devices could not record the change.
     Device(io::Error),
@@ -58,7 +58,7 @@ impl fmt::Display for DrainError {
 
 impl std::error::Error for DrainError {}
 
-/// A request to drain a device, or to keep it.
+/// A request to drain a device, or to cancel its drain.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(super) name: String,
@@ -71,7 +71,7 @@ impl Drain {
     }
 }
 
-/// Requests of sessions to drain or keep devices.
+/// Requests of sessions to drain devices or to cancel drains.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     pub(super) asked: Vec<Drain>,

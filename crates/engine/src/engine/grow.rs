@@ -1,9 +1,8 @@
-//! Growing a device of the store while clients are served: choosing the device, and the calls that
-//! wait.
+//! Grows devices of the store while clients are served.
 //!
-//! It takes as long as the device does, so a separate thread grows one device after the other, in
-//! the order of the requests. Growing to the present size changes nothing, so a client that missed
-//! a reply may repeat its request.
+//! Growing waits for the device, so a separate thread grows one device after the other, in the
+//! order of the requests. Growing to the present size changes nothing, so a client that missed a
+//! reply may repeat its request.
 
 use crate::Outcome;
 use crate::engine::Engine;
@@ -18,15 +17,15 @@ use std::task::Waker;
 use std::thread;
 
 impl Engine {
-    /// Grows a device of the store to `bytes` while clients are served, and waits for that. The
-    /// device is named as it was given, or by the number of its lane; a single device needs no
+    /// Grows a device of the store to `bytes`, and waits until that is done. Clients are served
+    /// meanwhile. `name` is the device's name or the number of its lane; a single device needs no
     /// name. The new space may be used at once.
     ///
     /// # Errors
     /// See [`GrowError`].
     pub fn grow(&self, name: Option<&str>, bytes: u64) -> Result<(), GrowError> {
         self.growing(name)?.grow(bytes).map_err(GrowError::Refused)?;
-        // The lane should own another share of the keys now.
+        // With more space, the lane should own more partitions.
         self.kick_mover();
         Ok(())
     }
@@ -77,7 +76,8 @@ impl Engine {
                 (wish.name.clone(), wish.bytes, wish.size)
             };
             let result = match self.grow(name.as_deref(), bytes) {
-                // Another request has meanwhile made the device even larger.
+                // Another request has meanwhile made the device even larger, so this one is
+                // fulfilled.
                 Err(GrowError::Refused(LogError::Smaller { .. }))
                     if size.is_some_and(|size| bytes >= size) =>
                 {
@@ -132,8 +132,8 @@ impl Engine {
 }
 
 impl Lane {
-    /// Returns the bytes of the store outside the device to grow, and the bytes of that device that
-    /// are not the store's.
+    /// Returns two sizes in bytes, both 0 without a lower device: the part of the store on the fast
+    /// device, and the label area at the start of the lower device, which is no part of the store.
     fn beside_growing(&self) -> Option<(u64, u64)> {
         let before =
             self.log.store()?.superblock().fast_part().map_or(0, |fast| fast.total_bytes());
@@ -159,7 +159,8 @@ impl Lane {
             LogError::TooLarge { most } => LogError::TooLarge { most: there(most) },
             error => error,
         })?;
-        // Waits for a cleaner turn that began before the growth and does not know of it.
+        // A cleaner turn that began before the growth may still declare the lane full. So this
+        // waits for its end first.
         let turn = lock(&self.cleaning);
         self.set_full(None);
         drop(turn);

@@ -21,7 +21,7 @@ pub enum GrowError {
         /// The names of all devices.
         names: Vec<String>,
     },
-    /// The device is a fast one, whose lower device can grow in its place.
+    /// The device has a lower device. Only the lower one can grow.
     HasLower {
         /// The name of the lower device.
         lower: String,
@@ -53,9 +53,9 @@ impl std::error::Error for GrowError {}
 /// Requests of sessions to grow devices, and their results.
 #[derive(Debug, Default)]
 pub(crate) struct Growths {
-    /// The thread that carries out the requests is running.
+    /// True while the thread that carries out the requests runs.
     pub(super) running: bool,
-    /// In the order of the requests.
+    /// The requests, oldest first.
     pub(super) wishes: Vec<Wish>,
 }
 
@@ -94,8 +94,8 @@ impl Wish {
 }
 
 impl Growths {
-    /// Returns the result of this session's request, once. After a failure, another session's call
-    /// is a new request.
+    /// Returns the result of this session's request, once. A success is kept for the other sessions
+    /// that wait for it. A failure is dropped, so their next call is a new request.
     pub(super) fn answer(
         &mut self,
         name: Option<&str>,

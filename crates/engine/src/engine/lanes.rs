@@ -7,9 +7,9 @@ use larder_log::format::{LaneNumber, Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;
 use std::ops::Range;
 
-/// Added to the table's version when a lane is forgotten. It exceeds any lead the lost lane may
-/// have: it may have recorded changes that failed in the other lanes, and must be recognised as out
-/// of date if it turns up again.
+/// Added to the table's version when a lane is forgotten, so that the lost lane is recognised as
+/// out of date if it turns up again. Its own version may be higher than that of the other lanes,
+/// because it may have recorded changes that failed there. It is never higher by as much as this.
 const AHEAD: u64 = 1 << 32;
 
 /// A device that has a store, and its superblock.
@@ -34,9 +34,9 @@ pub(crate) struct Assembled<'a> {
     pub(crate) lanes: Vec<Member<'a>>,
     /// The table in all superblocks while the lanes are opened. It still names the previous owners.
     pub(crate) opening: Lanes,
-    /// The table from then on.
+    /// The table once the engine serves.
     pub(crate) table: Lanes,
-    /// Some lanes are being forgotten.
+    /// True if lanes are being forgotten.
     pub(crate) forgets: bool,
     pub(crate) hash_seed: u64,
 }
@@ -62,7 +62,7 @@ pub(crate) fn assemble(
         return Err(StoreError::NoLanes);
     }
     if stores.is_empty() && lanes.len() == 1 {
-        // Programs that know only one lane can read this table.
+        // Versions of Larder that know only single lanes can read this table.
         table = Lanes::alone(lanes[0].device.seeds[1].into());
     }
     lanes.sort_unstable_by_key(|lane| lane.number);
@@ -72,7 +72,8 @@ pub(crate) fn assemble(
         // At least one lane must hold the keys.
         table.draining = 0;
     }
-    // Partitions of a new store, or of lanes that were to join and never served.
+    // In a new store no partition has an owner. Neither have partitions whose lane was joining and
+    // never served.
     give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
@@ -128,8 +129,7 @@ fn present_lanes<'a>(
         } else if superblock.lanes.members[number.index()] == id {
             return Err(StoreError::LeftBehind { name: name() });
         }
-        // A device whose own table does not list it was drained. It is not used, whatever became of
-        // the others.
+        // A device whose own table does not list it was drained. It is ignored.
     }
     Ok(lanes)
 }
@@ -138,8 +138,8 @@ fn has(lanes: &[Member<'_>], number: LaneNumber) -> bool {
     lanes.iter().any(|lane| lane.number == number)
 }
 
-/// Returns the numbers of the lanes whose devices are not given: those to be forgotten, then those
-/// that never served and therefore hold nothing. All others must be present.
+/// Returns the numbers of the lanes whose devices are not given: first the lanes to be forgotten,
+/// then lanes that never served and therefore hold nothing. Fails if any other lane is absent.
 fn absent_lanes(
     options: &StoreOptions,
     table: &Lanes,
@@ -182,15 +182,16 @@ fn add_lanes<'a>(
 /// Removes lost lanes from the table and gives their partitions to the others.
 fn forget(table: &mut Lanes, lost: &[LaneNumber], capacities: &[(LaneNumber, u64)]) {
     lost.iter().for_each(|&number| table.remove(number));
-    // Before it writes this table, the start deletes the strays of every lane, those of the motion
-    // included.
+    // Dropping the motion is safe: before the start writes this table, it deletes the strays of
+    // every lane, those of the motion included.
     table.motion = None;
     give_away_lost(table, capacities, false);
-    // The lost lane may know of changes that no other lane knows of.
+    // See `AHEAD`.
     table.version += AHEAD;
 }
 
-/// Returns the superblock with the newest table. All superblocks must belong to one set.
+/// Returns the superblock with the newest table. Fails if the superblocks belong to different sets
+/// of devices.
 fn newest<'a>(stores: &'a [Formatted<'_>]) -> Result<Option<&'a Superblock>, StoreError> {
     let Some((_, first)) = stores.first() else { return Ok(None) };
     let foreign = |(_, other): &&Formatted<'_>| other.lanes.set != first.lanes.set;
@@ -200,8 +201,8 @@ fn newest<'a>(stores: &'a [Formatted<'_>]) -> Result<Option<&'a Superblock>, Sto
     Ok(stores.iter().map(|(_, superblock)| superblock).max_by_key(|s| s.lanes.version))
 }
 
-/// Gives partitions whose owner is missing to the lanes that are present. In a `new` store that
-/// applies to all partitions.
+/// Gives partitions whose owner is missing to the lanes that are present. In a `new` store, these
+/// are all partitions.
 fn give_away_lost(table: &mut Lanes, capacities: &[(LaneNumber, u64)], new: bool) {
     let wanted = wanted(table, capacities);
     let mut room: Vec<(LaneNumber, usize)> = wanted
@@ -210,7 +211,8 @@ fn give_away_lost(table: &mut Lanes, capacities: &[(LaneNumber, u64)], new: bool
             (lane, if new { count } else { count.saturating_sub(table.owned(lane)) })
         })
         .collect();
-    // New lanes get their partitions by motions, as in a store that has lost nothing.
+    // Takes the partitions that no lane has room for. There are none as long as some lane that does
+    // not drain has capacity.
     let first = room.iter().find(|&&(lane, _)| wanted.iter().any(|w| w.0 == lane && w.1 > 0));
     let fallback = first.map_or(LaneNumber(0), |&(lane, _)| lane);
     for partition in 0..PARTITIONS {
@@ -248,10 +250,11 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(LaneNumber, u64)]) -> Vec<(La
     capacities.iter().map(share).collect()
 }
 
-/// Returns the next partitions to move, with the lanes they move from and to. They lie within one
-/// aligned run of `run` partitions and are as many as can move together. `allowed` is asked about
-/// the first partition of each candidate. Returns `None` if every lane has its share, as nearly as
-/// whole runs allow.
+/// Returns the next partitions to move, with the lanes they move from and to; `None` if every lane
+/// has its share, as nearly as whole runs allow. The partitions lie within one aligned run of `run`
+/// partitions, and are as many as can move together. `usable` tells whether a lane takes part in
+/// motions, `receives` whether it accepts partitions. `allowed` is asked about the first partition
+/// of each candidate.
 pub(crate) fn next_motion(
     table: &Lanes,
     capacities: &[(LaneNumber, u64)],

@@ -39,8 +39,8 @@ pub struct Engine {
     memory: AtomicU64,
     /// The table of lanes, as in the superblock of every lane.
     pub(crate) table: Mutex<Lanes>,
-    /// Held while the table is written to the devices, so that readers of the table do not wait for
-    /// them.
+    /// Held while the table is written to the devices. It is separate from `table`, so that readers
+    /// of the table do not wait for a device.
     pub(crate) table_writer: Mutex<()>,
     /// Locked while the mover takes a step, which may wait for a device, and by callers that must
     /// not see a half-done step.
@@ -48,7 +48,7 @@ pub struct Engine {
     pub(crate) mover_thread: OnceLock<Thread>,
     /// Sessions waiting for the mover's step to end.
     step_waiting: Mutex<Vec<Waker>>,
-    /// Drains that the mover was asked for, and those that failed.
+    /// Requests to the mover to drain or keep devices, and those that failed.
     pub(crate) drains: Mutex<Drains>,
     pub(crate) growths: Mutex<Growths>,
     recovered: Option<Recovered>,
@@ -57,8 +57,8 @@ pub struct Engine {
 impl Engine {
     /// Returns the time of the store when the machine's clocks showed
     /// [`StoreOptions::opened`](crate::StoreOptions), in nanoseconds since the Unix epoch; `None`
-    /// without a store. Sessions continue from there. With an earlier time, expired items would
-    /// reappear.
+    /// without a store. Sessions must continue from this time: with an earlier one, expired items
+    /// would reappear.
     pub fn opened_at(&self) -> Option<u64> {
         self.lanes.first()?.store().map(|store| store.opened_at)
     }
@@ -107,7 +107,7 @@ impl Engine {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
         self.memory_shares(bytes)?;
-        // A motion that ends meanwhile divides the same amount.
+        // A motion that ends meanwhile divides the memory again, and must divide the new limit.
         self.memory.store(bytes, Ordering::Relaxed);
         self.share_memory()
     }
@@ -157,8 +157,8 @@ impl Engine {
         self.lanes[0].budget.arriving_limit()
     }
 
-    /// Returns the bytes charged against the memory limit, as in [`Engine::stats`] but without a
-    /// look at the store.
+    /// Returns the bytes charged against the memory limit. [`Engine::stats`] has the same number,
+    /// but also examines the store.
     pub fn memory_used(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.budget.used()).sum()
     }
@@ -245,7 +245,7 @@ impl Engine {
     }
 
     fn set_draining(&self, name: &str, draining: bool) -> Result<(), DrainError> {
-        // The mover removes emptied lanes from the table.
+        // The mover, which removes emptied lanes from the table, waits meanwhile.
         let still = lock(&self.mover);
         if let Some(number) = self.change_of_draining(name, draining)? {
             let change = |table: &mut Lanes| {
@@ -259,8 +259,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the number of the lane whose entry in the table must change; `None` if the table
-    /// already says so.
+    /// Returns the number of the lane whose draining state must change; `None` if the table already
+    /// has the wanted state.
     fn change_of_draining(
         &self,
         name: &str,
@@ -327,16 +327,16 @@ impl Engine {
     /// awake session may hold counts of dead bytes that it has not reported.
     ///
     /// # Errors
-    /// If some device did not accept everything. The other devices have.
+    /// If a device did not accept everything. All other devices are closed cleanly.
     pub fn close(&self) -> io::Result<()> {
-        // The next start continues a motion that is under way.
+        // Ends the mover's work. The next start continues a motion that is under way.
         lock(&self.mover).end(&self.partitions);
         self.lanes.iter().map(|lane| lane.close()).fold(Ok(()), io::Result::and)
     }
 
     /// Holds the mover still: while the returned guard lives, nothing moves between lanes and no
-    /// other session flushes. So a flush misses no half-moved item, in whatever lane it is. Returns
-    /// `None` while the mover takes a step, and wakes `waker` when the step ends.
+    /// other session flushes. So a flush does not miss an item that is moving between two lanes.
+    /// Returns `None` while the mover takes a step, and wakes `waker` when the step ends.
     pub(crate) fn hold_still(&self, waker: &Waker) -> Option<Still<'_>> {
         let still = || match self.mover.try_lock() {
             Ok(mover) => Some(Still { engine: self, mover: Some(mover) }),
@@ -388,16 +388,15 @@ impl Drop for Still<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The mover's thread holds no handle while it waits. Once woken it finds no engine and
-        // ends.
+        // While it waits, the mover's thread holds no strong reference. Once woken, it finds that
+        // the engine is gone, and ends.
         self.kick_mover();
     }
 }
 
 /// For engines without threads, and for simulations.
 impl Engine {
-    /// Makes everything durable that was written before this call. Returns false if a device does
-    /// not allow it.
+    /// Makes everything durable that was written before this call. Returns false if a device fails.
     pub fn commit(&self) -> bool {
         self.lanes.iter().fold(true, |all, lane| lane.commit() & all)
     }
@@ -407,8 +406,8 @@ impl Engine {
         self.lanes[lane].commit()
     }
 
-    /// In async mode: writes what was appended to a lane before this call, so that it survives the
-    /// end of the process. Returns false if that is left to the next commit.
+    /// In async mode: writes the records appended to a lane before this call, so that they survive
+    /// the end of the process. Returns false if the next commit must write them instead.
     pub fn write_early(&self, lane: usize) -> bool {
         self.lanes[lane].write_early().is_some()
     }
@@ -425,8 +424,8 @@ impl Engine {
         (at < self.lanes.len()).then_some(at)
     }
 
-    /// Returns how many segments were examined to find out what to write, free or report. Repeated
-    /// looks at a segment count each time.
+    /// Returns how many segments were examined to find out which ones to write, free or report.
+    /// Repeated looks at a segment count each time.
     pub fn segments_looked_at(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
     }
@@ -449,7 +448,7 @@ impl Engine {
         self.lanes.iter().map(|lane| lane.memory_requests()).max().unwrap_or(0)
     }
 
-    /// Runs one turn of every lane's cleaner. Returns true if one wants another turn soon.
+    /// Runs one turn of every lane's cleaner. Returns true if any of them wants another turn soon.
     pub fn clean(&self, state: &mut ManualCleaner) -> bool {
         state.0.resize_with(self.lanes.len(), || None);
         let turn = |any, (lane, cleaner): (&Arc<Lane>, _)| lane.clean(cleaner) || any;
@@ -462,7 +461,7 @@ impl Engine {
     }
 }
 
-/// The state of [`Engine::clean`].
+/// The state of every lane's cleaner between calls of [`Engine::clean`].
 #[derive(Debug, Default)]
 pub struct ManualCleaner(Vec<Option<Cleaner>>);
 
@@ -490,7 +489,7 @@ fn memory_shares(
     Ok(shares)
 }
 
-/// Returns true if the lanes' durability promises anything.
+/// Returns true if the durability mode limits what a crash may lose.
 pub(crate) fn promises(options: &StoreOptions) -> bool {
     options.durability != Durability::None
 }

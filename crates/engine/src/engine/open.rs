@@ -1,4 +1,5 @@
-//! Opens an engine: its lanes, their recovery, and what must be settled before it serves.
+//! Opens an engine: recovers its lanes, passes a scheduled flush on to new lanes, deletes strays
+//! and writes the changed table of lanes. Only then does the engine serve.
 
 use crate::durability::StoreOptions;
 use crate::engine::lanes::{Assembled, assemble};
@@ -21,12 +22,12 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Options of an opening that only simulations change.
+/// Parameters of an opening that have other values only in simulations.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
-    /// The number of the memory request to refuse; 0 refuses none.
+    /// Number of the memory request that each lane refuses, counted from 1; 0 refuses none.
     refuse: u64,
-    /// The number of threads that read each lane.
+    /// Number of threads that read each lane during recovery.
     threads: usize,
 }
 
@@ -54,9 +55,9 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Opens an engine without threads, for simulations that decide what happens when. The owner
-    /// calls [`Engine::clean`], [`Engine::commit`], [`Engine::serve_reads`] and
-    /// [`Engine::move_partitions`] itself. Recovery reads each device in order.
+    /// Opens an engine without threads, for simulations that control the order of events. The
+    /// caller runs [`Engine::clean`], [`Engine::commit`], [`Engine::serve_reads`] and
+    /// [`Engine::move_partitions`] itself. Recovery reads each device with one thread, in order.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -64,8 +65,8 @@ impl Engine {
         Self::build(options, Opening { refuse: 0, threads: 1 }, &mut |_| {})
     }
 
-    /// As [`Engine::open_without_threads`], but refuses the `nth` request for memory that may be
-    /// refused, unless `nth` is 0. For simulations of memory shortage.
+    /// As [`Engine::open_without_threads`], but each lane refuses its `nth` request for memory that
+    /// may fail; 0 refuses none. For simulations of memory shortage.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -102,8 +103,8 @@ impl Engine {
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
         let engine = Self::of(options, lanes, table);
         if table != opening {
-            // From here on new lanes serve keys, and the remaining lanes serve the keys of lost
-            // ones.
+            // In the new table, new lanes may own partitions, and the partitions of lost lanes
+            // belong to the remaining ones.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)
@@ -137,8 +138,8 @@ impl Engine {
     }
 }
 
-/// Returns the total memory with which the lane at `position` gets `share` bytes; `lanes` as in
-/// [`memory_shares`].
+/// Returns the memory limit of the engine that gives the lane at `position` a share of `share`
+/// bytes. `lanes` is as in [`memory_shares`].
 fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: usize) -> u64 {
     let least = |&(least, _): &(u64, usize)| least.max(max_item_size * 2);
     let all: u64 = lanes.iter().map(least).sum();
@@ -148,7 +149,7 @@ fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: 
     memory.next_multiple_of(1 << 20)
 }
 
-/// Opens the lanes of an engine without a store. They never change.
+/// Opens the lanes of an engine without a store. Their number and their partitions never change.
 fn open_lanes_in_memory(
     options: &Options,
     table: &Lanes,
@@ -169,7 +170,7 @@ fn open_lanes_in_memory(
             memory,
             memory_of_all: options.memory,
             hash_seed: options.hash_seed,
-            // A lane never gets another lane's memory.
+            // Without a store no partition moves, so a lane never gets memory of another lane.
             engine: Options { memory, ..options.clone() },
         };
         Lane::open(lane, None, &buffers, opening.refuse, progress)
@@ -177,8 +178,8 @@ fn open_lanes_in_memory(
     shares.into_iter().enumerate().map(open).collect()
 }
 
-/// Opens the lanes of a store in parallel. Lanes that do not exist yet are created last, when the
-/// existing ones already list them.
+/// Opens the lanes of a store in parallel. New lanes are created last, when the superblocks of the
+/// existing lanes already list them.
 fn open_lanes(
     options: &Options,
     store: &StoreOptions,
@@ -250,7 +251,7 @@ fn open_lanes(
             };
             threads.into_iter().map(join).collect()
         });
-        // The largest minimum suffices for all lanes.
+        // Reports the largest minimum, because it suffices for all lanes.
         let too_small = |(_, result): &(usize, Result<Arc<Lane>, OpenError>)| match result {
             Err(OpenError::MemoryTooSmall { minimum }) => Some(*minimum),
             _ => None,
@@ -266,7 +267,7 @@ fn open_lanes(
     Ok(opened.into_iter().map(|(_, lane)| lane).collect())
 }
 
-/// Passes a scheduled flush on to new lanes, which do not know of it.
+/// Passes a scheduled flush on to new lanes. Only the existing lanes have it in their superblocks.
 fn join_flushes(lanes: &[Arc<Lane>]) -> io::Result<()> {
     let Some(at) = lanes.iter().map(|lane| lane.flush_time()).filter(|&at| at != 0).max() else {
         return Ok(());

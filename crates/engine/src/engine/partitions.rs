@@ -1,4 +1,4 @@
-//! The partition table for look-ups: which lane owns each key.
+//! The partition table in memory, which tells every look-up the lane that owns a key.
 
 use crate::key::Key;
 use crate::lock::lock;
@@ -15,20 +15,21 @@ const CLOSED: u8 = u8::MAX;
 #[derive(Debug)]
 pub(crate) struct Partitions {
     lanes: Box<[AtomicU8]>,
-    /// How many closings there were, and the number of each partition's last closing.
+    /// Number of calls of [`Partitions::close`] so far. `closed_at` has the number of the last such
+    /// call for each partition.
     closings: AtomicU32,
     closed_at: Box<[AtomicU32]>,
-    /// No partition ever moves.
+    /// True if no partition ever moves.
     settled: bool,
-    /// Partitions that are moving will not arrive for the time being.
+    /// True if moving partitions cannot arrive until a device works again.
     stuck: AtomicBool,
     /// Wakers of calls that wait for moving partitions.
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Partitions {
-    /// Creates the table. `position` gives the lane of each partition; `settled` means that none is
-    /// ever closed.
+    /// Creates the table. `position` gives the lane of each partition. `settled` is true if no
+    /// partition ever moves.
     pub(crate) fn new(position: impl Fn(usize) -> usize, settled: bool) -> Self {
         Partitions {
             lanes: (0..PARTITIONS).map(|at| AtomicU8::new(position(at) as u8)).collect(),
@@ -62,18 +63,19 @@ impl Partitions {
         self.owner(partition) == usize::from(CLOSED)
     }
 
-    /// Returns how many closings there were so far.
+    /// Returns the number of closings so far.
     pub(crate) fn closings(&self) -> u32 {
         self.closings.load(Ordering::Acquire)
     }
 
-    /// Returns true if a partition has not been closed since there were `closings` closings.
+    /// Returns true if the partition has not been closed since [`Partitions::closings`] returned
+    /// `closings`.
     pub(crate) fn has_stayed(&self, partition: usize, closings: u32) -> bool {
         self.closed_at[partition].load(Ordering::Acquire) <= closings
     }
 
-    /// Closes partitions, so that no thread starts to look for their keys. Threads that have
-    /// started finish before their session's next quiescent point. Only the mover calls this.
+    /// Closes partitions, so that no call starts to look for their keys. Calls that have already
+    /// started end before the next quiescent point of their session. Only the mover calls this.
     pub(crate) fn close(&self, partitions: Range<usize>) {
         let time = self.closings.load(Ordering::Relaxed) + 1;
         for closed_at in &self.closed_at[partitions.clone()] {
@@ -82,7 +84,7 @@ impl Partitions {
         for lane in &self.lanes[partitions] {
             lane.store(CLOSED, Ordering::Release);
         }
-        // Comes last: a thread that counts this closing sees the partitions closed.
+        // Stored last: a thread that reads the new number also sees the partitions closed.
         self.closings.store(time, Ordering::Release);
     }
 
@@ -95,7 +97,7 @@ impl Partitions {
         self.wake();
     }
 
-    /// Notes that moving partitions cannot arrive until a device works again, and tells waiting
+    /// Notes that moving partitions cannot arrive until a device works again, and wakes waiting
     /// calls.
     pub(crate) fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
@@ -108,7 +110,8 @@ impl Partitions {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker` for the next opening. Returns false if that may never come.
+    /// Registers `waker` for the next time that partitions are opened. Returns false if moving
+    /// partitions are stuck, so that they may never open.
     pub(crate) fn wait(&self, waker: &Waker) -> bool {
         if self.stuck.load(Ordering::Acquire) {
             return false;
@@ -133,8 +136,8 @@ mod tests {
     use std::collections::HashSet;
     use std::task::Waker;
 
-    /// Partitions and stripes both use the top of the hash, so the keys of one lane lie in few
-    /// stripes.
+    /// Partition and stripe both come from the top bits of the hash. So the keys of one of eight
+    /// lanes use only an eighth of its stripes.
     #[test]
     fn many_lanes_fill_as_many_stripes_as_one_lane() {
         let stripes = |lanes: usize| {

@@ -26,11 +26,11 @@ pub struct Session {
     pub(crate) engine: Arc<Engine>,
     pub(crate) lanes: Box<[LaneSession]>,
     pub(crate) waker: Waker,
-    /// A delayed flush is due but had to wait.
+    /// True if a delayed flush is due but could not be carried out yet.
     flush_waits: bool,
 }
 
-/// Reads that calls wait for. Must be [released](Session::release).
+/// Reads that calls wait for. The caller must [release](Session::release) them.
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
 pub struct Reads(SmallVec<[(usize, LaneReads); 1]>);
@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Starts a turn of the thread's loop and sets the time, in nanoseconds since the Unix epoch.
-    /// Items of earlier turns are no longer used.
+    /// The caller must not use items of earlier turns any more.
     #[inline]
     pub fn tick_at(&mut self, nanos: u64) {
         let before = self.now();
@@ -77,8 +77,8 @@ impl Session {
         self.lanes[0].now()
     }
 
-    /// Ends the use of the items that calls have returned, so that the memory of their copies can be
-    /// used again in this turn. [`Session::tick`] does the same.
+    /// Ends the use of the items that calls have returned, so that the memory of their copies can
+    /// be reused in this turn. [`Session::tick`] does the same.
     #[inline]
     pub fn forget_items(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::forget_items);
@@ -105,8 +105,8 @@ impl Session {
         }
     }
 
-    /// Returns the outcome of a call whose key is moving between lanes. The call is to be repeated
-    /// when the key has arrived; it is refused if the move waits for a failing device.
+    /// Returns the outcome of a call whose key is moving between lanes. The caller repeats the call
+    /// when the key has arrived. The call is refused if the move waits for a failing device.
     #[inline(always)]
     pub(crate) fn on_its_way<T>(&self) -> Outcome<T> {
         self.wait_for_arrival().for_any()
@@ -146,7 +146,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::fetch_record`], for a key whose old value does not matter to the set.
+    /// As [`Session::fetch_record`], for a key that a set overwrites without needing the old value.
     #[inline]
     pub fn fetch_overwritten(&self, key: &mut Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -154,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Takes the stripe's lock away from other processors shortly before a write of the key. If
-    /// called too early, they take it back.
+    /// Prefetches the lock of the key's stripe for writing, shortly before a write of the key. If
+    /// that happens too early, other processors take the cache line back.
     #[inline]
     pub fn prefetch_lock(&self, key: &Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -212,7 +212,7 @@ impl Session {
 
     /// Flushes all items written before now, or at time `at` those written before `at`. A later
     /// call replaces an earlier one that is not due yet. The caller must not report success before
-    /// all returned points are durable. If one of them fails, the items are gone all the same, but
+    /// all returned points are durable. If one of them fails, the items are gone nevertheless, but
     /// a crash may bring them back until a later commit of the lane succeeds.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<SmallVec<[CommitPoint; 1]>> {
         let Some(_still) = self.engine.hold_still(&self.waker) else { return Outcome::NeedsSpace };
@@ -249,14 +249,14 @@ impl Session {
     }
 
     /// Grows a device of the store to `bytes`; see [`Engine::grow`]. The call must be repeated
-    /// until that has ended.
+    /// until the growth has ended.
     pub fn grow(&self, name: Option<&str>, bytes: u64) -> Outcome<Result<(), GrowError>> {
         self.engine.request_grow(name, bytes, &self.waker)
     }
 
-    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if it is
-    /// larger than the largest item. `key` is the key it will probably be stored under. The memory
-    /// is charged as the value [grows](Session::grow_large).
+    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if the value
+    /// is larger than the largest item. `key` is the key that the value will probably be stored
+    /// under. The memory is charged as the value [grows](Session::grow_large).
     pub fn large_value(&self, key: Option<&Key<'_>>, len: usize) -> Outcome<Option<LargeValue>> {
         let lane = key.and_then(|key| self.lane(key)).unwrap_or(&self.lanes[0]);
         lane.large_value(len)
@@ -284,8 +284,8 @@ impl Session {
     }
 
     /// Wakes the session's waker once when the state of any commit of this lane has changed. Also
-    /// requests the commit that `point` needs: when the thread sleeps, or soon after if it does
-    /// not.
+    /// notes that `point` needs its commit. The commit is requested when the thread sleeps, or soon
+    /// after this call if the thread stays busy.
     #[inline]
     pub fn wake_on_commit(&self, point: CommitPoint) {
         if let Some(lane) = self.lanes.get(point.lane as usize) {
@@ -293,45 +293,48 @@ impl Session {
         }
     }
 
-    /// Returns how long a thread without work should wait before it [sleeps](Session::sleep), if at
-    /// all. Sleeping requests the commit that was [wanted](Session::wake_on_commit), and waiting
-    /// lets more answers share it. The thread should
-    /// - first look for work once more (a duration of zero);
-    /// - wait, at most as long as a busy thread would delay the commit, while most of the many
-    ///   clients that the last commit released have not come back;
-    /// - wait a moment for one of its clients if most of them wait for no commit.
+    /// Returns how long a thread without work should wait before it [sleeps](Session::sleep);
+    /// `None` if it should sleep at once. Sleeping requests the commit that was
+    /// [wanted](Session::wake_on_commit), so by waiting, more answers share that commit. There are
+    /// three reasons to wait:
+    /// - The thread should first look for work once more (a duration of zero).
+    /// - The last commit released many clients, and most of them have not sent their next request.
+    ///   The thread waits for them, at most as long as a busy thread would delay the commit.
+    /// - Most of the thread's answers wait for no commit. The thread waits a moment for the next
+    ///   request of such a client.
     ///
-    /// A lane with nothing to wait for requests its commit here, whatever the other lanes wait for.
+    /// This call requests the commit of each lane that has no reason to wait, even if the thread
+    /// waits for another lane.
     #[inline]
     pub fn lingers(&mut self) -> Option<Duration> {
         self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))
     }
 
     /// Returns true if a thread that was told to [sleep](Session::sleep) should look for work again
-    /// instead of blocking. That is so when something is expected at any moment: the next of many
-    /// reads, the commit that answers wait for, or then the next request of the clients that got
-    /// them. Waking a thread takes as long as a fast sync, and an idle processor notices the end of
-    /// a sync later. Clients would wait for both.
+    /// instead of blocking. That is so when an event is due at any moment: the next of many reads,
+    /// the commit that answers wait for, or the next requests of the clients that this commit
+    /// released. Waking a thread takes as long as a fast sync, and an idle processor notices the
+    /// end of a sync later. Clients would wait for both.
     #[inline]
     pub fn polls(&mut self) -> bool {
         self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)
     }
 
-    /// Makes the session read records that are not in memory itself instead of through the engine's
+    /// Makes the session itself read records that are not in memory, instead of the engine's
     /// threads. `event` is an eventfd that ends the thread's sleep; each completed read makes it
     /// readable.
     ///
     /// # Errors
-    /// There is no store, or some lane has no way to do so here. The engine's threads keep reading
-    /// for that lane.
+    /// If there is no store, or a lane's device does not support this. The engine's threads keep
+    /// reading for such a lane.
     pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
         self.lanes.iter_mut().map(|lane| lane.read_through(event)).fold(Ok(()), io::Result::and)
     }
 
     /// Returns the reads that calls have had to wait for since the last call of this function, if
     /// any. A call that returned [`NeedsRead`](Outcome::NeedsRead) can succeed once the session no
-    /// longer [awaits](Session::awaits) any of its reads. Their records are kept until they are
-    /// [released](Session::release); records of reads that nobody takes are kept at least until the
+    /// longer [awaits](Session::awaits) any of these reads. Their records are kept until they are
+    /// [released](Session::release). Records of reads that nobody takes are kept at least until the
     /// next turn.
     #[inline]
     pub fn take_reads(&self) -> Option<Reads> {

@@ -1,23 +1,25 @@
-//! Decides which parts of the tables' region become huge pages.
+//! Decides which chunks of the tables' region become huge pages. A chunk is a part of the region
+//! that one huge page can hold.
 //!
 //! A look-up touches one or two buckets anywhere in the index. With small pages, the TLB misses
-//! cost as much as the look-up itself. But a huge page is resident as a whole, while tables come
-//! and go. So only chunks that tables nearly fill, and have filled for a while, become huge pages.
-//! Tables in other chunks are moved together until they fill chunks.
+//! cost as much as the look-up itself. But a huge page is resident as a whole, even if tables use
+//! only a part of it. So only chunks that tables nearly fill, and have filled for a while, become
+//! huge pages. Tables in other chunks are moved together until they fill chunks.
 
 use crate::UnixSeconds;
 use larder_log::memory::mapping::{HUGE_PAGE, PAGE};
 use std::io;
 use std::ops::Range;
 
-/// Pages per chunk.
+/// Small pages per chunk.
 pub(super) const CHUNK: usize = HUGE_PAGE / PAGE;
 /// The largest number of unused pages in a chunk that is joined to a huge page.
 const HOLES: usize = CHUNK / 16;
-/// Seconds that a chunk must be unchanged first: while the index grows, its tables are replaced all
-/// the time.
+/// Time for which a chunk must be unchanged before a step, in seconds. While the index grows, its
+/// tables are replaced all the time.
 const SETTLED: UnixSeconds = 2;
-/// Seconds before a chunk is tried again. Attempts mostly fail for want of memory.
+/// Interval between two attempts at the same chunk, in seconds. Attempts mostly fail because memory
+/// is short.
 const RETRY: UnixSeconds = 60;
 /// The largest number of steps per second.
 const MOST: usize = 16;
@@ -52,7 +54,7 @@ pub(super) enum Todo {
 /// The result of joining a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// It is a huge page with this number of pages that no table uses.
+    /// The chunk is a huge page now. No table uses this number of its small pages.
     With(usize),
     /// Tables were added or freed meanwhile, so freed pages may be resident again.
     Changed,
@@ -162,7 +164,7 @@ impl Chunks {
         None
     }
 
-    /// Records the system's attempt to join a chunk.
+    /// Records the result of the system's attempt to join a chunk.
     pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> Joined {
         let chunk = &mut self.chunks[number];
         let still = chunk.state == ChunkState::Joining;

@@ -13,7 +13,7 @@ use larder_log::sync::atomic::{AtomicU64, Ordering};
 /// The largest number of older slots of a key; each takes one of the key's sixteen places.
 const MOST_OLDER: usize = 3;
 
-/// The relation of a slot with a key's tag to that key.
+/// How a slot that has a key's tag relates to that key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// It belongs to another key.
@@ -44,12 +44,13 @@ impl Drop for Guard<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(super) place: &'a AtomicU64,
-    /// For an empty place: whether it is in the second candidate bucket of the key it is for.
+    /// For an empty place: true if it is in the second candidate bucket of the key that will use
+    /// it.
     pub(super) displaced: bool,
 }
 
 impl<'a> Place<'a> {
-    /// Returns the place itself, whose slot's frequency readers may raise.
+    /// Returns the atomic word of the place, in which readers may raise the frequency.
     pub(crate) fn cell(&self) -> &'a AtomicU64 {
         self.place
     }
@@ -102,8 +103,8 @@ impl<'a> Guard<'a> {
         seq
     }
 
-    /// Returns true if the next version is well within the lease. Changes that take versions but no
-    /// space in the log check this, because nothing else slows them down before the lease ends.
+    /// Returns true if the next version is well within the lease. Changes in place check this: they
+    /// take versions but no space in the log, so nothing else stops them before the lease ends.
     #[inline]
     pub(crate) fn has_leased(&self) -> bool {
         let next = self.stripe.seq.load(Ordering::Relaxed) + 1;
@@ -222,8 +223,9 @@ impl<'a> Guard<'a> {
     /// Replaces the table by one that is larger by 1/`growth`.
     #[cold]
     fn grow(&self) -> Option<()> {
-        // Growth comes in waves over all stripes, so free what the previous wave left. After a
-        // flush that may be the whole index: too much for one writer that holds a stripe's lock.
+        // All stripes grow at about the same time, so this frees tables that they replaced when
+        // they last grew. It frees only a part of them: after a flush, the replaced tables are the
+        // whole index, too much for a writer that holds a stripe's lock.
         self.index.reap_some();
         let old = self.view.table();
         let mut pages = old.pages();

@@ -34,8 +34,8 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use table::{Pages, Table, Tidy};
 
-/// Bytes of memory per stripe. Small enough that growing a table is short. Large enough that a
-/// table has many pages when memory is full of small items.
+/// Bytes of the engine's memory per stripe. Small enough that a table grows quickly. Large enough
+/// that a table has many pages when memory is full of small items.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
 const BYTES_PER_STRIPE: u64 = (size_of::<Stripe>() + size_of::<View>()) as u64;
 const MIN_STRIPES: u64 = if cfg!(loom) { 2 } else { 64 };
@@ -49,8 +49,8 @@ const REBUILD_GROWTH: u32 = 2;
 const REBUILD_SPARE: usize = 5;
 /// As `REBUILD_SPARE`, if memory is short. Some tables then have to grow.
 const PACKED_SPARE: usize = 16;
-/// The approximate largest number of pages of retired tables freed in one step. During a step no
-/// other thread can take or free a table.
+/// The approximate largest number of pages of replaced tables that are freed in one step. During a
+/// step no other thread can take or free a table.
 const REAPED_PAGES: usize = 1024;
 
 /// The fields that every write to a stripe changes, on a cache line of their own.
@@ -69,7 +69,7 @@ struct Stripe {
 #[derive(Debug, Default)]
 struct View {
     version: StripeVersion,
-    /// [`Table`], packed.
+    /// The stripe's [`Table`], packed into a word.
     table: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Index {
     epochs: Arc<Epochs>,
     /// Replaced tables, each with the epoch that must pass before its pages are reused.
     retired: Mutex<VecDeque<(u64, Table)>>,
-    /// Whether tables may grow only within the budget.
+    /// True if tables may grow only within the budget.
     strict: AtomicBool,
     /// Tables grow by 1/`growth`: [`GROWTH`] or [`REBUILD_GROWTH`].
     growth: AtomicU32,
@@ -193,8 +193,8 @@ impl Index {
         prefetch::for_writing((&raw const self.stripes[self.stripe_of(key)]).cast());
     }
 
-    /// Returns the address of the first slot with the key's tag, most probably its record. Notes
-    /// the slot in the key so that the look-up need not search again.
+    /// Returns the address in the first slot with the key's tag, which is most probably that of the
+    /// key's record. Notes the slot in the key, so that the look-up need not search again.
     ///
     /// # Safety
     /// As [`Index::find`].
@@ -232,9 +232,9 @@ impl Index {
         Guard { index: self, stripe, view }
     }
 
-    /// Locks every stripe, empties the index and makes every later version larger than every
-    /// earlier one: the fence of flush_all. Calls `while_locked` with the fence before any writer
-    /// can proceed.
+    /// Locks every stripe and empties the index. Chooses the fence of flush_all: a version that is
+    /// above every earlier one and not above any later one. Calls `while_locked` with the fence
+    /// before any writer can proceed.
     pub(crate) fn clear(&self, while_locked: impl FnOnce(u64)) {
         let guards: Vec<_> =
             (0..self.stripes.len()).map(|number| self.lock_stripe(number)).collect();
@@ -242,7 +242,7 @@ impl Index {
         while_locked(fence);
         let mut tables = Vec::with_capacity(guards.len());
         for Guard { stripe, view, .. } in &guards {
-            // The next version is the fence itself; all earlier versions are below it.
+            // So the stripe's next version is the fence itself.
             stripe.seq.store(fence - 1, Ordering::Relaxed);
             stripe.items.store(0, Ordering::Relaxed);
             tables.push(Table::from_bits(view.table.swap(Table::NONE.bits(), Ordering::AcqRel)));
@@ -287,13 +287,14 @@ impl Index {
         }
     }
 
-    /// Makes tables leave as little free room as those of a server that has filled its index.
-    /// Called if memory is short.
+    /// Makes tables as dense as those of a running server. Called during a rebuild if memory is
+    /// short.
     pub(crate) fn pack(&self) {
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
-    /// Returns true if tables of `items` items, with room to grow, fit into `bytes` bytes.
+    /// Returns true if tables for `items` items, with the free room of a rebuild, fit into `bytes`
+    /// bytes.
     pub(crate) fn has_room(items: usize, bytes: u64) -> bool {
         let sparse = items * REBUILD_SPARE / (REBUILD_SPARE - 1);
         (sparse * size_of::<Slot>()) as u64 <= bytes
@@ -316,7 +317,7 @@ impl Index {
         self.pages.used_bytes() >= limit / 100 * percent
     }
 
-    /// Returns true if, since the last call, a table could not grow because of the limit: the
+    /// Returns true if a table could not grow since the last call because of the limit. Then the
     /// caller must evict items.
     pub(crate) fn take_full(&self) -> bool {
         self.full.swap(false, Ordering::Relaxed)
@@ -343,7 +344,7 @@ impl Index {
         self.lease_mark.store(seq, Ordering::Relaxed);
     }
 
-    /// Returns true if, since the last call, a stripe assigned a version at or above the mark.
+    /// Returns true if a stripe has assigned a version at or above the mark since the last call.
     pub(crate) fn wants_lease(&self) -> bool {
         self.wants_lease.swap(false, Ordering::Relaxed)
     }
@@ -381,8 +382,9 @@ impl Index {
         !self.lock_retired().is_empty()
     }
 
-    /// Moves tables closer together, or replaces small pages by a huge page, if the index has not
-    /// changed there for a while. Returns true if more work may be left.
+    /// Does one step for one chunk of the tables' region: moves its tables close to others, or
+    /// joins its small pages to a huge page. Chooses only chunks whose tables have not changed for
+    /// a while. Returns true if more work may be left.
     pub(crate) fn tidy(&self, now: UnixSeconds) -> bool {
         match self.pages.tidy(now) {
             None => false,

@@ -1,14 +1,17 @@
 //! A slot: 8 bytes of tag, frequency and address.
 //!
 //! ```text
-//! 63..47 tag (17)   46 displaced (1)   45..44 frequency (2)   43 older (1)   42..0 address (segment 23, offset 20)
+//! 63..47 tag (17)   46 displaced (1)   45..44 frequency (2)   43 older (1)   42..0 address (43)
 //! ```
 //!
-//! The tag saves reads of records; a hit counts only after the keys compare equal. The tag is the
-//! low part of the key's position and the bucket number is the high part. So a slot can move to a
-//! larger table without its record, which may be on a device only. The displaced bit tells whether
-//! the slot is in the second of its two buckets; only the index maintains it. For the older bit,
-//! see [`older`](crate::older).
+//! A slot with another tag than the key's belongs to another key, so its record need not be read.
+//! If the tags are equal, the keys must still be compared. The tag is the low part of the key's
+//! position, and the bucket number determines the high part. So a slot can move to a larger table
+//! without a look at its record, which may be only on a device.
+//!
+//! The address has 23 bits for the segment and 20 for the offset. The displaced bit is set if the
+//! slot is in the second of its two candidate buckets; only the index maintains it. For the older
+//! bit, see [`older`](crate::older).
 
 use larder_log::Address;
 
@@ -20,7 +23,7 @@ const OLDER: u64 = 1 << 43;
 
 /// Bits of a tag.
 pub(crate) const TAG_BITS: u32 = 17;
-/// Bits of a position; the lowest are the tag. A table has at least 2^(`POSITION_BITS` -
+/// Bits of a position, of which the lowest are the tag. A table has at least 2^(`POSITION_BITS` -
 /// `TAG_BITS`) buckets, so the bucket and the tag of a slot determine its position.
 pub(crate) const POSITION_BITS: u32 = if cfg!(loom) { TAG_BITS + 1 } else { 24 };
 /// The largest frequency.
@@ -66,7 +69,7 @@ impl Slot {
         Slot(if displaced { self.0 | DISPLACED } else { self.0 & !DISPLACED })
     }
 
-    /// Returns true if a later set replaced this slot without checking that the keys are equal.
+    /// Returns true if a later set replaced this slot without comparing the keys.
     #[inline]
     pub(crate) fn is_older(self) -> bool {
         self.0 & OLDER != 0

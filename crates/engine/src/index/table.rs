@@ -60,11 +60,12 @@ impl Table {
         (self.0 as usize - self.pages()) as *mut u8
     }
 
-    /// Prepares new pages. They are zero, which is a table without slots. In a loom model zero is
-    /// not a valid table, because atomics are loom's; there this function writes the buckets.
+    /// Prepares new pages. They are zero, which is a table of empty slots. In a loom model zero is
+    /// not valid, because the atomics are loom's; there this function writes the buckets.
     ///
-    /// Writes to each page to make it resident. A look-up that came first would map the system's
-    /// zero page, and the write after it would interrupt all processors to replace the mapping.
+    /// Writes to each page to make it resident. Otherwise a look-up could map the system's zero
+    /// page first. The next write would then have to replace that mapping, which interrupts all
+    /// processors.
     fn begin(self) {
         sync::writes(self.at());
         for page in 0..self.pages() {
@@ -122,9 +123,9 @@ struct PagesState {
 /// again that has room for larger tables.
 #[derive(Debug, Default)]
 struct Runs {
-    /// Lengths by first page.
+    /// The length of each run, by its first page.
     by_place: BTreeMap<usize, usize>,
-    /// Length and first page.
+    /// The length and the first page of each run.
     by_length: BTreeSet<(usize, usize)>,
 }
 
@@ -194,7 +195,7 @@ impl PagesState {
         Some(self.fresh - pages)
     }
 
-    /// Takes a run of pages directly behind the previous one from this function, if possible.
+    /// Takes a run of pages, if possible directly behind the run that this function returned last.
     fn packed_run(&mut self, pages: usize, limit: usize) -> Option<usize> {
         while self.area.len() < pages && self.extend_area(limit) {}
         if self.area.len() < pages {
@@ -373,7 +374,7 @@ impl Pages {
         }
     }
 
-    /// Returns the pages of a chunk that no table uses to the system.
+    /// Returns to the system those pages of a chunk that no table uses.
     fn discard_holes(&self, state: &PagesState, chunk: usize) {
         let pages = chunks::pages(chunk);
         let others = [state.area.clone(), state.fresh..pages.end.max(state.fresh)];
@@ -400,15 +401,15 @@ impl Pages {
         self.lock().chunks.count()
     }
 
-    /// Does one step that makes look-ups cheaper, or returns the step for the caller to do. Returns
-    /// `None` if there is nothing more to do in this second.
+    /// Does one step that makes look-ups cheaper, or tells the caller to do it. Returns `None` if
+    /// there is nothing more to do in this second.
     pub(crate) fn tidy(&self, now: UnixSeconds) -> Option<Tidy> {
         let mut state = self.lock();
         let filling = state.area.start / chunks::CHUNK;
         match state.chunks.next(now, filling)? {
             Todo::Join(chunk) => {
                 state.joins += 1;
-                // Threads that need a table do not wait for the system call.
+                // Unlocks, so that threads that need a table do not wait for the system call.
                 drop(state);
                 let result = self.region.join_pages(chunk * HUGE_PAGE);
                 let mut state = self.lock();
@@ -450,7 +451,7 @@ mod tests {
     /// All tables of an index grow to half of the region, by an eighth at a time and one after
     /// another.
     #[test]
-    fn addresses_are_used_again_by_larger_tables() {
+    fn larger_tables_reuse_freed_addresses() {
         let pages = Pages::reserve(LIMIT as u64, Arc::new(Budget::new(1 << 40))).unwrap();
         let mut tables = vec![Table::NONE; 16];
         let mut size = 1;
@@ -475,9 +476,10 @@ mod tests {
         places.for_each(|place| place.store(1, Ordering::Relaxed));
     }
 
-    /// For every table size, moving ends and leaves full chunks.
+    /// For tables of any size, `tidy` stops moving them after a while, and leaves nearly full
+    /// chunks.
     #[test]
-    fn tables_of_any_size_come_to_rest() {
+    fn moving_tables_of_any_size_ends() {
         for size in [1, 3, 9, 57, 114, 229, 257, 518, 654] {
             let count = 12 * chunks::CHUNK / size;
             let budget = Arc::new(Budget::new(1 << 40));
@@ -518,7 +520,7 @@ mod tests {
         }
     }
 
-    /// A flush leaves thousands of tables, in the order of their stripes.
+    /// A flush frees thousands of tables in the order of their stripes, not of their addresses.
     #[test]
     fn tables_are_given_back_whatever_their_order_and_their_gaps() {
         let budget = Arc::new(Budget::new(1 << 40));
@@ -541,7 +543,7 @@ mod tests {
         assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }
 
-    /// A flush leaves gaps between the tables that came after it.
+    /// After a flush, freed tables lie between tables that are in use.
     #[test]
     fn runs_within_a_huge_page_are_given_back_together() {
         const COUNT: usize = 2 * chunks::CHUNK;
@@ -573,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_touch_become_one() {
+    fn adjacent_runs_are_merged() {
         let mut runs = Runs::default();
         for first in [20, 0, 10, 40] {
             runs.give(first..first + 10);

@@ -30,7 +30,7 @@ fn finds(index: &Index, n: u64) -> bool {
     unsafe { index.find(&key(n), wanted) }.is_some()
 }
 
-/// Runs `tidy` for each of these seconds until no work is left in it.
+/// Runs `tidy` in each of these seconds until that second has no more work.
 fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range<u32>) {
     for now in seconds {
         while index.tidy(now) {}
@@ -64,7 +64,7 @@ fn tables_retired_by_a_flush_are_freed_in_parts() {
 }
 
 #[test]
-fn tables_come_to_lie_close_together_and_are_found_all_the_time() {
+fn keys_are_found_while_tables_are_moved_close_together() {
     const KEYS: u64 = 500_000;
     let epochs = Arc::new(Epochs::default());
     let budget = Arc::new(Budget::new(256 << 20));

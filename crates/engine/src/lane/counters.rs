@@ -19,7 +19,8 @@ impl Lane {
         ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
     }
 
-    /// Returns all counts since the start, without a look at the segments.
+    /// Returns all counts since the start. Unlike [`Lane::stats`], this does not visit the
+    /// segments.
     pub(crate) fn totals(&self) -> Totals {
         lock(&self.counters).sum()
     }
@@ -73,10 +74,10 @@ impl Lane {
         stats
     }
 
-    /// Sums over all segments that hold records, as far as threads have reported what they made
-    /// dead.
+    /// Returns the sums over all segments that hold records. Dead bytes that threads have not
+    /// reported yet count as live.
     fn segment_totals(&self) -> SegmentTotals {
-        // Asks for the counts, so that the next call has them.
+        // Asks the threads to report their dead bytes, so that the next call has the counts.
         self.log.want_counts();
         let mut totals = self.log.usage().totals();
         for number in self.log.unsealed() {
@@ -86,7 +87,7 @@ impl Lane {
         totals
     }
 
-    /// Returns the bytes of a tier's places, and the bytes of those that are not free.
+    /// Returns the bytes of a tier's places, and how many of these bytes are in use.
     pub(crate) fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
         let (places, free) = (self.log.places(tier), self.log.free_places(tier));
         let bytes = |places: usize| places as u64 * self.log.segment_size() as u64;

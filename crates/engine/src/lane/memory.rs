@@ -17,17 +17,17 @@ pub const MIN_MEMORY: u64 = 8 << 20;
 pub const MIN_ITEM_SIZE: u64 = 1024;
 /// The largest value of the option for the largest item, in bytes.
 pub const MAX_ITEM_SIZE: u64 = 1 << 30;
-/// The largest factor by which `set_memory_limit` may exceed the memory that the engine was opened
+/// The largest memory limit of a running engine, as a multiple of the memory that it was opened
 /// with.
 pub(crate) const GROWTH: u64 = 4;
-/// The smallest number of frames of an engine with a store: those it appends to, the cleaner's
-/// reserve, and some that can be read.
+/// The smallest number of frames of a lane with a store: those that it appends to, the cleaner's
+/// reserve, and some for reads.
 const MIN_FRAMES: usize = 8;
-/// Number of frames that an index leaves room for.
+/// The number of frames that an index at its limit leaves room for.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
-/// Approximate number of frames that memory is divided into. More frames make eviction finer and
-/// keep less memory free or half full. With a store there are fewer: segments are written as they
-/// are, and larger ones take fewer writes.
+/// Approximate number of frames that a lane's memory is divided into. With more frames, eviction is
+/// finer, and less memory is free or in half-full frames. With a store there are fewer and larger
+/// ones: segments are written as they are, so larger segments take fewer writes.
 pub(super) const FRAMES: u64 = 256;
 const FRAMES_WITH_STORE: u64 = 128;
 
@@ -51,10 +51,10 @@ impl Lane {
     /// Checks that the index has room for `items` items.
     ///
     /// # Errors
-    /// If it needs more.
+    /// The items need more memory than the lane has.
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
         let minimum = memory_for_index(items, self.log.segment_size());
-        // A lane that owns no keys always gets the least memory.
+        // A lane that owns no keys always gets the least memory, so asking for more would not help.
         let owns = |store: &LaneStore| store.lanes.owned(store.lanes.here) > 0;
         let may_have_more = self.store().is_some_and(owns);
         match minimum > self.options.memory && may_have_more {
@@ -99,14 +99,14 @@ impl Lane {
 }
 
 /// Returns the limit of the index with a store, in bytes: all memory except the frames that an
-/// engine needs and what is kept for connections. Beyond it, items are evicted or refused, however
-/// much room the device has.
+/// engine needs and what is kept for connections. Beyond this limit, items are evicted or refused,
+/// however much room the device has.
 fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
-/// Returns the smallest memory that an index of `items` items works with, in bytes. A server whose
-/// index has reached its limit has that much, so it can always start again.
+/// Returns the smallest memory of a lane whose index can hold `items` items, in bytes. A server
+/// whose index has reached its limit has at least that much, so it can always start again.
 fn memory_for_index(items: usize, segment_size: usize) -> u64 {
     const STEP: u64 = 1 << 20;
     let tables = (items * size_of::<Slot>()) as u64;
@@ -128,8 +128,8 @@ pub(crate) fn segment_size_with_store(memory: u64) -> usize {
     segment_size(memory, FRAMES_WITH_STORE)
 }
 
-/// Returns the bytes that only frames may take in a lane with this memory that has no store and
-/// evicts nothing.
+/// Returns the number of bytes reserved for frames in a lane with this memory, if it has no store
+/// and evicts nothing.
 pub(super) fn bytes_for_frames(memory: u64) -> u64 {
     ((CLEANER_RESERVE + READY_FRAMES) * segment_size(memory, FRAMES)) as u64
 }

@@ -1,5 +1,5 @@
-//! A lane: a log with its index, device, committer and cleaner, for a share of the keys. Contains
-//! everything that the lane's sessions share.
+//! A lane: a log with its index, device, committer and cleaner, for a share of the keys. [`Lane`]
+//! contains everything that the lane's sessions share.
 
 #[cfg(all(test, loom))]
 pub(crate) mod model;
@@ -45,32 +45,33 @@ pub(crate) struct Lane {
     pub(crate) older: OlderSlots,
     pub(crate) ghost: Ghost,
     pub(crate) recache_winners: RecacheWinners,
-    /// The latest time that any session ticked with.
+    /// The latest time that any session ticked with, in Unix seconds.
     pub(crate) now: AtomicU32,
-    /// The Unix second that the store remembers, or will remember with its next commit.
+    /// The Unix second that the superblock contains, or will contain after the next commit.
     pub(crate) remembered: AtomicU32,
-    /// When a delayed flush_all is due; 0 for none.
+    /// The Unix second at which a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
-    /// The commit that makes the last flush's fence durable; 0 if there was no flush.
+    /// The commit that makes the last flush's fence durable; 0 if there was no flush, 1 if the
+    /// flush needs no commit.
     pub(crate) fence: AtomicU64,
-    /// [Claims](Claim) below this number are refused until something dies, because nothing can be
-    /// reclaimed.
+    /// Calls with a [claim](larder_log::Claim) below this number are refused: nothing can be
+    /// reclaimed for them until a record dies.
     full: AtomicU8,
-    /// The number of turns that the cleaner has begun, and the last turn that ended with nothing to
-    /// reclaim.
+    /// The number of turns that the cleaner has begun, and the number of the last turn that found
+    /// nothing to reclaim.
     pub(crate) turns: AtomicU64,
     pub(crate) found_nothing: AtomicU64,
-    /// True if no memory can be freed, not even for records to be read.
+    /// True if the cleaner cannot free any frame, not even for a large value that a call must read.
     pub(crate) frames_full: AtomicBool,
-    /// True if keys are to move here and wait until segments with kept ends are cleaned.
+    /// True if partitions wait to move here until the segments with kept ends are cleaned.
     pub(crate) ends_must_go: AtomicBool,
-    /// True once items were evicted, so the ghost queue is worth a look.
+    /// True once items were evicted. Before that the ghost queue is empty.
     pub(crate) evicts: AtomicBool,
-    /// With a store: the state of durability that sessions and committer share.
+    /// The state of durability that sessions and committer share, if there is a store.
     pub(crate) durable: Option<Durable>,
-    /// Held for the whole duration of a commit.
+    /// A lock that is held for the whole duration of a commit.
     pub(crate) committing: Mutex<()>,
-    /// Not held during a sync.
+    /// The committer's state. This lock is not held during a sync.
     pub(crate) committer: Mutex<Committer>,
     /// Dead maps waiting for the committer to write them.
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
@@ -81,10 +82,10 @@ pub(crate) struct Lane {
     /// Segments that were in memory before the last stop and have not been read back yet, the
     /// newest last.
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
-    /// Large values that were read from the store, with the time. They stay in memory until the
-    /// sessions that wanted them had time to use them.
+    /// Large values that were read from the store, with the Unix second of the read. The cleaner
+    /// keeps their frames until the next second is over, so that the waiting calls can use them.
     pub(crate) just_read: Mutex<BTreeMap<SegmentNumber, UnixSeconds>>,
-    /// Held by the cleaner during a turn.
+    /// A lock that the cleaner holds during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,
     waiting: Mutex<Waiting>,
@@ -103,7 +104,7 @@ impl Lane {
         self.store().map_or(position, |store| store.lanes.here)
     }
 
-    /// Returns the name of the lane's device.
+    /// Returns the name of the lane's device; empty without a store.
     pub(crate) fn name(&self) -> &str {
         self.store().map_or("", |store| &store.device.name)
     }
@@ -120,7 +121,7 @@ impl Lane {
         self.durable.as_ref().map_or(0, Durable::now_us)
     }
 
-    /// Returns when a delayed flush is due; 0 for none.
+    /// Returns the Unix second at which a delayed flush is due; 0 for none.
     pub(crate) fn flush_time(&self) -> UnixSeconds {
         self.flush_at.load(Ordering::Relaxed)
     }
@@ -160,7 +161,8 @@ impl Lane {
         self.store().map_or(0, |store| store.device.capacity())
     }
 
-    /// Returns the stripes of the index that hold these partitions. They may hold others, too.
+    /// Returns the stripes of the index that hold these partitions. They may hold other partitions,
+    /// too.
     pub(crate) fn stripes(&self, partitions: Range<usize>) -> Range<usize> {
         let stripes = self.index.stripe_count();
         partitions.start * stripes / PARTITIONS..(partitions.end * stripes).div_ceil(PARTITIONS)
@@ -176,7 +178,8 @@ impl Lane {
     /// lane.
     ///
     /// # Errors
-    /// Those of the device, because no number above the durable limit is ever used.
+    /// The device cannot raise the superblock's limit of versions. No version above that limit may
+    /// be used.
     pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
         if let Some(store) = self.log.store()
             && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
@@ -190,8 +193,9 @@ impl Lane {
         Ok(())
     }
 
-    /// Returns true if keys may move here now. Older versions behind kept ends could reappear with
-    /// them, so while a segment keeps ends, returns false and asks the cleaner to clean it.
+    /// Returns true if partitions may move here now. While a segment has kept ends, a crash may
+    /// bring back older versions of the keys that move here. Then this function returns false and
+    /// asks the cleaner to clean that segment.
     pub(crate) fn receives(&self) -> bool {
         let receives = !self.log.keeps_ends();
         if !receives {
@@ -201,7 +205,7 @@ impl Lane {
         receives
     }
 
-    /// Returns the device and its options, with a store.
+    /// Returns the lane's device and its options, if there is a store.
     pub(crate) fn store(&self) -> Option<&LaneStore> {
         self.durable.as_ref().map(|durable| &durable.store)
     }
@@ -226,7 +230,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The threads hold no handle while they wait. Once woken they find no lane and end.
+        // The lane's threads hold only weak references while they wait. Once woken, they find no
+        // lane and end.
         self.kick_cleaner();
         if let Some(durable) = &self.durable {
             durable.want_commit();

@@ -1,5 +1,5 @@
-//! Shared parts of the loom models: they open a lane without threads and without a store, and check
-//! its consistency at the end.
+//! Shared parts of the loom models. A model opens a lane without threads and without a store, and
+//! checks the lane's consistency at the end.
 
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, LaneOptions};
@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Memory for segments of 64 KiB, where every record is appended at the segment's end.
+/// Memory of a lane with segments of 64 KiB. Its sessions have no chunks and append every record at
+/// the segment's end.
 pub(crate) const SMALL: u64 = 1 << 20;
-/// Memory for segments of 1 MiB, where sessions have chunks.
+/// Memory of a lane with segments of 512 KiB. Its sessions have chunks.
 pub(crate) const LARGE: u64 = 128 << 20;
 
 /// Opens a lane with this memory.
@@ -25,7 +26,7 @@ pub(crate) fn lane(memory: u64) -> Arc<Lane> {
     Lane::open(options, None, &buffers, 0, &mut |_| ()).expect("memory")
 }
 
-/// Opens a session, asleep.
+/// Opens a session that is asleep.
 pub(crate) fn session(lane: &Arc<Lane>) -> LaneSession {
     let mut session = lane.session(Waker::noop().clone());
     session.sleep();
@@ -38,7 +39,7 @@ pub(crate) fn set(session: &LaneSession, key: &[u8], value: &[u8]) {
     assert!(matches!(stored, Outcome::Ready(Stored::Stored { .. })), "{stored:?}");
 }
 
-/// Adds 1 to a counter and returns the new value; `None` if there is none.
+/// Adds 1 to a counter and returns the new value; `None` if there is no counter.
 pub(crate) fn increment(session: &LaneSession, key: &[u8]) -> Option<u64> {
     match session.arith(&session.key(key), &Arith::add(1)) {
         Outcome::Ready(Counted::Value { value, .. }) => Some(value),
@@ -55,7 +56,7 @@ pub(crate) fn get<'a>(session: &'a LaneSession, key: &[u8]) -> Option<&'a [u8]> 
     }
 }
 
-/// Deletes a key. Returns true if it was there.
+/// Deletes a key. Returns true if the key had an item.
 pub(crate) fn delete(session: &LaneSession, key: &[u8]) -> bool {
     match session.delete(&session.key(key), &Default::default()) {
         Outcome::Ready(deleted) => deleted == Deleted::Deleted,
@@ -63,7 +64,8 @@ pub(crate) fn delete(session: &LaneSession, key: &[u8]) -> bool {
     }
 }
 
-/// Reuses a freed frame: writes fillers of these lengths at its beginning.
+/// Reserves space and writes fillers of these lengths, which overwrites the beginning of a freed
+/// frame.
 pub(crate) fn fill_a_frame(lane: &Lane, lengths: [usize; 2]) {
     for bytes in lengths {
         let reserved = lane.log.reserve(Stream::Survivors, bytes, 1, Claim::Clean).expect("room");
@@ -73,9 +75,11 @@ pub(crate) fn fill_a_frame(lane: &Lane, lengths: [usize; 2]) {
     }
 }
 
-/// Checks the lane once all threads are done. Every slot leads to a record of its own key that
-/// cannot be reused, and no key has two slots. The index counts the items that it has, and each
-/// segment's live bytes are those that the index leads to.
+/// Checks the lane once all threads are done:
+/// - Every slot leads to a record of its own key, in a segment that is not free.
+/// - No key has two slots.
+/// - The index's count of items is correct.
+/// - The live bytes of each segment are those of the records that slots lead to.
 pub(crate) fn check_books(lane: &Lane) {
     let mut keys = HashMap::new();
     let mut live: HashMap<SegmentNumber, usize> = HashMap::new();

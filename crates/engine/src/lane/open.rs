@@ -31,9 +31,9 @@ impl Lane {
         Ok(())
     }
 
-    /// Opens a lane without threads. Its budget is one of those that share `buffers`, and refuses
-    /// the memory request with number `refuse`. Reports the progress of a store's recovery to
-    /// `progress`.
+    /// Opens a lane without threads. The budgets of all lanes share `buffers`, the memory of
+    /// connections. The lane's budget refuses the memory request with number `refuse`; 0 refuses
+    /// none. Reports the progress of a store's recovery to `progress`.
     pub(crate) fn open(
         options: LaneOptions,
         store: Option<LaneStore>,
@@ -56,7 +56,8 @@ impl Lane {
                 lane.recovered = Some(recovered);
                 return Ok(Arc::new(lane));
             }
-            // A part of the unusable image may have been loaded already.
+            // The image is unusable, but a part of it may have been loaded. So the recovery begins
+            // with a new lane.
             drop(lane);
             lane = Self::construct(options.clone(), store.clone(), budget())?.0;
         }
@@ -81,7 +82,7 @@ impl Lane {
                 Some(opened)
             }
         };
-        // The lane may later get memory that other lanes have now.
+        // The limits below allow for memory that other lanes have now and this lane may get later.
         let most = options.engine.memory * GROWTH;
         let keeps_all = options.engine.when_full == WhenFull::Refuse;
         let config = Config { segment_size, max_frame_bytes: most, keeps_all };
@@ -138,7 +139,7 @@ impl Lane {
     /// that becomes readable whenever a read ends.
     ///
     /// # Errors
-    /// If there is no store, or no such queue on this system. Then the engine's readers do the
+    /// There is no store, or no such queue on this system. Then the lane's reader threads do the
     /// reads.
     pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let store = self.log.store().ok_or(io::ErrorKind::Unsupported)?;

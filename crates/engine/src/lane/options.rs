@@ -11,10 +11,11 @@ pub(crate) struct LaneOptions {
     pub(crate) position: u8,
     /// The lane's share of the engine's memory, in bytes.
     pub(crate) memory: u64,
-    /// The memory of all lanes, in bytes. All lanes have the same number of stripes, and each uses
-    /// those of its keys.
+    /// The memory of all lanes, in bytes. It determines the number of stripes, which is the same in
+    /// all lanes. A lane uses only the stripes of its own keys.
     pub(crate) memory_of_all: u64,
-    /// The engine's options, with the largest memory that the lane may have.
+    /// The engine's options. Their `memory` is the most that the lane may be given later: its own
+    /// share without a store, the whole memory with one.
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
@@ -28,14 +29,16 @@ pub(crate) struct LaneStore {
     pub(crate) common: StoreOptions,
     /// The superblock on the device, if it already has a store.
     pub(crate) found: Option<Superblock>,
-    /// The time at which the store goes on, in nanoseconds since the Unix epoch.
+    /// The engine's time at this start, in nanoseconds since the Unix epoch. It continues the time
+    /// before the last stop.
     pub(crate) opened_at: u64,
     /// Size of a segment in bytes, if there is no store yet.
     pub(crate) segment_size: usize,
-    /// The table of lanes for its superblock, with the partitions that the lane has owned so far.
+    /// The table of lanes for the lane's superblock, with the owners that the partitions had before
+    /// this start.
     pub(crate) lanes: Lanes,
-    /// True if the log is read in spite of an index image, because records that the image does not
-    /// show matter.
+    /// True if recovery must read the log even if there is an index image, because it needs records
+    /// that the image omits.
     pub(crate) read_all: bool,
     /// Number of threads that read the log at a start.
     pub(crate) threads: usize,

@@ -43,8 +43,8 @@ pub(crate) struct LaneSession {
     now: UnixSeconds,
     /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
-    /// Writes that need not be durable must wait for a late commit, see
-    /// [`Durable::is_overdue`](crate::durability::Durable).
+    /// The last commit is overdue, so even writes that are answered before they are durable must
+    /// wait for their commit. See [`Durable::is_overdue`](crate::durability::Durable::is_overdue).
     overdue: bool,
     /// The session has appended in this turn.
     appended: Cell<bool>,
@@ -52,8 +52,8 @@ pub(crate) struct LaneSession {
     depends: Cell<u64>,
     /// The address of a record that must be read before the current call can finish; 0 for none.
     missing: Cell<u64>,
-    /// After a call found no space: the number of the first cleaner turn that began later; 0 if no
-    /// call waits.
+    /// The number of the first cleaner turn that begins after a call found no space; 0 if no call
+    /// waits.
     starved: Cell<u64>,
     pub(crate) fetched: Fetched,
     snapshots: Snapshots,
@@ -105,7 +105,7 @@ impl LaneSession {
     }
 
     /// Starts a turn of the thread's loop and sets the time, in nanoseconds since the Unix epoch.
-    /// Items of earlier turns are no longer used.
+    /// Items of earlier turns are no longer valid.
     #[inline]
     pub(crate) fn tick_at(&mut self, nanos: u64) {
         let mut told = false;
@@ -127,7 +127,7 @@ impl LaneSession {
         }
     }
 
-    /// In async mode: requests an early write if the session has appended since the last call.
+    /// Requests an early write, in async mode, if the session has appended since the last call.
     #[inline]
     fn tell_appended(&self) {
         if self.appended.replace(false)
@@ -146,7 +146,7 @@ impl LaneSession {
     }
 
     /// Tells the lane that the thread is about to block in the kernel and holds no items. The next
-    /// `tick` ends this.
+    /// `tick` ends the sleep.
     #[inline]
     pub(crate) fn sleep(&mut self) {
         self.end_turn();
@@ -185,26 +185,26 @@ impl LaneSession {
         Key::new(bytes, self.lane.options.hash_seed)
     }
 
-    /// First stage of a batch: brings the key's buckets into the processor's cache.
+    /// Prefetches the key's buckets into the processor's cache: the first stage of a batch.
     #[inline]
     pub(crate) fn prefetch_buckets(&self, key: &Key<'_>) {
         // SAFETY: a session is awake between `tick` and `sleep`, when its calls are made.
         unsafe { self.lane.index.prefetch(key) };
     }
 
-    /// Second stage of a batch: brings the key's record into the processor's cache, and notes its
-    /// slot in the key.
+    /// Prefetches the key's record into the processor's cache, and notes its slot in the key: the
+    /// second stage of a batch.
     #[inline]
     pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) -> Option<Address> {
-        // SAFETY: as above; only an address is used.
+        // SAFETY: as above. Only the address is used.
         let address = unsafe { self.lane.index.guess(key) }?;
         // SAFETY: as above.
         unsafe { self.lane.log.prefetch(address) };
         Some(address)
     }
 
-    /// As [`LaneSession::fetch_record`], for a key whose old value does not matter to the set. The
-    /// old record is read only if the set needs it.
+    /// As [`LaneSession::fetch_record`], for a key that is to be set. Does not read the old record
+    /// from a device while sets may replace records [unread](crate::older).
     #[inline]
     pub(crate) fn fetch_overwritten(&self, key: &mut Key<'_>) {
         if self.lane.older.admits() {
@@ -214,13 +214,14 @@ impl LaneSession {
         }
     }
 
-    /// Takes the stripe's lock away from other processors shortly before a write of the key.
+    /// Prefetches the cache line of the stripe's lock for writing, shortly before a write of the
+    /// key.
     #[inline]
     pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
         self.lane.index.prefetch_lock(key);
     }
 
-    /// As [`LaneSession::prefetch_record`]. Starts to read a record that is not in memory.
+    /// As [`LaneSession::prefetch_record`], and starts to read the record if it is not in memory.
     #[inline]
     pub(crate) fn fetch_record(&self, key: &mut Key<'_>) {
         let Some(address) = self.prefetch_record(key) else { return };
@@ -229,8 +230,9 @@ impl LaneSession {
         }
     }
 
-    /// Returns the key's item, expired or not: its place, its slot, its record, and the record as
-    /// readers see it. The caller holds no stripe's lock.
+    /// Finds the key's item, expired or not. Returns the place of its slot, the slot, the record,
+    /// and the record as readers [see](LaneSession::visible) it. The caller must not hold a
+    /// stripe's lock.
     #[inline(always)]
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>, Record<'_>)> {
         let (place, slot, record) = self.find_record(key)?;
@@ -250,14 +252,15 @@ impl LaneSession {
         }
     }
 
-    /// Returns a record as readers see it; `None` if they see no item. The caller holds no stripe's
-    /// lock.
+    /// Returns a record as readers see it: a counter as a snapshot, a limiter as a number, any
+    /// other item unchanged. Returns `None` for a tombstone and for a limiter without used units.
+    /// The caller must not hold a stripe's lock.
     #[cold]
     pub(crate) fn visible<'a>(&'a self, record: Record<'a>) -> Option<Record<'a>> {
         if record.kind() == Kind::Tombstone {
             return None;
         }
-        // The record may be superseded by now, but it stays until the next tick.
+        // The record may be superseded by now, but its memory stays until the next tick.
         let key = self.key(record.key());
         let _guard = record.kind().changes_in_place().then(|| self.lane.index.lock(&key));
         (!is_as_new(&record, self.nanos())).then(|| self.visible_locked(record))
@@ -269,8 +272,8 @@ impl LaneSession {
         self.snapshots.clear();
     }
 
-    /// Returns a record that nobody changes in place before the next tick. The caller holds no
-    /// stripe's lock.
+    /// Returns the record itself, or a copy if it may change in place. The result does not change
+    /// before the next tick. The caller must not hold a stripe's lock.
     pub(crate) fn snapshot<'a>(&'a self, record: Record<'a>) -> Record<'a> {
         if !record.kind().changes_in_place() {
             return record;
@@ -280,8 +283,8 @@ impl LaneSession {
         self.snapshots.take(&record)
     }
 
-    /// Returns an item as readers see it, unchanged until the next tick. The caller has locked its
-    /// stripe, or the record is a [snapshot](LaneSession::snapshot).
+    /// Returns an item's record as readers see it, unchanged until the next tick. The caller must
+    /// have locked the record's stripe, or the record is a [snapshot](LaneSession::snapshot).
     #[inline]
     pub(crate) fn visible_locked<'a>(&'a self, record: Record<'a>) -> Record<'a> {
         match record.kind() {
@@ -291,7 +294,8 @@ impl LaneSession {
         }
     }
 
-    /// Returns an item whose value is a limiter's used units. It expires when the limiter is as new.
+    /// Returns a limiter's record as an item: its value is the number of used units, and it expires
+    /// when none are left.
     #[cold]
     fn as_number<'a>(&'a self, record: Record<'a>) -> Record<'a> {
         let Some(limiter) = Limiter::decode(record.value()) else { return record };
@@ -313,7 +317,7 @@ impl LaneSession {
         Some((place, slot, record))
     }
 
-    /// As [`LaneSession::find`], without the hint.
+    /// As [`LaneSession::find_record`], without the hint.
     #[cold]
     fn search(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         // SAFETY: a session is awake while its calls are made; the record borrows `self`, and
@@ -341,7 +345,7 @@ impl LaneSession {
     /// As [`LaneSession::matching`], if the record is in memory and the slot is not an older one.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`LaneSession::matching`].
     #[inline(always)]
     pub(crate) unsafe fn matching_at_hand(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         if slot.is_older() {
@@ -362,8 +366,8 @@ impl LaneSession {
         }
     }
 
-    /// Returns true if an older slot may belong to this key, because a different key was set over
-    /// it.
+    /// Returns true if an older slot may lead to this key's item: the set that marked the slot was
+    /// of a different key.
     #[cold]
     fn may_answer(&self, key: &Key<'_>, slot: Slot) -> bool {
         self.lane.older.is_set_over(slot.address(), key) == Some(false)
@@ -381,9 +385,11 @@ impl LaneSession {
         self.item(slot, self.visible_locked(record))
     }
 
-    /// Counts a read of an item. A lost race loses one count. Repeated reads from the device count
-    /// as one unless they follow each other closely: the frequency tells the cleaner what to keep,
-    /// and most items get a few reads in the long time it takes to fill a device.
+    /// Counts a read of an item in its slot. If two threads race, one count is lost.
+    ///
+    /// Repeated reads of an item without a frame count as one, unless they follow each other
+    /// closely. The cleaner keeps items with a high frequency, and most items get a few reads in
+    /// the long time that it takes to fill a device.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
@@ -395,7 +401,7 @@ impl LaneSession {
         }
     }
 
-    /// Finds the version that `handle` names; `None` when it is gone for good.
+    /// Returns the version that `handle` names; `None` if it can never be read again.
     pub(crate) fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
         let segment = self.lane.log.segment(handle.id.address.segment());
         let reusable = |state| matches!(state, State::Free | State::Quarantine);
@@ -440,7 +446,8 @@ impl LaneSession {
         Outcome::Ready(())
     }
 
-    /// In sync mode: makes the answer wait until this record is durable, because it depends on it.
+    /// Makes the answer wait, in sync mode, until this record is durable, because the answer
+    /// depends on the record.
     #[inline]
     pub(crate) fn depends_on(&self, address: Address, record: &Record<'_>) {
         if self.changes.is_some() && !Rule::AnswerWhenDurable.is_broken() {
@@ -461,17 +468,17 @@ impl LaneSession {
         }
     }
 
-    /// Makes the answer wait until a record of `size` bytes that was just written is durable, whatever
-    /// the store's durability.
+    /// Makes the answer wait until a record of `size` bytes that was just written is durable, in
+    /// any mode of durability.
     pub(crate) fn depends_on_record(&self, address: Address, size: usize) {
         if self.lane.durable.is_some() {
             self.depends_on_commit(address, (address.offset() + size) as u32);
         }
     }
 
-    /// In sync mode: lets the answer wait for no commit, because the client accepts that a crash or
-    /// a failed commit takes it back. If it has `written`, a commit follows within the interval; if
-    /// that is late, the answer waits.
+    /// Lets the answer, in sync mode, wait for no commit: the client accepts that a crash or a
+    /// failed commit reverts it. If the call has `written`, a commit follows within the sync
+    /// interval. While a commit is overdue, the answer waits for it all the same.
     pub(crate) fn depends_on_nothing(&self, written: bool) {
         if !self.is_sync() || self.overdue {
             return;
@@ -482,14 +489,15 @@ impl LaneSession {
         }
     }
 
-    /// In sync mode: makes an answer after a flush wait until the flush's fence is durable.
+    /// Makes an answer after a flush wait, in sync mode, until the flush's fence is durable.
     #[inline]
     fn depends_on_fence(&self) {
         if self.lane.fence.load(Ordering::Relaxed) == 0 || Rule::AnswerWhenDurable.is_broken() {
             return;
         }
         let Some(store) = self.lane.log.store() else { return };
-        // The order matters: a fence is postponed before its commit is settled as failed.
+        // The order of the two loads matters: if a commit fails, its fence moves to the open commit
+        // before the failed commit counts as settled.
         let settled = store.commits.settled();
         let fence = self.lane.fence.load(Ordering::Acquire);
         if fence > settled {
@@ -505,7 +513,7 @@ impl LaneSession {
     }
 
     /// Notes that a record of this kind and `size` was written at `address` and is about to be
-    /// published.
+    /// published. `existing` is the version that it replaces.
     #[inline]
     pub(crate) fn changed(
         &self,
@@ -529,8 +537,8 @@ impl LaneSession {
         self.waits_for(address, size);
     }
 
-    /// Notes that the record of `size` bytes at `address` was changed in place. The change that wrote
-    /// it is undone if its commit fails.
+    /// Notes that the record of `size` bytes at `address` was changed in place. If the commit
+    /// fails, the undo of the record's append reverts this change, too.
     pub(crate) fn changed_in_place(&self, address: Address, size: usize) {
         if self.lane.durable.is_some() {
             self.appended.set(true);
@@ -555,8 +563,8 @@ impl LaneSession {
         self.waits_for(address, size);
     }
 
-    /// Makes the answer wait for the commit of what was written, in sync mode or while commits are
-    /// late.
+    /// Makes the answer wait for the commit of the record that was written, in sync mode or while a
+    /// commit is overdue.
     #[inline]
     fn waits_for(&self, address: Address, size: usize) {
         if self.changes.is_some() || self.overdue {
@@ -572,7 +580,7 @@ impl LaneSession {
         self.lane.killed(address.segment());
     }
 
-    /// Returns true if answers wait until they are durable.
+    /// Returns true in sync mode, in which answers wait until they are durable.
     pub(crate) fn is_sync(&self) -> bool {
         self.changes.is_some()
     }
@@ -596,7 +604,7 @@ impl LaneSession {
         }
     }
 
-    /// Returns how far a commit of the lane has come.
+    /// Returns the state of a commit of the lane.
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
         self.lane.commit_state(commit)
@@ -645,9 +653,10 @@ impl LaneSession {
         Outcome::NeedsSpace
     }
 
-    /// Returns true if a call that found no space must be refused, given whether the cleaner last
-    /// found everything `full`. In evict mode the cleaner's finding must be younger than the call:
-    /// records that died or memory that was released since may suffice.
+    /// Returns true if a call that found no space must be refused. `full` says whether the cleaner
+    /// last found nothing to reclaim. In evict mode, that counts only if the cleaner's turn began
+    /// after the call first found no space, because records may have died or memory may have been
+    /// released since an earlier turn.
     pub(super) fn is_hopeless(&self, full: bool) -> bool {
         if self.lane.options.engine.when_full == WhenFull::Refuse {
             return full;

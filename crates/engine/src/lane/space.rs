@@ -29,7 +29,8 @@ impl Lane {
         lock(&self.waiting).claim
     }
 
-    /// Returns true if a claim that finds no space is refused because nothing can be reclaimed.
+    /// Returns true if a call with this claim that finds no space is refused, because nothing can
+    /// be reclaimed for it.
     pub(crate) fn is_full(&self, claim: Claim) -> bool {
         self.full.load(Ordering::Relaxed) > claim as u8
     }
@@ -59,7 +60,7 @@ impl Lane {
         self.killed(segment);
     }
 
-    /// Notes that something in `segment` has died.
+    /// Notes that a record in `segment` has died.
     #[inline]
     pub(crate) fn killed(&self, segment: u32) {
         if self.is_full(Claim::Write) || self.log.segment(segment).is_jumbo() {

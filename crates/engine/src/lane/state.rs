@@ -9,7 +9,7 @@ use std::task::Waker;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) wakers: Vec<Waker>,
-    /// The most urgent claim among them.
+    /// The most urgent claim among these calls.
     pub(super) claim: Option<Claim>,
 }
 

@@ -5,7 +5,8 @@ use crate::{Expiry, NANOS, UnixSeconds, second_of};
 use larder_log::Record;
 use larder_log::record::Kind;
 
-/// The longest time, in seconds, for which a limiter that is as new may still take memory.
+/// The longest time that [`record_expiry`] adds to an expiry, in seconds. A limiter without used
+/// units stays in memory for at most twice as long.
 const SPARE_MAX: u64 = 10 * 60;
 
 /// Returns the end of a window that is to end at `expiry`.
@@ -13,30 +14,32 @@ pub(crate) fn end_of(expiry: Expiry) -> Option<Nanos> {
     expiry.seconds().map(|end| u64::from(end) * NANOS)
 }
 
-/// Returns true if the record is a limiter that is as good as missing. Nothing may change the record
-/// meanwhile.
+/// Returns true if the record is a limiter without used units, which counts as missing. The record
+/// must not change during the call.
 #[inline]
 pub(crate) fn is_as_new(record: &Record<'_>, now: Nanos) -> bool {
     record.kind() == Kind::Limiter
         && Limiter::decode(record.value()).is_some_and(|limiter| limiter.is_new(now))
 }
 
-/// Returns the expiry that clients see: the limiter is as new within that second.
+/// Returns the expiry that clients see. No units are used from about that second on.
 pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
     match limiter.reset(now) {
         None => Expiry::NEVER,
-        // So that the remaining seconds are those of the limiter, rounded up.
+        // Whole seconds are added, so that the item's remaining seconds are the limiter's remaining
+        // time, rounded up.
         Some(left) => Expiry::at(second_of(now).saturating_add(whole_seconds(left))),
     }
 }
 
-/// Returns the expiry of a limiter's record, which is not before the limiter is as new. Because it
-/// is part of the record that does not change in place, the `old` one is kept while it fits.
+/// Returns the expiry of a limiter's record. It is not before the time from which no units are
+/// used. A change in place cannot change the expiry, so the `old` one is kept while it fits.
 pub(crate) fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds {
     let Some(left) = limiter.reset(now) else { return 0 };
     let needed = whole_seconds(now.saturating_add(left));
     let limit = limiter.limit();
-    // With these, the end moves on with every request.
+    // With these algorithms, the end moves on with every request, so the expiry is set later than
+    // needed.
     let spare = match limit.algorithm() {
         Algorithm::Fixed => 0,
         Algorithm::Sliding => limit.window() / NANOS + 1,

@@ -1,8 +1,8 @@
 //! Fixed windows: the oldest way to limit a rate, an expiring counter.
 //!
-//! A window starts with the first request that takes units and ends `length` later; 0 is for ever.
-//! A request for `cost` units passes if `used + cost <= budget`. So each window admits `budget` units
-//! at most, and two adjacent windows may admit twice as many within a moment.
+//! A window starts with the first request that takes units and ends `length` later; with a length
+//! of 0 it never ends. A request for `cost` units passes if `used + cost <= budget`. So each window
+//! admits at most `budget` units, but two adjacent windows may admit twice as many within a moment.
 
 use super::meter::{Limit, Meter, Nanos, WORDS};
 
@@ -10,7 +10,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS};
 pub(super) struct FixedWindow {
     limit: Limit,
     start: Nanos,
-    /// The length of this window. The limit has that of the next one.
+    /// The length of this window. The next window has the length in `limit`.
     length: Nanos,
     used: u64,
 }

@@ -1,26 +1,27 @@
 //! The generic cell rate algorithm (GCRA) of ITU-T I.371 and the ATM Forum's traffic management
-//! specification, in its form as a leaky bucket, which is also the token bucket.
+//! specification, in its form as a leaky bucket. It is equivalent to the token bucket.
 //!
-//! With the budget B, the window N and the burst G, a unit weighs N, and the level falls by B per
-//! nanosecond. So all numbers are integers and nothing drifts:
+//! Let B be the budget, N the window in nanoseconds and G the burst. Each unit raises the level by
+//! N, and the level falls by B per nanosecond. So all numbers are integers and nothing drifts:
 //!
 //! ```text
 //! level(now) = max(0, level - (now - at) * B)
 //! used       = level / N
 //! ```
 //!
-//! A request for `cost` units passes if `level + cost * N <= G * N`, and adds `cost * N`. So any
-//! interval of length L admits at most `G + floor(L * B / N)` units. The theoretical arrival time of
-//! the standards is `at + level / B`.
+//! A request for `cost` units passes if `level + cost * N <= G * N`. Then it adds `cost * N` to the
+//! level. So any interval of length L admits at most `G + floor(L * B / N)` units. The theoretical
+//! arrival time of the standards is `at + level / B`.
 
 use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {
-    /// Its window is not 0.
+    /// The window of the limit is not 0.
     limit: Limit,
     at: Nanos,
-    /// Units × nanoseconds; `u64::MAX` units at most.
+    /// The used units times the window, in unit-nanoseconds. At most the weight of `u64::MAX`
+    /// units.
     level: u128,
 }
 
@@ -80,7 +81,8 @@ impl Meter for Gcra {
         self.level = self.level.saturating_sub(self.weight(units));
     }
 
-    /// Sets the level such that it reaches 0 at `end`, within the burst or the level before.
+    /// Sets the level so that it reaches 0 at `end`, but at most to the burst or to the level
+    /// before.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         let Some(end) = end else { return };
         let wanted = u128::from(end.saturating_sub(now)) * u128::from(self.limit.budget());
@@ -89,7 +91,7 @@ impl Meter for Gcra {
 
     fn adopt(&mut self, limit: &Limit, _now: Nanos) {
         let (from, to) = (u128::from(self.limit.window()), u128::from(limit.window()));
-        // Whole units and the rest of one are scaled apart, because level × window overflows.
+        // Scales the whole units and the rest separately, because level × window may overflow.
         let (units, part) = (self.level / from, self.level % from);
         self.level = units * to + (part * to).div_ceil(from);
         self.limit = *limit;

@@ -1,7 +1,7 @@
 //! What the algorithms of rate limiters share: the limit that a request states, and the operations
 //! that each algorithm implements.
 
-/// Nanoseconds on the engine's clock, counted from the Unix epoch, or between two times on it.
+/// A time on the engine's clock, in nanoseconds since the Unix epoch, or a duration in nanoseconds.
 pub type Nanos = u64;
 
 /// How a limiter counts used units.
@@ -96,7 +96,7 @@ pub(super) trait Meter {
 
     fn add(&mut self, units: u64);
 
-    /// Subtracts `units`, at most all.
+    /// Subtracts `units`, but at most the used ones.
     fn give_back(&mut self, units: u64);
 
     /// Moves the end of the time in which used units count; `None` for never.

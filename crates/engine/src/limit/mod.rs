@@ -1,16 +1,18 @@
 //! The arithmetic of rate limiters, as pure functions of a limiter's state, a request and the time.
 //!
-//! A request asks for `cost` units under a [`Limit`] and passes if that many are free. The files
-//! below have the equations of the three algorithms. They share these rules:
+//! A request asks for `cost` units under a [`Limit`] and passes if that many are free. The files of
+//! this folder have the equations of the three algorithms. All algorithms follow these rules:
 //!
-//! - A request passes if `used + cost <= capacity`. The capacity is the budget, for GCRA the burst.
-//! - Everything that is rounded is rounded against the client, so no limiter admits too much.
-//! - A refused request changes nothing. A limiter therefore keeps the parameters of the last request
-//!   that took units, and its units are freed by these until another request takes some.
+//! - A request passes if `used + cost <= capacity`. The capacity is the budget, or for GCRA the
+//!   burst.
+//! - All rounding is against the client, so no limiter admits too much.
+//! - A refused request changes nothing. So a limiter keeps the parameters of the last request that
+//!   took units. They determine when its units become free, until another request takes units.
 //! - A request with other parameters, even with another algorithm, keeps the number of used units.
-//!   A limiter without used units is as good as missing and starts afresh.
-//! - A time before a limiter's own means that the clock was set back between two boots. No time has
-//!   passed then, and the limiter's time becomes the clock's. So no wait exceeds the window's length.
+//!   A limiter without used units counts as missing and starts afresh.
+//! - If the clock is before a limiter's own time, it was set back between two boots. Then no time
+//!   counts as passed, and the limiter's time becomes the clock's. So no wait exceeds the window's
+//!   length.
 //!
 //! No function panics, overflows, allocates or uses floating point, whatever its arguments. Numbers
 //! too large for their type saturate.
@@ -34,12 +36,12 @@ use sliding::SlidingWindow;
 pub struct Decision {
     /// True if the request passes.
     pub allowed: bool,
-    /// The number of units that are still free.
+    /// The number of units that are free after the decision.
     pub remaining: u64,
     /// The time until the same request passes if no other request takes units: `Some(0)` if it
     /// passed, `None` for never.
     pub retry: Option<Nanos>,
-    /// The time until the limiter is as new: `Some(0)` if it is, `None` for never.
+    /// The time until no units are used: `Some(0)` if none are used now, `None` for never.
     pub reset: Option<Nanos>,
 }
 
@@ -60,9 +62,9 @@ impl Limiter {
 
     /// Decides about a request for `cost` units at `now`. `limiter` is `None` for a missing key.
     ///
-    /// Returns the decision, and the limiter to store if there is something to store. A request for
-    /// 0 units only looks: it passes and stores nothing. A refused request stores a limiter only to
-    /// move it back to a clock that was set back.
+    /// Returns the decision, and the limiter to store, if it has changed. A request for 0 units
+    /// only looks: it passes and stores nothing. A refused request stores a limiter only if the
+    /// clock was set back, to set the limiter's time back, too.
     pub fn decide(
         limiter: Option<&Limiter>,
         limit: &Limit,
@@ -91,8 +93,8 @@ impl Limiter {
 
     /// Creates a limiter with `used` units, for a plain number that becomes a limiter.
     ///
-    /// Its window ends at `end`; `None` starts a window of `limit` now. GCRA has no windows: only an
-    /// end that has passed counts.
+    /// Its window ends at `end`; with `None`, a window of `limit` starts now. GCRA has no windows:
+    /// it ignores a future `end`. With a past `end`, no units are used.
     pub fn with_used(limit: &Limit, used: u64, end: Option<Nanos>, now: Nanos) -> Limiter {
         let mut limiter = Limiter::new(limit, now);
         limiter.meter_mut().add(used);
@@ -103,7 +105,7 @@ impl Limiter {
         limiter
     }
 
-    /// Takes `units`, whatever the limit.
+    /// Takes `units`, even beyond the limit.
     pub fn add(&mut self, units: u64, now: Nanos) {
         *self = self.advanced(now);
         self.meter_mut().add(units);
@@ -115,11 +117,14 @@ impl Limiter {
         self.meter_mut().give_back(units);
     }
 
-    /// Moves the end of the limiter, after which it is as new. An end that has passed makes it so.
+    /// Moves the end of the time in which the used units count. With a past `end`, no units are
+    /// used any more.
     ///
-    /// A fixed window ends at `end`, `None` for never. A sliding window ends at `end` too, but stays
-    /// no longer than its limit says. The level of GCRA changes such that it is 0 at `end`, within
-    /// the burst or the level before. For both, `None` changes nothing.
+    /// - A fixed window ends at `end`, or never with `None`.
+    /// - A sliding window ends at `end`, but at most one window length from now. `None` changes
+    ///   nothing.
+    /// - The level of GCRA changes so that it reaches 0 at `end`. It rises to the burst at most, if
+    ///   it was not higher before. `None` changes nothing.
     pub fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         *self = self.advanced(now);
         self.meter_mut().end_at(end, now);
@@ -130,18 +135,18 @@ impl Limiter {
         self.advanced(now).meter().used(now)
     }
 
-    /// Returns the time until the limiter is as new, as [`Decision::reset`].
+    /// Returns the time until no units are used, as [`Decision::reset`].
     pub fn reset(&self, now: Nanos) -> Option<Nanos> {
         self.advanced(now).meter().until(0, now)
     }
 
-    /// Returns true if the limiter is as good as missing.
+    /// Returns true if the limiter has no used units, so that it counts as missing.
     pub fn is_new(&self, now: Nanos) -> bool {
         self.used(now) == 0
     }
 
-    /// Returns the time that the state is relative to: that of the last change, or of the start of
-    /// the window.
+    /// Returns the time that the state is relative to: that of the start of the window, or for GCRA
+    /// that of the last change.
     pub(crate) fn since(&self) -> Nanos {
         self.meter().since()
     }
@@ -198,7 +203,8 @@ impl Limiter {
         limiter
     }
 
-    /// Continues under `limit` with the same number of used units. The limiter is advanced.
+    /// Continues under `limit` with the same number of used units. The limiter must be advanced to
+    /// `now`.
     fn adopt(&mut self, limit: &Limit, now: Nanos) {
         let used = self.meter().used(now);
         if used != 0 && self.limit().algorithm() == limit.algorithm() {
@@ -226,7 +232,7 @@ impl Limiter {
     }
 }
 
-/// First bytes of encoded limiters. A limiter in a store has them: they never change.
+/// First bytes of encoded limiters. They are in stores, so they never change.
 const FIXED: u8 = 1;
 const SLIDING: u8 = 2;
 const GCRA: u8 = 3;

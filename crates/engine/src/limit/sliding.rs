@@ -3,21 +3,21 @@
 //! domains").
 //!
 //! Windows of length N follow each other; the first starts with the first request that takes units.
-//! The estimate takes the units of the previous window as spread evenly over it:
+//! The estimate assumes that the units of the previous window were taken evenly:
 //!
 //! ```text
 //! used = ceil(previous * (N - elapsed) / N) + current
 //! ```
 //!
 //! A request for `cost` units passes if `used + cost <= budget`, and adds `cost` to `current`. The
-//! units of the previous window may all have been taken at its end. So any N contains less than
-//! twice the budget.
+//! units of the previous window may all have been taken at its end. So any interval of length N
+//! admits less than twice the budget.
 
 use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindow {
-    /// Its window is not 0.
+    /// The window of the limit is not 0.
     limit: Limit,
     /// The start of the current window.
     start: Nanos,
@@ -41,8 +41,8 @@ impl SlidingWindow {
         self.limit.window().saturating_sub(now.saturating_sub(self.start))
     }
 
-    /// Returns the rest of a window in which at most `units` of `count` units of the window before
-    /// still count. `count` is not 0.
+    /// Returns the rest of a window at which the `count` units of the window before have faded to
+    /// `units`. `count` is not 0.
     fn rest_for(&self, count: u64, units: u64) -> Nanos {
         let window = self.limit.window();
         let rest = u128::from(units) * u128::from(window) / u128::from(count);
@@ -91,7 +91,8 @@ impl Meter for SlidingWindow {
         }
         let rest = self.rest(now);
         Some(match units.checked_sub(self.current) {
-            // The previous window fades during this one, then the current window during the next.
+            // The units of the previous window fade during this window, those of the current one
+            // during the next.
             Some(left) => rest.saturating_sub(self.rest_for(self.previous, left)),
             None => {
                 let faded = self.limit.window() - self.rest_for(self.current, units);

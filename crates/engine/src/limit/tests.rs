@@ -17,7 +17,7 @@ fn gcra(budget: u64, window: Nanos, burst: u64) -> Limit {
     Limit::gcra(budget, window, burst).expect("a window that ends")
 }
 
-/// A key with a limiter, as a verb keeps it.
+/// The limiter that is stored for a key.
 #[derive(Default)]
 struct Stored(Option<Limiter>);
 
@@ -42,8 +42,8 @@ impl Stored {
     }
 }
 
-/// Returns the used units at each of `count` nanoseconds from `now`, in parts of a window, computed
-/// from all units that were ever taken.
+/// Returns the used units times the window at each of `count` nanoseconds from `now`, computed by
+/// the algorithm's definition from all units that were ever taken.
 fn used_by_definition(limit: &Limit, takes: &[(Nanos, u64)], now: Nanos, count: u64) -> Vec<u128> {
     let window = limit.window();
     match limit.algorithm() {
@@ -62,7 +62,6 @@ fn used_by_definition(limit: &Limit, takes: &[(Nanos, u64)], now: Nanos, count: 
             (now..now + count).map(|at| if counts(at) { used } else { 0 }).collect()
         }
         Algorithm::Sliding => {
-            // The start of the first window of the last run without two empty windows.
             let sum = |takes: &[(Nanos, u64)], from: Nanos| -> u64 {
                 let inside = |at: Nanos| (from..from + window).contains(&at);
                 takes.iter().filter(|(at, _)| inside(*at)).map(|(_, cost)| cost).sum()
@@ -74,6 +73,7 @@ fn used_by_definition(limit: &Limit, takes: &[(Nanos, u64)], now: Nanos, count: 
                     if at - elapsed > first { sum(takes, at - elapsed - window) } else { 0 };
                 u128::from(previous * (window - elapsed) + current * window)
             };
+            // Windows follow each other from `first` on, until no units are used.
             let mut first = 0;
             for (index, &(at, _)) in takes.iter().enumerate() {
                 if index == 0 || used(&takes[..index], first, at) == 0 {
@@ -363,7 +363,8 @@ proptest! {
                 |(algorithm, length, high)| {
                     prop::collection::vec(any::<u8>(), length).prop_map(move |mut bytes| {
                         bytes.insert(0, algorithm);
-                        // Now and then a level within its limit.
+                        // Clears bits of the level's high bytes, so that some levels are within the
+                        // limit.
                         bytes.iter_mut().skip(41).step_by(2).for_each(|byte| *byte &= high);
                         bytes
                     })
@@ -410,7 +411,7 @@ fn encoded_limiters_have_known_bytes_and_nothing_else_is_decoded() {
 }
 
 #[test]
-fn a_missing_limiter_is_looked_at_and_refuses_what_can_never_pass() {
+fn a_missing_limiter_has_all_units_and_refuses_what_can_never_pass() {
     for limit in [fixed(5, 9), fixed(5, 0), sliding(5, 9), gcra(2, 9, 5)] {
         let (decision, stored) = Limiter::decide(None, &limit, 0, NOW);
         let as_new = Decision { allowed: true, remaining: 5, retry: Some(0), reset: Some(0) };
@@ -453,7 +454,7 @@ fn gcra_never_drifts() {
         .count() as u64;
     assert_eq!(admitted, 3 + 999_999 * step * 3 / SECOND);
 
-    // 3 in 10 ns, more than the clock can tell apart.
+    // 3 units in 10 ns, with a request every 7 ns.
     let (limit, mut stored) = (gcra(300_000_000, SECOND, 10), Stored::default());
     let mut admitted = 0;
     for at in 0..100_000 {
@@ -463,7 +464,7 @@ fn gcra_never_drifts() {
 }
 
 #[test]
-fn added_units_are_never_refused_and_units_given_back_stop_at_none() {
+fn added_units_are_never_refused_and_units_given_back_stop_at_zero() {
     for limit in [fixed(5, 10), sliding(5, 10), gcra(5, 10, 5)] {
         let mut limiter = Limiter::with_used(&limit, 4, None, NOW);
         limiter.add(3, NOW);
@@ -495,7 +496,7 @@ fn a_sliding_window_gives_back_its_own_units_first() {
 }
 
 #[test]
-fn a_moved_end_moves_what_it_can() {
+fn end_at_moves_the_end_within_the_limit() {
     let mut limiter = Limiter::with_used(&fixed(9, 10), 6, None, NOW);
     limiter.end_at(Some(NOW + 500), NOW + 2);
     assert_eq!((limiter.used(NOW + 501 - 2), limiter.reset(NOW + 2)), (6, Some(498)));

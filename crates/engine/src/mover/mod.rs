@@ -1,15 +1,15 @@
 //! The mover: moves keys from one lane to another when a device was added or is being drained.
 //!
 //! Partitions move a few at a time: as many as share a stripe. While they move they are *closed*:
-//! calls that need one of their keys wait until they have arrived. Below, the source is the lane
-//! that has the keys and the target the lane that gets them. The steps are:
+//! calls that need one of their keys wait until the partitions are open again. Below, the source is
+//! the lane that has the keys and the target the lane that gets them. The steps are:
 //!
-//! 0. The mover waits until all that the target has evicted so far is durably gone. The target may
-//!    have owned these keys before, and a crash could bring old versions back.
-//! 1. The table records the motion. From now on the target's data of these partitions counts for
-//!    nothing.
-//! 2. The partitions are closed, and every session passes a quiescent point, so that no thread
-//!    looks at them any more. Earlier writes are durable or undone.
+//! 0. The mover waits until everything that the target has evicted so far is durably gone. The
+//!    target may have owned these keys before, and a crash could bring old versions back.
+//! 1. The table records the motion. From now on, a start ignores the target's items of these
+//!    partitions.
+//! 2. The partitions are closed, and every session passes a quiescent point, so that no thread uses
+//!    them any more. The mover waits until earlier writes are durable or undone.
 //! 3. Leftovers of an earlier attempt are deleted from the target, and the items are copied there.
 //! 4. The copies become durable. Then the table names the target as the owner, and the partitions
 //!    are opened.
@@ -45,21 +45,21 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 use walk::{Stepped, run_length, walked};
 
-/// Interval between two looks at what the mover waits for, if nothing wakes it.
+/// Interval at which the mover checks the condition that it waits for, if nothing wakes it.
 const POLL: Duration = Duration::from_micros(100);
 /// Rest between two steps that no call waits for.
 const REST: Duration = Duration::from_micros(300);
-/// Time before the mover retries what a device, or lack of space, prevented.
+/// Time before the mover retries a step that failed because of a device or a lack of space.
 const RETRY: Duration = Duration::from_secs(1);
-/// The largest number of looks at whether the target's evicted items are gone.
+/// The largest number of checks whether the target's evicted items are gone.
 const LOOKS: u32 = 20_000;
-/// The mover requests a commit once per this many looks.
+/// While it waits for that, the mover requests a commit once per this many checks.
 const COMMIT_LOOKS: u32 = 64;
 /// The longest time that partitions stay closed for a device that does not respond, in
 /// microseconds.
 const PATIENCE_US: u64 = 5_000_000;
-/// Partitions that could not be moved are skipped for at most 2 to the power of this many later
-/// choices of partitions.
+/// Partitions that could not be moved are skipped when the mover chooses partitions, at most 2 to
+/// the power of `MAX_BACKOFF` times in a row.
 const MAX_BACKOFF: u32 = 8;
 
 /// Wakes the mover's thread.
@@ -72,7 +72,7 @@ impl Wake for WakeThread {
 }
 
 /// Starts the mover's thread, if there is more than one lane to move between. The thread holds no
-/// handle of the engine while it waits.
+/// strong reference to the engine while it waits.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
     if engine.partitions.are_settled() {
         return Ok(());
@@ -151,7 +151,8 @@ impl Engine {
         let _writer = lock(&self.table_writer);
         let mut next = {
             let mut table = lock(&self.table);
-            // A version that could not be written is never reused.
+            // Counted up even if the change fails later: a version that could not be written
+            // everywhere is never reused.
             table.version += 1;
             *table
         };
@@ -281,7 +282,8 @@ impl Mover {
         Some(Job::new(partitions, from, to, phase))
     }
 
-    /// Called when nothing can be moved. Removes a fully drained lane from the table.
+    /// Removes a fully drained lane from the table. Called when nothing can be moved. Returns the
+    /// time until the next step; `None` to wait for a request.
     fn idle(&self, engine: &Engine) -> Option<Duration> {
         let table = *lock(&engine.table);
         let emptied = |lane: &Arc<Lane>| {
@@ -290,11 +292,12 @@ impl Mover {
         };
         if let Some(position) = engine.lanes.iter().position(emptied) {
             let number = engine.lanes[position].number();
-            // The drained lane must know first. If the others knew and it did not, it would count
-            // as out of date.
+            // The drained lane records the change first. If the others recorded it and the drained
+            // lane did not, its table would seem out of date.
             let mut order = engine.working();
             if order.len() < engine.lanes.iter().filter(|lane| engine.is_used(lane)).count() {
-                // A lane that is not told would miss the drained one at the next start.
+                // A lane that does not record the change would miss the drained lane at the next
+                // start.
                 return Some(RETRY);
             }
             order.retain(|&other| other != position);
@@ -411,7 +414,8 @@ impl Job {
         let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
         if begun.is_err() {
             self.given_up = true;
-            // If a start finds this motion, it empties a lane that holds nothing of the partitions.
+            // A start that finds this motion all the same deletes the partitions' items from the
+            // target, which has none.
             return Stepped::Done;
         }
         self.closed = true;
@@ -424,7 +428,9 @@ impl Job {
     fn hand_over(&mut self, engine: &Engine) -> Stepped {
         let source = engine.lanes[self.from].number();
         let target = engine.lanes[self.to].number();
-        // The source must know first: if it is lost later, the target's items count.
+        // The source must record the change before the target takes writes. Otherwise, if the
+        // target was lost, the source would show older versions again. The other lanes, the target
+        // included, record it as soon as their devices allow.
         let changed = engine.change_table_in(&[self.from], |table| {
             table.owners[self.partitions.clone()].fill(target);
             if let Some(motion) = &mut table.motion {
@@ -432,8 +438,8 @@ impl Job {
             }
         });
         if changed.is_err() {
-            // It is unknown which table a start would find, so no session may write until that is
-            // known.
+            // It is unknown which of the two tables a start would find. No session may write to the
+            // partitions until that is known.
             return Stepped::Failed;
         }
         self.open(engine, self.to);
@@ -471,8 +477,8 @@ impl Job {
     }
 }
 
-/// Waits until everything that the target evicted from these segments is gone, or for [`LOOKS`]
-/// looks.
+/// Waits until everything that the target evicted from these segments is durably gone. Fails after
+/// [`LOOKS`] checks.
 fn await_evictions(
     target: &Lane,
     session: &LaneSession,

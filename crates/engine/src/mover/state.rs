@@ -12,32 +12,34 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) partitions: Range<usize>,
-    /// Position of the lane that has the items, or their remains, and of the lane that gets them.
+    /// Position of the source: the lane that has the items, or what is left of them.
     pub(super) from: usize,
+    /// Position of the target: the lane that gets the items.
     pub(super) to: usize,
-    /// No session can access the partitions.
+    /// True while the partitions are closed: no session can use them.
     pub(super) closed: bool,
     pub(super) phase: Phase,
     /// The undo count of the lane being written when the current writes began, if they have begun.
     /// The writes span several commits. If one of those fails, the count changes and the writes
     /// must be repeated.
     pub(super) undo_count: Option<u64>,
-    /// The partitions stay where they were.
+    /// True if the motion was given up, so the partitions stay in their old lane.
     pub(super) given_up: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Waits until everything that the target evicted from these segments (number and generation)
-    /// is gone. The second field counts the looks.
+    /// is durably gone. The second field counts the checks.
     Ready(Vec<(SegmentNumber, u32)>, u32),
-    /// Waits until every session has passed a quiescent point: the epoch that each lane must have
-    /// passed.
+    /// Waits until every session has passed a quiescent point. The field has the epoch that each
+    /// lane must have passed.
     Close(Vec<u64>),
     /// Waits until earlier writes are durable or undone, up to this commit of the source.
     Settle(u64),
     /// Deletes the leftovers of an earlier attempt from the target.
     Clear(Walk),
+    /// Copies the items from the source to the target.
     Copy(Walk),
     /// Waits until the copies are durable: the target's commit, and the start of the wait in
     /// microseconds of the target's clock.
@@ -46,7 +48,7 @@ pub(super) enum Phase {
     HandOver,
     /// Deletes the items from the source.
     Empty(Walk),
-    /// Waits until that is durable, with this commit of the source.
+    /// Waits until the deletions are durable, with this commit of the source.
     AwaitEmpty(u64),
     /// Records the end of the motion in the table.
     End,
@@ -63,15 +65,16 @@ pub(crate) struct Mover {
     pub(super) ended: bool,
 }
 
-/// How often partitions could not be moved, and how many choices they are still skipped.
+/// How often partitions could not be moved, and how many times they are still skipped when the
+/// mover chooses partitions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     pub(super) failures: u32,
     pub(super) wait: u32,
 }
 
-/// A walk over the items of some stripes of a lane, until none is left that it has not seen. The
-/// cleaner may move items meanwhile, so the walk looks again when it reaches the end.
+/// A walk over the items of some stripes of a lane. The cleaner may move items meanwhile, so at its
+/// end the walk looks again, until it finds no item that it has not seen.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// The items still to visit.

@@ -25,11 +25,11 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub(super) enum Stepped {
     /// More work is left.
     On,
-    /// It waits for a read or for space.
+    /// The step waits for a read or for space.
     Waiting,
     /// The phase has ended.
     Done,
-    /// It is not possible now.
+    /// The step is not possible now.
     Failed,
 }
 
@@ -78,8 +78,8 @@ impl Walk {
         })
     }
 
-    /// Calls `each` for the next few items; it returns the bytes processed. Items that must wait
-    /// are passed to it again later.
+    /// Calls `each` for the next few items. `each` returns the bytes that it processed. Items that
+    /// must wait are passed to `each` again later.
     fn step(
         &mut self,
         lane: &LaneSession,
@@ -139,7 +139,7 @@ impl Walk {
 /// The stripes of a lane that a walk covers.
 pub(super) struct Walked {
     stripes: Range<usize>,
-    /// The lane owns keys in these stripes that are not part of the motion.
+    /// True if the lane owns keys in these stripes that are not part of the motion.
     shared: bool,
 }
 
@@ -157,16 +157,17 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
     Walked { stripes, shared }
 }
 
-/// Durably deletes items that recovery found in a lane that does not own their partitions, before
-/// any client is served. They may be older than versions that the owners have had. With `all`, the
-/// partitions may become this lane's immediately, as those of forgotten lanes do, so nothing may be
-/// left.
+/// Durably deletes strays before any client is served: items that recovery found in a lane that
+/// does not own their partitions. They may be older than versions that the owners have had. With
+/// `all`, no stray may be left, because the lane may own these partitions immediately, such as
+/// those of a forgotten lane.
 pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));
     if strays.is_empty() {
         return Ok(());
     }
-    // Memory is filled later, while clients are served.
+    // Keeps the cleaner from reading segments into memory now. It does that later, while clients
+    // are served.
     let cold = std::mem::take(&mut *lock(&lane.cold));
     let mut session = lane.session(Waker::noop().clone());
     let (mut walk, mut cleaner) = (Walk::default(), None);
@@ -182,7 +183,7 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
         lane.clean(&mut cleaner);
         if !lane.commit() || stepped == Stepped::Failed {
             if !all {
-                // The rest is deleted before these partitions can come back.
+                // The mover deletes the rest before this lane may own these partitions.
                 break;
             }
             let why = io::Error::other("what is left of keys that moved away cannot be deleted");

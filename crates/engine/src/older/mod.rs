@@ -1,20 +1,21 @@
-//! Older slots: a set of a key whose record may be only on the device need not read it.
+//! Older slots let a set replace an item without reading its old record, which may be only on the
+//! device.
 //!
 //! The set cannot know whether the record behind a slot with the key's tag is the key's own; once
 //! in a few thousand cases it is another key's. So the new version gets its own slot, and the old
 //! slot stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set,
 //! beyond the key's position. The cleaner or a later write compares them with the old record's key,
-//! which *settles* the slot. If the bits agree, the record died when the set was made. If not, it is
-//! another key's, and its slot becomes a normal one. A record is wrongly lost only if two keys have
-//! the same position and agree in 44 further bits.
+//! which *settles* the slot. If the bits agree, the record died when the set was made. If they
+//! differ, the record is another key's, and its slot becomes a normal one. A record is wrongly lost
+//! only if two keys have the same position and agree in 44 further bits.
 //!
 //! Until a slot is settled
-//! - an older slot answers for keys other than the one that was set over it. It never answers for
-//!   that one, even when the newer version is gone;
+//! - a look-up may use an older slot for any key except the one that was set over it, even when the
+//!   newer version of that key is gone;
 //! - all sets over older slots of one position are of one key; a write of another key first looks
 //!   at the records;
 //! - the record counts as alive, so its segment is not freed without a walk over it;
-//! - its segment has noted a death but gets no dead map, so the ends that hide the record are kept.
+//! - its segment has noted a death but gets no dead map, so ends that hide the record are kept.
 //!
 //! The cleaner settles older slots when it walks their segment, before it makes a dead map of the
 //! segment, and when there are many. It uses the segment's summary if there is one, and else reads
@@ -37,11 +38,12 @@ use larder_log::{Address, Record, Rule, SegmentNumber, Tier};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// Older slots take at most 1/`MEMORY_SHARE` of the lane's memory,
+/// Older slots take at most 1/`MEMORY_SHARE` of the lane's memory.
 const MEMORY_SHARE: u64 = 16;
-/// and at most 1/`DATA_SHARE` of the bytes that the items occupy on the device.
+/// Older slots also take at most 1/`DATA_SHARE` of the bytes that the items occupy on the device.
 const DATA_SHARE: u64 = 64;
-/// While the index's tables exceed this percentage of their limit, sets read the old record.
+/// While the index's tables exceed this percentage of their limit, sets read the old record and no
+/// older slots are added.
 const INDEX_PERCENT: u64 = 94;
 /// The largest number of records that the cleaner reads one by one if there is no summary. For more
 /// it reads the whole segment.
@@ -51,10 +53,10 @@ const SEGMENTS_PER_TURN: usize = 4;
 /// The number of records after which the cleaner passes a quiescent point, so that memory can be
 /// reclaimed.
 const BATCH: usize = 64;
-/// Interval between attempts to read what was unreadable, in seconds.
+/// Interval between attempts to read the unreadable records of older slots, in seconds.
 const RETRY: UnixSeconds = 60;
-/// The number of cleaner turns after which the limit of older slots is recomputed, if the second
-/// does not change before.
+/// The limit of older slots is recomputed every second, or after this many turns of the cleaner if
+/// that is sooner.
 const TURNS: u32 = 256;
 
 impl Lane {
@@ -69,8 +71,8 @@ impl Lane {
         size: usize,
     ) {
         let address = old.slot().address();
-        // The order matters: a map that takes up the noted death must see that there is an older
-        // slot.
+        // The insertion comes before the note: a dead map that includes the death must see that
+        // there is an older slot.
         let size = self.log.likely_size(address.segment(), size) as u32;
         self.older.insert(&self.log, address.segment(), entry(address, key), size);
         self.log.note_death(address.segment());
@@ -119,7 +121,7 @@ impl Lane {
             guard.take_back(place, old, was_item);
             self.older.forget(&self.log, before);
         } else {
-            // It was settled meanwhile and turned out to be another key's.
+            // The slot was settled meanwhile, because its record turned out to be another key's.
             guard.remove(place, was_item);
         }
         true
@@ -141,6 +143,7 @@ impl Lane {
             (u128::from(data) * u128::from(items) / u128::from((items + older).max(1))) as u64;
         let bytes = (of_items / DATA_SHARE).min(self.budget.limit() / MEMORY_SHARE);
         // Where nothing may be lost, each unreadable record prevents tombstones from being dropped.
+        // So no older slots are added while there are such records.
         let waits = self.may_lose_nothing() && self.older.skipped() > 0;
         let most = if waits || self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
         self.older.most.store(most as usize, Ordering::Relaxed);
@@ -155,7 +158,8 @@ impl Lane {
                 !slot.is_older() || self.settle_older(&guard, key, place, size)
             }
             None => {
-                // No slot leads there any more, or no look-up finds it.
+                // No slot leads to the record any more, or none that a look-up of its key could
+                // find.
                 self.older.forget(&self.log, address);
                 false
             }
@@ -164,8 +168,8 @@ impl Lane {
 }
 
 impl Cleaner {
-    /// Settles the older slots of a segment, if there are many or a dead map waits for them.
-    /// Returns true if there may be more to do.
+    /// Settles the older slots of a segment, if there are many older slots or a dead map waits for
+    /// these. Returns true if there may be more to do.
     pub(crate) fn settle_many(&mut self, lane: &Lane) -> bool {
         let Some(durable) = &lane.durable else { return false };
         self.limit_older(lane);
@@ -190,7 +194,8 @@ impl Cleaner {
         if !is_due {
             return;
         }
-        // Comes before skipped segments are retried, because they may be skipped again.
+        // Comes before skipped segments are retried, because the limit depends on their number and
+        // they may be skipped again.
         lane.limit_older();
         if found / RETRY != now / RETRY {
             self.settling.waiting.extend(lane.older.retry());
@@ -202,15 +207,15 @@ impl Cleaner {
     }
 
     /// Settles some older slots when nothing else can be freed, because their records may be dead.
-    /// Returns false if none of those looked at could be settled.
+    /// Returns false if none of them could be settled.
     pub(super) fn settle_any(&mut self, lane: &Lane) -> bool {
         (0..SEGMENTS_PER_TURN).any(|_| {
             lane.older.longest().is_some_and(|number| self.settle_segment(lane, number) > 0)
         })
     }
 
-    /// Settles the older slots that lead into a segment, and returns how many. Passes the segment
-    /// over if some of their records are unreadable and may not be lost.
+    /// Settles the older slots that lead into a segment, and returns how many. Skips the segment in
+    /// later turns if some of their records are unreadable and may not be lost.
     fn settle_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
         let mut left = lane.older.in_segment(number);
         let count = left.len();
@@ -240,8 +245,8 @@ impl Cleaner {
         count
     }
 
-    /// Settles the older slots in `left` that lead to one of these records. Both are sorted by
-    /// address.
+    /// Settles the older slots in `left` that lead to one of `records`, and removes them from
+    /// `left`. Both are sorted by address.
     fn settle_those<'k>(
         &mut self,
         lane: &Lane,
@@ -292,10 +297,10 @@ impl Cleaner {
         });
     }
 
-    /// Gives up older slots whose records are unreadable. They count as evicted.
+    /// Gives up older slots whose records are unreadable. These items count as evicted.
     fn give_up_older(&self, lane: &Lane, number: SegmentNumber, lost: &HashSet<Address>) {
-        // The records may be readable after a restart. Until their segment is cleaned they count as
-        // ends.
+        // The records may be readable after a restart. So until their segment is cleaned, they are
+        // kept ends.
         lane.keep_ends(number, lost.iter().map(|address| address.offset() as u32).collect());
         self.take_unreadable(lane, number, |slot| lost.contains(&slot.address()));
         lost.iter().for_each(|&address| lane.older.forget(&lane.log, address));

@@ -1,5 +1,5 @@
-//! The list of older slots: slots whose items a set has superseded without reading them, by the
-//! segment that they lead to.
+//! The lists of older slots, one for each segment that they lead to. A set has superseded the item
+//! of an older slot without reading it.
 
 use crate::UnixSeconds;
 use crate::key::Key;
@@ -15,23 +15,23 @@ use std::sync::{Arc, Mutex};
 
 /// The number of locks that the lists are spread over.
 const SHARDS: usize = 64;
-/// The number of remembered hash bits.
+/// The number of hash bits that are remembered of the key that was set.
 const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
 /// Approximate memory of an older slot, in bytes: its slot in the index and its entry.
 pub(super) const BYTES: u64 = 20;
-/// The log is told of probably dead bytes in a segment in steps of 1/`TOLD_SHARE` of its size.
+/// A list tells the log how many bytes of the segment are probably dead whenever that has changed
+/// by more than 1/`TOLD_SHARE` of the segment size.
 const TOLD_SHARE: usize = 64;
 /// The largest number of unsorted entries of a list that a look-up searches one by one.
 const MOST_UNSORTED: usize = 32;
-/// Memory of a record that was found dead, until the commit of that moment can no longer fail, in
-/// bytes.
+/// Approximate memory of an entry of [`OlderSlots::found_dead`], in bytes.
 const FOUND_BYTES: u64 = 48;
 /// Memory of a list beside its entries, in bytes.
 const LIST_BYTES: usize = 96;
 
-/// An older slot: the offset of its record (bits 44 and up, in units of 8 bytes), then 44 bits of the
-/// hash of the key whose set superseded it.
+/// An older slot: the offset of its record in units of 8 bytes (bits 44 and up), then 44 bits of
+/// the hash of the key whose set superseded it.
 pub(super) type OlderEntry = u64;
 
 pub(super) fn entry(address: Address, key: &Key<'_>) -> OlderEntry {
@@ -48,10 +48,12 @@ pub(crate) struct OlderSlots {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) count: AtomicUsize,
     pub(super) most: AtomicUsize,
-    /// The number of closed segments: those that wait for dead maps after older slots led there.
+    /// The number of closed segments. These wait for a dead map, so no more older slots may lead
+    /// there.
     pub(super) closed: AtomicUsize,
     pub(super) budget: Arc<Budget>,
-    /// Records that were found dead in sync mode: their bytes, and the commit of that moment.
+    /// Records that were found dead in sync mode: their size in bytes, and the commit that was open
+    /// then. An entry stays until that commit is durable, because an undo needs the size.
     pub(super) found_dead: Mutex<HashMap<Address, (u32, u64)>>,
 }
 
@@ -64,7 +66,7 @@ pub(super) struct List {
     pub(super) sorted: usize,
     /// Approximate bytes of the records, assuming the sizes of the records set over them.
     pub(super) record_bytes: u32,
-    /// The part of these bytes that the log has been told of.
+    /// The value of `record_bytes` that the log was last told.
     pub(super) told: u32,
 }
 
@@ -201,13 +203,14 @@ impl OlderSlots {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Returns true if there may be more older slots.
+    /// Returns true if older slots may be added.
     #[inline]
     pub(crate) fn admits(&self) -> bool {
         self.count.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
-    /// Remembers the key that is set over a record of about `bytes` in a segment.
+    /// Adds an older slot: remembers the key that is set over a record of about `bytes` bytes in a
+    /// segment.
     pub(super) fn insert(&self, log: &Log, number: SegmentNumber, entry: OlderEntry, bytes: u32) {
         let mut shard = lock(self.shard(number));
         shard.change(log, &self.budget, number, |list| {
@@ -235,7 +238,7 @@ impl OlderSlots {
         }
     }
 
-    /// Forgets all older slots. The index is empty.
+    /// Forgets all older slots, once the index is empty.
     pub(crate) fn clear(&self, log: &Log) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -251,7 +254,7 @@ impl OlderSlots {
 
     /// Returns true if older slots lead into the segment.
     pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
-        // Without the lock, an entry could be missed: a set inserts it under the lock, and notes the
+        // Without the lock, an entry could be missed: a set inserts it under the lock and notes the
         // death only after that.
         lock(self.shard(number)).lists.contains_key(&number)
     }
@@ -265,14 +268,14 @@ impl OlderSlots {
         entries.map(|&entry| Address::new(number, offset(entry))).collect()
     }
 
-    /// Returns a segment with about the longest list, except for
-    /// [skipped](OlderSlots::skip) ones.
+    /// Returns a segment with about the longest list. Ignores [skipped](OlderSlots::skip) segments.
     pub(super) fn longest(&self) -> Option<SegmentNumber> {
         let longest = |shard: &Mutex<Shard>| lock(shard).by_length.last().copied();
         self.shards.iter().filter_map(longest).max().map(|(_, number)| number)
     }
 
-    /// Excludes a segment some of whose older slots cannot be settled.
+    /// Excludes a segment from [`OlderSlots::longest`], because some of its older slots cannot be
+    /// settled.
     pub(super) fn skip(&self, number: SegmentNumber) {
         let Shard { lists, by_length, skipped, .. } = &mut *lock(self.shard(number));
         if let Some(list) = lists.get(&number) {
@@ -332,8 +335,8 @@ impl OlderSlots {
         }
     }
 
-    /// Returns the bytes of a record that was found dead, while the commit of that moment may still
-    /// fail.
+    /// Returns the size of a record that was found dead, in bytes, while the commit that was open
+    /// then may still fail.
     pub(crate) fn size_of_dead(&self, address: Address) -> Option<u32> {
         lock(&self.found_dead).get(&address).map(|&(bytes, _)| bytes)
     }
@@ -388,7 +391,7 @@ impl OlderSlots {
 pub(crate) struct Settling {
     /// Segments whose older slots are to be settled.
     pub(super) waiting: BTreeSet<SegmentNumber>,
-    /// A dead map of one of them is wanted.
+    /// True if a dead map of one of these segments is wanted.
     pub(super) is_awaited: bool,
     /// The time when the limit of older slots was last computed, and the turns since.
     pub(super) limited: (UnixSeconds, u32),

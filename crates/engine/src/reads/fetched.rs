@@ -1,7 +1,7 @@
-//! Records that are not in memory: read for the session that needs them, through its own queue or
-//! by the [readers](crate::readers). They are kept until the calls that needed them were repeated.
+//! The records that a session has read from a device, through its own queue or by the [reader
+//! threads](crate::reads). A record is kept until the calls that needed it were repeated.
 //!
-//! A record never changes, so one read serves all calls of the session that need the record.
+//! A record on a device never changes, so one read serves all calls of the session that need it.
 
 use crate::lock::lock;
 use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-/// The largest number of records that a session keeps without a call that waits for them.
+/// The largest number of fetched records that a session keeps although no call needs them.
 const IDLE: usize = 256;
-/// Their largest total size, except that one record is always kept, in bytes.
+/// The largest total size of such records, in bytes. One record is always kept.
 const IDLE_BYTES: usize = 1 << 20;
-/// Size of a read of many records, in bytes: large enough for few reads per segment, small enough
-/// not to delay others.
+/// Size of a read that covers many records, in bytes. Large enough that a segment takes few reads,
+/// small enough not to delay other reads.
 const RUN: usize = 128 << 10;
-/// The part of a fetched record that is prefetched into the cache at once, in bytes.
+/// The largest part of a fetched record that is prefetched into the processor's cache, in bytes.
 const PREFETCHED: usize = 2 << 10;
 
 /// Most calls wait for one record.
@@ -34,7 +34,7 @@ type RecordIds = SmallVec<[RecordId; 1]>;
 #[must_use = "what is not given back is kept for ever"]
 pub(crate) struct LaneReads {
     ids: RecordIds,
-    /// All places before this index have arrived.
+    /// All records in `ids` before this index have arrived.
     next: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct LaneReads {
 struct Arrived {
     /// The bytes read; `None` if the record is unreadable.
     bytes: Option<ReadBuffer>,
-    /// The number of outstanding requests for it.
+    /// The number of requests for the record that were not released.
     users: Cell<u32>,
 }
 
@@ -56,12 +56,12 @@ impl Arrived {
 /// A record that was requested but has not arrived.
 #[derive(Debug, Default)]
 struct Expected {
-    /// The number of outstanding requests for it.
+    /// The number of requests for the record that were not released.
     users: u32,
-    /// Bytes that its read takes; 0 before it has begun.
+    /// Memory that the read takes, in bytes; 0 before the read has begun.
     bytes: usize,
-    /// Bytes to read, if known: of a run, or of a record that turned out to be larger than the
-    /// first read.
+    /// The number of bytes to read, if known: [`RUN`], or the size of a record that turned out to
+    /// be larger than its first read.
     size: Option<usize>,
 }
 
@@ -73,29 +73,31 @@ pub(crate) struct Fetched {
     inbox: Arc<Inbox>,
     queue: Option<RefCell<Box<dyn ReadQueue>>>,
     arrived: RecordMap<RecordId, Arrived>,
-    /// Arrived records that no call wants, oldest first. Some may be wanted again.
+    /// Arrived records that no call needed any more when they were added, the oldest first. A later
+    /// call may need them again.
     idle: RefCell<VecDeque<RecordId>>,
-    /// Unreadable records. Each is forgotten when no call wants it any more; the next request reads
-    /// it again.
+    /// Unreadable records. A record is forgotten once no call needs it any more. The next request
+    /// reads it again.
     unreadable: Vec<RecordId>,
     /// Records that were requested but have not arrived.
     expected: RefCell<RecordMap<RecordId, Expected>>,
-    /// Of these, the ones whose read has not begun.
+    /// The records of `expected` whose read has not begun, in the order of the reads.
     waiting: RefCell<VecDeque<RecordId>>,
-    /// The records that the queue is reading, by the numbers that the queue knows them by.
+    /// The records that the queue is reading, by the number of the read.
     queued: RefCell<RecordMap<u64, RecordId>>,
     next_number: Cell<u64>,
-    /// The number of reads on their way.
+    /// The number of reads in flight.
     started: Cell<usize>,
-    /// Bytes that are kept and on their way.
+    /// Memory of the arrived records and of the reads in flight, in bytes.
     bytes: Cell<usize>,
-    /// The share of memory to which they are charged.
+    /// The memory share that `bytes` is charged to.
     share: ReadShare,
     /// Limits how often the thread looks for the end of a read before it blocks.
     looks: Looks,
     /// Records that calls requested since the last [`Fetched::take`].
     wanted: RefCell<RecordIds>,
-    /// Empty between calls; keeps the memory of [`Fetched::collect`].
+    /// The list that [`Fetched::collect`] fills. It is empty between calls and kept to save
+    /// allocations.
     ended: Vec<(RecordId, io::Result<ReadBuffer>)>,
 }
 
@@ -129,8 +131,8 @@ impl Fetched {
 
     /// Takes the records that have arrived. May forget records that no call waits for.
     pub(crate) fn turn(&mut self, log: &Log) {
-        // Comes before the requests since the last turn are dropped. A call that found this record
-        // unreadable, but must wait for another one, has to find it unreadable again.
+        // Must precede the release of the untaken requests below. A call that found a record
+        // unreadable, but must wait for another record, has to find the first one unreadable again.
         self.unreadable.retain(|id| {
             let wanted = self.arrived.get(id).is_some_and(|record| record.users.get() > 0);
             if !wanted {
@@ -160,28 +162,29 @@ impl Fetched {
         queue.get_mut().ended(&mut |number, read| {
             let Some(id) = queued.remove(&number) else { return };
             if let Ok(bytes) = &read {
-                // The device wrote to memory past the processor's caches. All records are
+                // The device wrote to memory and not to the processor's caches. All records are
                 // prefetched before the first one is used.
                 prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
             }
             ended.push((id, read));
         });
         self.looks.ended(ended.len());
-        // In reverse order, so that the first record to be read again ends up in front.
+        // In reverse order, because `wait_again` queues in front: the first record stays the first.
         for (id, read) in ended.drain(..).rev() {
             let checked = read.and_then(|bytes| Ok((log.check_record(id.address, &bytes)?, bytes)));
             match checked {
                 Ok((Some(size), _)) => self.wait_again(id, size),
                 Ok((None, bytes)) => self.arrive(id, Read::Record(bytes)),
-                // The unreadable part may lie beside the record. A reader looks closer.
+                // The error may concern bytes that lie beside the record. A reader thread reads the
+                // record more precisely.
                 Err(_) => self.ask_readers(id, None, None),
             }
         }
         self.ended = ended;
     }
 
-    /// Queues a second read of a record that is larger than its first read, in front of later
-    /// requests.
+    /// Queues a second read, in front of all waiting ones, of a record that is larger than its
+    /// first read.
     fn wait_again(&mut self, id: RecordId, size: usize) {
         self.started.set(self.started.get() - 1);
         let Some(expected) = self.expected.get_mut().get_mut(&id) else { return };
@@ -209,7 +212,8 @@ impl Fetched {
         self.arrived.insert(id, record);
     }
 
-    /// Forgets the oldest records that no call waits for.
+    /// Forgets the oldest records that no call needs, down to the limits [`IDLE`] and
+    /// [`IDLE_BYTES`].
     fn forget_idle(&mut self) {
         let idle = self.idle.get_mut();
         while idle.len() > IDLE
@@ -224,7 +228,7 @@ impl Fetched {
         }
     }
 
-    /// Starts waiting reads as far as there is room, and submits them to the device.
+    /// Starts waiting reads as far as the memory share has room, and submits them to the device.
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
         let most = if waiting.is_empty() { 0 } else { self.share.most() };
@@ -253,7 +257,7 @@ impl Fetched {
         self.share.set(self.bytes.get());
     }
 
-    /// Hands a read to the queue. Returns false if there is no queue, or it does not accept the
+    /// Hands a read to the queue. Returns false if there is no queue or if it does not accept the
     /// read.
     fn push(&self, id: RecordId, offset: u64, len: usize) -> bool {
         let Some(queue) = &self.queue else { return false };
@@ -271,7 +275,7 @@ impl Fetched {
     }
 
     /// Requests that a large value be read into memory, unless a read is already under way.
-    /// `charge` reserves the memory. Returns false if there is none.
+    /// `charge` reserves the memory. Returns false if there is no memory.
     pub(crate) fn want_large(&self, id: RecordId, charge: impl FnOnce() -> Option<Charge>) -> bool {
         if !self.expected.borrow().contains_key(&id) {
             let Some(charge) = charge() else { return false };
@@ -287,8 +291,8 @@ impl Fetched {
         true
     }
 
-    /// Wakes the thread if more reads have ended since this turn took the arrived ones. Their
-    /// wake-up may be the one that led to this call, and no other would come.
+    /// Wakes the thread if more reads have ended since this turn took the arrived ones. The thread
+    /// may already have used up the wake-up for these reads, and no other would come.
     fn wake_for_more(&self) {
         let queued = self.queue.as_ref().is_some_and(|queue| queue.borrow_mut().has_ended());
         if queued || self.inbox.any.load(Ordering::Acquire) {
@@ -303,7 +307,8 @@ impl Fetched {
         self.want_bytes(log, id, None)
     }
 
-    /// As [`Fetched::want`], together with the records behind it: see [`Fetched::run`].
+    /// As [`Fetched::want`], but reads [`RUN`] bytes: the record and those behind it. See
+    /// [`Fetched::run`].
     pub(crate) fn want_run(&self, log: &Log, id: RecordId) -> bool {
         self.want_bytes(log, id, Some(RUN))
     }
@@ -337,7 +342,8 @@ impl Fetched {
     /// Releases records that are no longer waited for.
     pub(crate) fn release(&self, reads: LaneReads) {
         for id in reads.ids {
-            // A large value that was in memory and has been dropped again may be expected anew.
+            // The record may be expected for a second time, if it is a large value that arrived in
+            // memory and was dropped again.
             if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
                 expected.users = expected.users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&id) {
@@ -349,7 +355,7 @@ impl Fetched {
         }
     }
 
-    /// Returns true if some of them have not arrived.
+    /// Returns true if some of these records have not arrived.
     pub(crate) fn awaits(&self, reads: &mut LaneReads) -> bool {
         let expected = self.expected.borrow();
         while let Some(id) = reads.ids.get(reads.next) {
@@ -362,8 +368,7 @@ impl Fetched {
         false
     }
 
-    /// Returns true if an idle thread should [look](Looks) for the end of reads instead of
-    /// blocking.
+    /// Returns true if an idle thread should [poll](Looks) for ended reads instead of blocking.
     #[inline]
     pub(crate) fn polls(&mut self) -> bool {
         self.queue.is_some() && self.looks.again(self.started.get())
@@ -387,12 +392,13 @@ impl Fetched {
         self.arrived.get(&id)?.bytes.as_deref()
     }
 
-    /// Returns the head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`].
-    /// The caller must not look at the value.
+    /// Returns the head of a large value of `len` bytes, which was fetched under the address
+    /// [`Log::jumbo_head`]. The value itself is absent, so the caller must not look at it.
     pub(crate) fn get_head(&self, head: RecordId, len: usize) -> Option<Record<'_>> {
         let bytes = self.arrived.get(&head)?.bytes.as_ref()?;
         let record = bytes.get(head.address.offset()..)?;
-        // SAFETY: as in `get`, but for the value.
+        // SAFETY: the head was checked, and it stays as in `get`. The caller does not look at the
+        // value.
         Some(unsafe { Record::at(record.as_ptr(), || len) })
     }
 

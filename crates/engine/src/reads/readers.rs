@@ -16,7 +16,8 @@ const READERS: usize = 8;
 /// Pause of a reader when the operating system has no memory for a value.
 const NO_MEMORY: Duration = Duration::from_millis(10);
 
-/// Starts the readers. They hold no handle of the engine while they wait.
+/// Starts the readers. While they wait, they hold only weak references to the lane, so the lane can
+/// end.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     for number in 0..READERS {
         let (weak, readers) = (Arc::downgrade(lane), Arc::clone(&lane.readers));
@@ -34,8 +35,8 @@ fn run(weak: &Weak<Lane>, readers: &Readers) {
 }
 
 impl Lane {
-    /// Reads what sessions wait for, for engines without threads. Returns true if any session
-    /// waited.
+    /// Serves all queued requests in the calling thread, for engines without threads. Returns true
+    /// if there were any.
     pub(crate) fn serve_reads(&self) -> bool {
         let mut any = false;
         loop {
@@ -63,7 +64,7 @@ impl Lane {
                 }),
         };
         let read = read.unwrap_or_else(|error| match error.kind() {
-            // The item itself is intact. Calls that need it ask again, but not at once.
+            // The record is intact, so calls that need it may ask again, but not at once.
             io::ErrorKind::OutOfMemory => {
                 thread::park_timeout(NO_MEMORY);
                 Read::InMemory

@@ -14,7 +14,8 @@ use std::task::Waker;
 const SHARE_OF_MEMORY: u64 = 8;
 /// The largest number of bytes that one session's reads take, except for a single larger record.
 const SHARE_MOST: u64 = 4 << 20;
-/// Reads are charged in steps of this many bytes, so that sessions rarely write to the budget.
+/// Reads are charged in steps of this many bytes, so that sessions rarely write to the shared
+/// budget.
 const SHARE_STEP: u64 = 128 << 10;
 
 /// The result of a read.
@@ -22,8 +23,8 @@ const SHARE_STEP: u64 = 128 << 10;
 pub(crate) enum Read {
     /// A buffer that begins with the record, or with the first block of a large value.
     Record(ReadBuffer),
-    /// A large value is in memory now, for all sessions, unless there was no memory for it. Calls
-    /// that need it look again.
+    /// The read of a large value has ended. The value is in memory for all sessions, unless there
+    /// was no memory for it. Calls that need the value look it up again.
     InMemory,
     /// The record cannot be read.
     Failed,
@@ -62,12 +63,12 @@ pub(crate) struct Request {
     pub(crate) size: Option<usize>,
     /// The memory reserved for a large value.
     pub(crate) charge: Option<Charge>,
-    /// The destination of the result, and the waker to wake then.
+    /// The destination of the result, and the waker that is woken when the result is there.
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) waker: Waker,
 }
 
-/// Memory that is charged to the budget until this is dropped.
+/// A charge on the budget, which is released on drop.
 #[derive(Debug)]
 pub(crate) struct Charge {
     pub(super) budget: Arc<Budget>,
@@ -75,7 +76,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges memory that is needed now: see [`Budget::charge`].
+    /// Charges memory even beyond the limit: see [`Budget::charge`].
     pub(crate) fn needed(budget: &Arc<Budget>, bytes: u64) -> Charge {
         budget.charge(bytes);
         Charge { budget: Arc::clone(budget), bytes: Cell::new(bytes) }
@@ -115,8 +116,8 @@ impl ReadShare {
         ReadShare { readers: Arc::clone(readers), charge: Charge::needed(budget, 0) }
     }
 
-    /// Returns the number of bytes that the session may use. One read may always be on its way,
-    /// however large.
+    /// Returns the largest number of bytes that the session's reads may take. A single read may
+    /// take more.
     pub(crate) fn most(&self) -> usize {
         let sessions = self.readers.sessions.load(Ordering::Relaxed).max(1) as u64;
         (self.charge.budget.limit() / SHARE_OF_MEMORY / sessions).min(SHARE_MOST) as usize
@@ -158,7 +159,7 @@ impl Readers {
         self.ready.notify_all();
     }
 
-    /// Waits for the next request; returns `None` when the readers end.
+    /// Waits for the next request. Returns `None` when the readers end.
     pub(super) fn wait(&self) -> Option<Request> {
         let mut queue = lock(&self.queue);
         loop {

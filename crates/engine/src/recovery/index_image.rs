@@ -1,9 +1,9 @@
 //! The index image: a clean stop writes the index and the segment table into free segments of the
-//! store. The next start loads them instead of reading the log. The cleaner reads back what was in
-//! memory while clients are served.
+//! store. The next start loads them instead of reading the log. Later, while clients are served,
+//! the cleaner reads back the segments that were in memory.
 //!
-//! An image is good for one start: before anything else is written to the store, its superblock
-//! forgets the image.
+//! An image is good for one start: the start removes it from the superblock before anything else is
+//! written to the store.
 
 use crate::error::StoreError;
 use crate::lane::Lane;
@@ -18,7 +18,7 @@ const FRAMES_LEFT: usize = 16;
 
 impl Lane {
     /// Writes the image. The caller ensures that everything is durable and that no thread writes or
-    /// cleans. Returns `None` if the store has no room for it.
+    /// cleans. Returns `None` if the store has no room for the image.
     ///
     /// # Errors
     /// Those of the device.
@@ -40,8 +40,8 @@ impl Lane {
         self.log.store().is_some() && self.log.read_image().is_some()
     }
 
-    /// Loads index and segment table from the image of the last stop. Returns `None` if it cannot
-    /// be used; the lane must then be built again and read the log.
+    /// Loads the index and the segment table from the image of the last stop. Returns `None` if the
+    /// image cannot be used; the lane must then be built again and read the log.
     ///
     /// # Errors
     /// Those of the device.
@@ -84,7 +84,7 @@ impl Lane {
             cold.clear();
         }
         let Some(number) = cold.pop() else { return false };
-        // An unreadable segment stays where it is. Readers of its records find out.
+        // An unreadable segment stays on the device only. Readers of its records get the error.
         let _ = self.log.warm(number);
         true
     }

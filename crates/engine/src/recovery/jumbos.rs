@@ -16,7 +16,7 @@ use std::io::{self, ErrorKind};
 /// The jumbos of a lane.
 #[derive(Default)]
 pub(super) struct Jumbos {
-    /// The newest version of each key, among jumbos not hidden by a flush.
+    /// The newest version of each key among the jumbos, without those that a flush hides.
     versions: HashMap<KeyHash, Version>,
     /// Jumbos that are not in memory, and whether each is the newest version of its key.
     unread: HashMap<SegmentNumber, bool>,
@@ -83,7 +83,7 @@ impl Lane {
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),
             LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
-            // It was durable when it was marked dead.
+            // The jumbo was durable when it was marked dead, so it need not be checked.
             LoadedJumbo::NoMemory if marked && !found.unmarked => (Scan::of_unread(), false),
             LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
                 Some(facts) => (Scan::of_jumbo(&facts.trailer), false),
@@ -116,7 +116,7 @@ impl Lane {
                 continue;
             }
             if !self.log.enter_absent_jumbo(found)? {
-                // It was intact when it was checked.
+                // The jumbo was intact when it was checked, so the device has failed since.
                 return Err(io::Error::from(ErrorKind::InvalidData).into());
             }
             let address = Address::new(found.number, 0);

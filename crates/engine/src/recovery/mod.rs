@@ -1,5 +1,4 @@
-//! Recovery: rebuilds an index in which every key leads to its newest version from what is on the
-//! device.
+//! Recovery rebuilds, from the device, an index in which every key leads to its newest version.
 //!
 //! The greatest seq of a key wins, wherever its record is. Several threads read the segments,
 //! newest first: the summary where there is one, else the whole segment. All versions go into a
@@ -47,8 +46,8 @@ use std::thread;
 
 /// The largest number of threads that fill a lane's index.
 const THREADS: usize = 16;
-/// Threads that read segments, per thread that fills the index, at most [`THREADS`] in all. Half of
-/// them wait for the device.
+/// Number of threads that read segments per thread that fills the index; at most [`THREADS`] in
+/// all. Half of them wait for the device.
 const READERS: usize = 2;
 /// Segments held by the reading threads take at most 1/`READER_SHARE` of memory.
 const READER_SHARE: u64 = 16;
@@ -100,11 +99,12 @@ impl Lane {
         let useless: Vec<_> = useless.map(|(found, _)| found.number).collect();
         let read = scans.iter().flatten();
         let newest = read.clone().map(|scan| scan.last_commit);
-        // Segments of failed commits may have been opened after the last good commit, and maps
-        // written since.
+        // The next commit number must be above all of these. Segments of failed commits may have
+        // been opened after the last good commit, and dead maps written since.
         let newest = newest.chain(survey.segments.iter().map(Found::newest_known)).max();
         self.log.finish_recovery(&survey, &loaded, &useless, newest.unwrap_or(0))?;
-        // Records that are unreadable now may be readable at the next start.
+        // Records that are unreadable now may be readable at the next start. So these segments have
+        // unmarked deaths.
         let is_damaged = |(found, scan): &(&Found, &Option<Scan>)| {
             found.unmarked || scan.is_some_and(|scan| scan.gaps > 0)
         };
@@ -153,10 +153,10 @@ impl Lane {
         scans: &mut [Option<Scan>],
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Jumbos, StoreError> {
-        // The index takes what it needs. Frames are released for it later.
+        // The index may take all memory that it needs. Frames are freed to make up for that later.
         self.index.begin_rebuild();
         self.index.set_limit(u64::MAX);
-        // Values that must be in memory come before frames that need not.
+        // Jumbos come first, while there is memory for their values.
         let mut jumbos = self.read_jumbos(shared, scans)?;
         self.read_all(shared, scans, progress)?;
         self.read_damaged(shared, scans)?;
@@ -172,8 +172,8 @@ impl Lane {
         Ok(jumbos)
     }
 
-    /// Fills the index with the newest version of each key in this pass, and adds their number to
-    /// `all`. Only counts them if memory has no room for the index.
+    /// Fills the index with the newest version of each key in this pass, and adds the number of
+    /// items to `all`. Only counts them if memory has no room for the index.
     fn publish(
         &self,
         shared: &Shared<'_>,
@@ -245,8 +245,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Has the cleaner read absent segments into memory while clients are served, as far as there
-    /// is room, newest first.
+    /// Lets the cleaner read segments that are not in memory, newest first, while clients are
+    /// served and as far as there is room.
     pub(crate) fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
         let mut cold: Vec<SegmentNumber> =
             newest_first.filter(|&number| self.log.segment(number).frame().is_null()).collect();
@@ -297,13 +297,14 @@ fn count_damage(
 ) -> Accepted {
     let mut accepted = Accepted::default();
     let seen = segments::proof(scans);
-    // A damaged header was just being written, unless its commit was durable.
+    // A damaged header counts as damage only if its commit was durable. Otherwise it was just being
+    // written.
     let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
     let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
     report.damaged_segments = damaged as u32;
     for &place in &survey.lost_tails {
-        // The content of a lost tail is unknown. It is accepted under segment 0, which does not
-        // exist.
+        // The content of a lost tail is unknown. Its damage is recorded for segment 0, which does
+        // not exist.
         report.damaged_records += u64::from(known.runs(0, place) == 0);
         report.unremembered |= !accepted.accept(0, place, 1);
     }
@@ -315,7 +316,8 @@ fn count_damage(
             continue;
         };
         let generation = found.header.generation;
-        // Of a segment whose records only hide older versions, at least one record is lost.
+        // If a copy of the segment's meta cannot be read, all its records only hide older versions.
+        // At least one of them is lost.
         let gaps = scan.gaps + u32::from(found.unmarked);
         if gaps > 0 {
             let told = gaps.min(known.runs(found.number, generation));

@@ -22,17 +22,19 @@ use std::sync::{Arc, Mutex};
 
 /// The smallest and largest number of hash bits that choose the shard.
 const SHARD_BITS: (u32, u32) = (8, 11);
-/// Approximate number of entries of a shard at the end,
+/// Approximate number of entries of a shard at the end of a pass, if records have [`RECORD_BYTES`]
+/// bytes.
 const SHARD_ENTRIES: u64 = 1 << 14;
-/// if records have this number of bytes.
+/// Assumed bytes of a record, for the number of shards.
 const RECORD_BYTES: u64 = 64;
-/// The smallest number of bytes of the table's limit per shard.
+/// The table has at most one shard per this many bytes of its limit, but never fewer than
+/// `SHARD_BITS` says.
 const SHARD_BYTES: usize = 64 << 10;
 /// Number of versions that a thread collects for a shard before it enters them together.
 const GATHERED: usize = 32;
 /// Initial capacity of a shard, in entries.
 const SMALLEST: usize = 128;
-/// Number of parts of the log, the unit in which reading progress is counted.
+/// Reading progress is counted in units of 1/`READ_ALL` of the log.
 const READ_ALL: usize = 256;
 /// Record sizes are stored in units of this many bytes.
 const GRANULE: usize = 8;
@@ -44,7 +46,7 @@ pub(super) struct Version {
     pub(super) address: Address,
     /// Bytes of its record; 0 for a jumbo.
     pub(super) size: usize,
-    /// Whether clients see it. Otherwise it only hides older versions.
+    /// True if clients see this version. Otherwise it only hides older versions.
     pub(super) shown: bool,
 }
 
@@ -71,7 +73,7 @@ struct Entry {
     place: u64,
     /// Seq (48 bits); the top bit is set if the version is shown.
     seq: u64,
-    /// More of the hash.
+    /// 32 further bits of the hash.
     hi: u32,
 }
 
@@ -174,7 +176,7 @@ pub(super) struct Newest {
     from: AtomicUsize,
     until: AtomicUsize,
     narrowing: Mutex<()>,
-    /// How much of the log this pass has read, in parts of 1/[`READ_ALL`].
+    /// How much of the log this pass has read, in units of 1/[`READ_ALL`].
     read: AtomicUsize,
     /// Bytes of all shards, and their limit.
     bytes: AtomicUsize,
@@ -234,17 +236,17 @@ impl Newest {
         self.from.load(Ordering::Relaxed)..self.until.load(Ordering::Relaxed)
     }
 
-    /// Estimates the final count of something of which all passes up to this one found `found`.
+    /// Estimates a total count over all passes. `found` is the count of the passes up to this one.
     pub(super) fn expected(&self, found: usize) -> usize {
         found * self.shards.len() / self.part().end.max(1)
     }
 
-    /// Returns how many passes of this size decide all keys.
+    /// Returns how many passes of this pass's size decide all keys.
     pub(super) fn passes(&self) -> usize {
         self.shards.len().div_ceil(self.part().len())
     }
 
-    /// Returns how many passes of this size are left, this one included.
+    /// Returns how many passes of this pass's size are left, this one included.
     pub(super) fn passes_left(&self) -> usize {
         let part = self.part();
         (self.shards.len() - part.start).div_ceil(part.len())
@@ -255,8 +257,8 @@ impl Newest {
         let part = self.part();
         self.forget(part.clone());
         self.from.store(part.end, Ordering::Relaxed);
-        // Twice the shards that had room. If that is too much, the pass narrows soon; if this pass
-        // had decided too few, it makes up for that.
+        // Begins with twice as many shards as this pass had room for. If those are too many, the
+        // pass is narrowed soon. If this pass was narrowed too much, the next one makes up for it.
         self.until.store((part.end + 2 * part.len()).min(self.shards.len()), Ordering::Relaxed);
         self.has_read(0, 1);
         part.end < self.shards.len()
@@ -293,8 +295,8 @@ impl Newest {
     fn enter_all(&self, number: usize, entries: &[Entry], places: &mut Vec<u32>) {
         loop {
             let mut shard = lock(&self.shards[number]);
-            // A thread that shortens the range drops this shard's entries afterwards, under its
-            // lock.
+            // A thread that shortens the range drops the entries of shards outside it afterwards,
+            // under their locks. So an entry added just before is dropped, too.
             let part = self.part();
             if !part.contains(&number) {
                 return;

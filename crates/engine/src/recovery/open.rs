@@ -22,7 +22,8 @@ pub(crate) struct Recovery {
     pub(crate) began: Duration,
 }
 
-/// The smallest number of segments of a store: the two open ones, and the reserved ones.
+/// The smallest number of segments of a store, which includes the two open segments and the
+/// reserved ones.
 const MIN_SEGMENTS: u32 = 16;
 
 /// Opens the store whose superblock was found on a device, or creates one there.
@@ -43,8 +44,8 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
             create(options, options.segment_size, hash_seed)?
         }
     };
-    // Set before anything is written: a new lane is marked as one of the set from its first
-    // superblock on.
+    // Set before anything is written, so that even the first superblock of a new lane names the set
+    // of devices that it belongs to.
     let superblock = Superblock { lanes: options.lanes, ..superblock };
     let (device, superblock) = join(&options.device, superblock)?;
     let store = Store::new(device, superblock);
@@ -85,8 +86,8 @@ fn created(options: &LaneStore) -> u64 {
     options.common.opened.wall / NANOS
 }
 
-/// Returns the superblock of a store whose contents are discarded. For its other devices it is
-/// still the same store. The new checksum seed makes all old data on the device invalid.
+/// Returns the superblock of a store whose contents are discarded. Its identity stays, so that the
+/// store's other devices accept it. Its new checksum seed makes all old data on the device invalid.
 fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
     let Superblock { counter, compatible, store_id, hash_seed, geometry, .. } = superblock;
     let [.., checksum_seed] = options.device.seeds;
@@ -99,7 +100,7 @@ fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
     }
 }
 
-/// Returns the superblock of a store that has `bytes` bytes now.
+/// Returns the superblock with its geometry grown to a device of `bytes` bytes.
 pub(super) fn grown(superblock: Superblock, bytes: u64) -> Result<Superblock, StoreError> {
     let geometry = superblock.geometry;
     if bytes < geometry.total_bytes() {

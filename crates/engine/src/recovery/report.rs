@@ -1,4 +1,4 @@
-//! Reports of a recovery: its progress, its findings, and why a store cannot be opened.
+//! Reports of a recovery: its progress and its findings.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ pub enum Progress {
     Reading {
         /// Segments read so far. Segments read twice count twice.
         segments: u64,
-        /// Segments to be read, as far as is known. All are read several times if memory cannot
-        /// hold a decision about every key at once.
+        /// Segments to be read, as far as is known. All are read several times if memory has no
+        /// room to decide all keys in one pass.
         of: u64,
     },
 }

@@ -1,5 +1,5 @@
-//! Reads normal segments. Each is read once. A segment is read again if other segments prove that
-//! more of it was durable. All are read again for keys that memory had no room to decide.
+//! Reads the segments that are not jumbos. A segment is read again if other segments prove that
+//! more of it was durable. All segments are read again for keys that memory had no room to decide.
 
 use super::Progress;
 use super::jumbos::Jumbos;
@@ -57,14 +57,14 @@ impl Lane {
         })
     }
 
-    /// Limits the table so that memory is left for the index. Estimates the index's size from the
-    /// `done` segments read so far.
+    /// Limits the table of newest versions so that memory is left for the index. Estimates the
+    /// index's size from the `done` segments read so far.
     fn limit_table(&self, shared: &Shared<'_>, done: usize) {
         let all = shared.survey.segments.len();
         shared.newest.has_read(done, all);
         let memory = self.options.memory as usize;
         let (table, keys) = shared.newest.size();
-        // The first few segments are no basis for an estimate.
+        // The first sixteenth of the segments is too little for an estimate.
         let expected = (done * 16 >= all).then(|| (keys * all).checked_div(done)).flatten();
         let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
         let others = (self.budget.used() as usize).saturating_sub(table);
@@ -72,8 +72,7 @@ impl Lane {
         shared.newest.set_limit(limit.clamp(memory / 16, memory / TABLE_SHARE));
     }
 
-    /// Reads those segments again of which other segments prove that more was durable than was
-    /// found.
+    /// Reads a segment again if other segments prove that more of it was durable than was found.
     pub(super) fn read_damaged(
         &self,
         shared: &Shared<'_>,

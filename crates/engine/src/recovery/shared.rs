@@ -9,20 +9,20 @@ use std::thread;
 /// State shared by the threads of a recovery.
 pub(super) struct Shared<'a> {
     pub(super) survey: &'a Survey,
-    /// Versions below this seq are dead.
+    /// Versions below this seq are dead, because flush_all has hidden them.
     pub(super) fence: u64,
     pub(super) newest: Newest,
     pub(super) threads: usize,
     pub(super) readers: usize,
 }
 
-/// Returns true if recovery leaves a record out of the index although its segment still holds it.
-/// Such a record only hides older versions.
+/// Returns true if the segment's dead map marks the record. Recovery leaves such a record out of
+/// the index; it only hides older versions.
 pub(super) fn is_marked(found: &Found, offset: usize) -> bool {
     larder_log::format::meta::is_marked(&found.dead, offset)
 }
 
-/// Numbers that several threads draw in turn.
+/// A counter from which several threads take numbers, each number once.
 pub(super) struct Numbers {
     pub(super) next: AtomicUsize,
     pub(super) end: usize,
@@ -39,13 +39,14 @@ impl Numbers {
         self.next.store(self.end, Ordering::Relaxed);
     }
 
-    /// Returns how many numbers were drawn.
+    /// Returns how many numbers were taken.
     pub(super) fn taken(&self) -> usize {
         self.next.load(Ordering::Relaxed).min(self.end)
     }
 }
 
-/// Runs `work` in this many threads, which share the numbers up to `end`, until one of them fails.
+/// Runs `work` in this many threads, which share the numbers below `end`. Stops when one of them
+/// fails.
 pub(super) fn in_parallel(
     threads: usize,
     end: usize,

@@ -47,7 +47,7 @@ impl LaneSession {
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
         let text = old.record.value();
-        // memcached's order: an empty value is not a number, whatever its version.
+        // As in memcached, this comes first: an empty value is not a number, whatever its cas id.
         if text.is_empty() {
             return Ok(Counted::NonNumeric);
         }
@@ -78,7 +78,8 @@ impl LaneSession {
                 created: false,
             });
         }
-        // memcached changes a number in place if it does not become longer.
+        // memcached changes a number in place if it does not become longer. Then the item counts as
+        // read if it was read before.
         let reads = if digits.len() <= text.len() { OldReads::Keep } else { OldReads::Inherit };
         let body = Body::Pieces(digits, padding);
         let manner = Manner { claim: Claim::Update, reads };
@@ -88,7 +89,7 @@ impl LaneSession {
         Ok(Counted::Value { value, cas, expiry, created: false })
     }
 
-    /// Counts a limiter's used units, whatever its limit.
+    /// Adds to a limiter's used units or subtracts from them, whatever its limit.
     fn count_units<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -140,9 +141,9 @@ fn kind_of(len: usize) -> Kind {
     if len <= COUNTER_MAX { Kind::Counter } else { Kind::Item }
 }
 
-/// The longest number that changes in place, in bytes, padding included.
+/// The largest length of a number that changes in place, in bytes, padding included.
 const COUNTER_MAX: usize = 32;
-/// The largest number of padding spaces; longer texts lose the rest of their spaces.
+/// Padding. Its length is the largest number of padding spaces; longer texts become shorter.
 static SPACES: [u8; 4096] = [b' '; 4096];
 
 #[cfg(all(test, loom))]

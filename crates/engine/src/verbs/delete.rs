@@ -30,8 +30,8 @@ impl LaneSession {
             false => self.existing_head(guard, key),
         }?;
         let Some(old) = existing.filter(|old| !old.gone) else {
-            // An evicted item may come back after a crash until its eviction is durable, so a
-            // delete needs a tombstone.
+            // An evicted item may come back after a crash until its eviction is durable. So the
+            // delete writes a tombstone although there is no item.
             if existing.is_none() && self.lane.log.is_evicting() {
                 self.write_tombstone(guard, key, None)?;
             }
@@ -44,7 +44,7 @@ impl LaneSession {
             self.remove(guard, key, &old)?;
             return Ok(Deleted::Deleted);
         }
-        // A limiter becomes a number, its used units.
+        // A limiter becomes a plain item whose value is the number of its used units.
         let old_item = self.visible_locked(old.record);
         let kept = old_item.fields();
         let (kind, flags, old_expiry, value) = if delete.clear_value {

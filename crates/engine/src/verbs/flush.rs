@@ -1,11 +1,11 @@
-//! flush_all: forgets everything written before a moment, in time proportional to the numbers of
-//! stripes and segments, not of items.
+//! flush_all: removes everything written before it, in time proportional to the numbers of stripes
+//! and segments, not of items.
 //!
-//! The index is emptied at once. With a store, the fence (the version below which everything is
-//! forgotten) is written with the next commit, and the flush is answered when that commit is
-//! durable. No thread waits for the device here. Until then, in sync mode, every answer of the lane
-//! waits for the same commit, because it may depend on the flush. A flush whose commit fails is not
-//! undone: the fence goes with the next commit, and answers wait for that.
+//! The index is emptied at once. With a store, the next commit writes the fence: the version below
+//! which everything is removed. The flush is answered when that commit is durable; no thread blocks
+//! meanwhile. Until then, in sync mode, every answer of the lane waits for the same commit, because
+//! the answer may depend on the flush. A flush whose commit fails is not undone. Instead the next
+//! commit writes the fence, and answers wait for that commit.
 
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
@@ -26,7 +26,7 @@ impl LaneSession {
     /// must wait for.
     ///
     /// # Errors
-    /// The store refuses it.
+    /// The store refuses the flush.
     pub(crate) fn flush_all(
         &self,
         at: Option<UnixSeconds>,
@@ -40,8 +40,8 @@ impl LaneSession {
         Ok(position.map(|position| CommitPoint { lane, position }))
     }
 
-    /// Flushes if a delayed flush is due; exactly one caller does it. If the store refuses it, the
-    /// flush stays due and this returns false.
+    /// Flushes if a delayed flush is due. Returns false if the store refuses it; then the flush
+    /// stays due.
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) -> bool {
         if !self.lane.flush_is_due(now) {
             return true;
@@ -56,7 +56,7 @@ impl LaneSession {
     }
 
     fn flush(&self) -> Result<Option<u64>, NotWritten> {
-        // A failing commit waits until this guard is dropped before it looks at the fence.
+        // A failing commit looks at the fence only after this guard is dropped.
         let _appending = self.appending()?;
         Ok(self.lane.flush())
     }
@@ -69,7 +69,7 @@ impl Lane {
         at != 0 && at <= now
     }
 
-    /// Schedules a flush at `at`, which survives restarts. Returns the commit that makes that
+    /// Schedules a flush at `at` that survives restarts. Returns the commit that makes the schedule
     /// durable.
     fn flush_later(&self, at: UnixSeconds) -> Option<u64> {
         self.flush_at.store(at, Ordering::Relaxed);
@@ -78,8 +78,8 @@ impl Lane {
         self.promised(store)
     }
 
-    /// Gives a joining lane the flush that is due at `at` in the other lanes, durably, before the
-    /// lane is used.
+    /// Schedules the flush at `at` durably in a lane that joins the store. The other lanes have it
+    /// scheduled already. Called before the lane is used.
     pub(crate) fn join_flush(&self, at: UnixSeconds) -> io::Result<()> {
         if let Some(store) = self.log.store() {
             store.change_superblock_now(|superblock| superblock.pending_flush = at)?;
@@ -88,14 +88,15 @@ impl Lane {
         Ok(())
     }
 
-    /// Returns the commit that makes the present superblock durable, if clients are promised
-    /// durability.
+    /// Returns the commit that makes the present superblock durable, if the store promises
+    /// durability to clients.
     fn promised(&self, store: &Store) -> Option<u64> {
         let promises = self.durable.as_ref().is_some_and(|d| d.mode() != Durability::None);
         promises.then(|| store.commits.open())
     }
 
-    /// Empties the lane. Returns the commit that makes that durable.
+    /// Empties the lane. Returns the commit that makes the flush durable, if an answer must wait
+    /// for one.
     fn flush(&self) -> Option<u64> {
         let (mut sealed, undo_count) = (Vec::new(), self.undo_count());
         let delayed = self.flush_at.swap(0, Ordering::Relaxed) != 0;
@@ -115,15 +116,14 @@ impl Lane {
                 });
                 commit = self.promised(store);
             }
-            // Before any thread can see the empty index.
+            // Must be stored before any thread can see the empty index.
             self.fence.store(commit.unwrap_or(1), Ordering::Release);
             self.log.seal_all();
             sealed = self.log.drain_sealed();
             self.log.fence_deaths();
             self.older.clear(&self.log);
         });
-        // Only now does the index not contain their addresses, so their quiescent period begins
-        // here.
+        // The index contains their addresses until here, so only now may they go to quarantine.
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
             // A segment kept because of an undo is cleaned later like any other.
@@ -134,8 +134,8 @@ impl Lane {
         commit
     }
 
-    /// The commits up to `failed` have failed. Moves a fence that was to be durable with one of
-    /// them to the next commit.
+    /// Moves the fence to the open commit if it was to become durable with `failed` or a later
+    /// commit. All closed commits from `failed` on have failed.
     pub(crate) fn postpone_fence(&self, failed: u64) {
         if let Some(store) = self.log.store()
             && self.fence.load(Ordering::Acquire) >= failed

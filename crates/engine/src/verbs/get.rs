@@ -108,8 +108,8 @@ impl LaneSession {
         Ok(Found::Live(item, item.expiry()))
     }
 
-    /// Gives the live item another expiry: a new version with the old cas id. Returns the new
-    /// version and the old expiry.
+    /// Gives the live item another expiry by writing a new version with the old cas id. Returns the
+    /// new version and the old expiry.
     fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Found<'_>, NotWritten> {
         let guard = self.lane.index.lock(key);
         let Some(existing) = self.existing(&guard, key)? else { return Ok(Found::Missing) };

@@ -31,7 +31,7 @@ pub enum ReadCount {
     Nothing,
 }
 
-/// How a read changes and counts the item it returns. The default is memcached's plain `get`.
+/// How a read changes and counts the item that it returns. The default is memcached's plain `get`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Get {
     /// How the counters record the read.
@@ -47,13 +47,13 @@ pub struct Get {
     pub recache: Option<Recache>,
 }
 
-/// Asks for recaching of items that are not stale but have fewer than `below` seconds to live (meta
-/// `R`). `Recache::default()` selects none.
+/// Selects the items to recache: stale items, and items with fewer than `below` seconds to live
+/// (meta `R`). The default selects stale items only.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recache {
-    /// The limit, in seconds.
+    /// The time to live below which an item is recached, in seconds.
     pub below: u32,
-    /// Compare the expiry that `touch` sets, not the previous one.
+    /// Compare `below` with the expiry that `touch` sets, not with the previous one.
     pub touched: bool,
 }
 
@@ -126,7 +126,7 @@ impl Value<'_> {
 pub struct Store<'a> {
     /// What the write requires of the existing item.
     pub mode: StoreMode,
-    /// The value, or what is appended or prepended.
+    /// The value, or the bytes to append or prepend.
     pub value: Value<'a>,
     /// The client's flags.
     pub flags: u32,
@@ -169,14 +169,14 @@ pub enum Stored {
         /// The length of the whole value, in bytes.
         size: usize,
     },
-    /// The mode forbids it: add found an item; replace, append or prepend found none. Also returned
-    /// if the item would have grown beyond the largest size.
+    /// The mode forbids the store: add found an item; replace, append or prepend found none. Also
+    /// returned if append or prepend would make the item too large.
     NotStored,
     /// The item has another cas id than `compare`.
     Exists,
     /// `compare` was given and there is no item.
     NotFound,
-    /// The value is too large for any item with this key, whatever is stored. Nothing changed.
+    /// The value is too large for an item with this key. Nothing changed.
     TooLarge,
 }
 
@@ -275,10 +275,10 @@ pub struct Take {
     pub compare: Option<u64>,
     /// The explicit cas id of the new version (meta `E`).
     pub cas: Option<u64>,
-    /// If units are taken: when the window is to end (meta `T`).
+    /// The new end of the window, if units are taken (meta `T`).
     pub expiry: Option<Expiry>,
-    /// When the answer is given, if not as the store's other answers. Without a store it is given at
-    /// once.
+    /// The durability that the answer waits for; `None` for that of the store. Without a store, the
+    /// answer is given at once.
     pub durability: Option<Durability>,
 }
 
@@ -296,12 +296,12 @@ pub enum Taken {
     Decided {
         /// The decision.
         decision: Decision,
-        /// The limiter after it; `None` if there is none.
+        /// The limiter after the decision; `None` if there is none.
         limiter: Option<Limiter>,
         /// The cas id of the limiter; 0 if there is none.
         cas: u64,
     },
-    /// No such item, although a cas id was given to compare with.
+    /// There is no item, but a cas id to compare with was given.
     NotFound,
     /// The item's value is neither a limiter nor a number.
     NonNumeric,

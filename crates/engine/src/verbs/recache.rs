@@ -1,6 +1,7 @@
-//! The winners of recaching: one client per version of an item, so that a thousand clients that
-//! miss together do not all recompute it. The table is bounded and lossy. When a token overwrites
-//! another one, a second client can win, which the protocol allows.
+//! The winners of recaching. One client per version of an item wins, so that a thousand clients
+//! that miss together do not all recompute the value. The table is bounded and lossy: when a
+//! winner's token is overwritten by that of another key, a second client can win. The protocol
+//! allows that.
 
 use crate::key::Key;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,7 +11,7 @@ const TOKENS: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct RecacheWinners {
     tokens: Box<[AtomicU64]>,
-    /// False until the first win. Most servers never look further.
+    /// False until the first win. Most servers never need to look at the tokens.
     used: AtomicBool,
 }
 
@@ -26,7 +27,8 @@ impl RecacheWinners {
         &self.tokens[(key.hi >> 32) as usize % TOKENS]
     }
 
-    /// Returns true for the first caller with this version of the key.
+    /// Makes the caller the winner of this version of the key. Returns false if there already is a
+    /// winner.
     pub(crate) fn claim(&self, key: &Key<'_>, cas: u64) -> bool {
         self.used.store(true, Relaxed);
         let token = key.fingerprint(cas);

@@ -1,13 +1,14 @@
 //! A walk over all items, a few at a time, for dumps.
 //!
-//! A lane is walked twice. The first walk reads its segments that are only on a device, one after
+//! A lane is walked twice. The first walk reads the segments that are only on a device, one after
 //! another, each from start to end. It shows a record if the index leads to it. The second walk
-//! shows from the index what was not shown: items in memory, and items written or moved meanwhile.
-//! A record that the index still leads to was already there when its segment was read, so nothing
-//! is missed. Only items that changed their address meanwhile are shown twice.
+//! goes over the index and shows the items that the first walk did not pass: those in memory, and
+//! those written or moved meanwhile. It skips records that the first walk has passed. If the index
+//! leads to such a record now, it did so then, too, and the record was shown. So nothing is missed,
+//! and only items that changed their address meanwhile are shown twice.
 //!
-//! Reads go through the session's [fetched records](crate::fetch), which bound them. They create no
-//! copies and do not count as reads of the items.
+//! Records are read through the session's [fetched records](crate::reads), which limit the memory.
+//! Such reads create no copies and do not count as reads of the items.
 
 mod index;
 mod partitions;
@@ -31,7 +32,7 @@ pub struct ScanCursor {
     at: Option<LaneScan>,
     /// With several lanes: the partitions shown so far.
     partitions: Option<Box<ShownPartitions>>,
-    /// All lanes were already walked once.
+    /// True once all lanes were walked. Only partitions that moved meanwhile are left then.
     again: bool,
     unreadable: u64,
 }
@@ -46,7 +47,7 @@ impl ScanCursor {
 /// The position of a scan in a lane.
 #[derive(Debug)]
 struct LaneScan {
-    /// `None`: only the index is walked.
+    /// The position of the first walk; `None` if only the index is left.
     segments: Option<InSegments>,
     shown: Shown,
     index: InIndex,
@@ -56,8 +57,9 @@ impl Session {
     /// Shows some live items to `visit` (a few hundred at most) and advances the cursor. Returns
     /// false when the scan has ended. Every item that exists during the whole scan is shown at
     /// least once, and exactly once if it was not rewritten or moved meanwhile. An item that is
-    /// deleted, expired, evicted or flushed before its turn is not shown. Shown items count as
-    /// answered (see [`Outcome::AfterCommit`]), but not as read.
+    /// deleted, expired, evicted or flushed before its turn is not shown. Showing an item may make
+    /// the answer wait for a commit, as for any answer (see [`Outcome::AfterCommit`]). It does not
+    /// count as a read.
     ///
     /// Items that are only on a device are read in device order. A call that returns
     /// [`NeedsRead`](Outcome::NeedsRead) or [`NeedsSpace`](Outcome::NeedsSpace) has shown nothing.

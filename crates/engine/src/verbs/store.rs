@@ -13,7 +13,7 @@ use larder_log::{Claim, Fields};
 enum Comparison {
     NotAsked,
     Match,
-    /// The client's is lower than the item's, and the client allows that.
+    /// The client's cas id is lower than the item's, and the client allows that.
     Stale,
     Mismatch,
 }
@@ -116,8 +116,8 @@ impl LaneSession {
         }
         let size = store.value.len();
         let body = body_of(store.value);
-        // Read in place: copying the item, just written piece by piece, would stall until all its
-        // stores complete.
+        // Borrows the item to read its cas id. The item was just stored field by field, and a copy
+        // of it would stall the processor until all these stores are complete.
         let cas = match &self.write(guard, key, existing, Claim::Write, fields, body) {
             Ok(item) => item.cas(),
             Err(why) => return Err(*why),
@@ -153,7 +153,7 @@ impl LaneSession {
         Ok(Stored::Stored { cas: item.cas(), size })
     }
 
-    /// Appends or prepends to a live item. Flags and expiry stay, and it is no longer stale.
+    /// Appends or prepends to a live item. Flags and expiry stay. The item is no longer stale.
     fn extend<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -183,7 +183,8 @@ impl LaneSession {
     }
 }
 
-/// Returns true if the write replaces any existing item.
+/// Returns true if the write needs nothing from the existing item: a plain set of a value that is
+/// not large.
 fn overwrites(store: &Store<'_>) -> bool {
     store.mode == StoreMode::Set
         && store.compare.is_none()

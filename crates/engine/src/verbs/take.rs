@@ -1,5 +1,6 @@
-//! Rate limits: take units of a limiter, or look at it. A limiter is an item whose value is the
-//! [state](crate::limit) of its algorithm. To all other verbs it is a number, its used units.
+//! Rate limits: a request takes units of a limiter, or looks at it. A limiter is an item whose
+//! value is the [state](crate::limit) of its algorithm. To all other verbs it is a number, its used
+//! units.
 
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
@@ -41,12 +42,13 @@ impl LaneSession {
         let now = limiter.as_ref().map_or(self.nanos(), |limiter| self.time_of(limiter));
         let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
         if let Some(old) = live {
-            // Refusals write nothing, and must not let the limiter be evicted as unused.
+            // Refusals write nothing. Without this count, a limiter that refuses everything would
+            // be evicted as unused.
             self.count_read(old.place.cell(), old.place.slot(), &old.record);
         }
         let is_plain = live.is_some_and(|old| old.record.kind() != Kind::Limiter);
-        // Even if it refuses, a plain number becomes a limiter. Otherwise its window would begin
-        // anew with every request.
+        // A plain number becomes a limiter even if the request is refused. Otherwise its window
+        // would begin anew with every request.
         let next = next.or(limiter.filter(|_| is_plain && take.cost != 0));
         let Some(mut next) = next else {
             let cas = live.map_or(0, |old| old.record.cas());
@@ -67,7 +69,8 @@ impl LaneSession {
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
     }
 
-    /// Changes a limiter without a decision. Returns it with its cas id; `None` if it cannot be read.
+    /// Changes a limiter without a decision. Returns it with its new cas id, or `None` if its value
+    /// cannot be decoded.
     pub(crate) fn count_limiter<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -83,9 +86,10 @@ impl LaneSession {
         Ok(Some((limiter, written.cas)))
     }
 
-    /// Returns the time at which a limiter is changed. That is the session's, unless a session whose
-    /// turn began later has changed the limiter: time that has passed once must not pass again. A
-    /// limiter from a time that no session has seen is older than the last boot.
+    /// Returns the time at which a limiter is changed. That is normally the session's time. If a
+    /// session whose turn began later has changed the limiter, it is the limiter's own time,
+    /// because the limiter's time must not go back. If no session has seen the limiter's time, the
+    /// limiter was written before the clock was set back, and the session's time counts.
     fn time_of(&self, limiter: &Limiter) -> Nanos {
         let (now, since) = (self.nanos(), limiter.since());
         let seen = u64::from(self.lane.now.load(Ordering::Relaxed)) + 1;
@@ -107,7 +111,8 @@ impl LaneSession {
         let before = existing.filter(|old| old.record.kind() == Kind::Limiter);
         let kept = match existing {
             Some(old) if !old.gone => old.record.fields(),
-            // A limiter that is as new. Its record is used again if that changes no other field.
+            // The old item counts as missing, so only `inherits_reads` is kept. Without it, the
+            // record of a limiter without used units could not change in place.
             Some(old) => {
                 let inherits_reads = old.record.inherits_reads();
                 Fields { inherits_reads, ..Fields::default() }
@@ -131,7 +136,7 @@ impl LaneSession {
         Ok(Written { cas: item.cas(), address: item.address(), size: item.record_size() })
     }
 
-    /// Makes the answer wait as a limit's durability demands, whatever that of the store is.
+    /// Makes the answer wait for this durability, if one is given, instead of that of the store.
     fn wait_as(&self, durability: Option<Durability>, written: Option<&Written>) {
         match (durability, written) {
             (Some(Durability::Sync), Some(written)) => {
@@ -157,7 +162,7 @@ struct Written {
 }
 
 /// Returns the limiter in a record, or the limiter that a plain number becomes: the number is its
-/// used units, and the time to live its window. Returns `None` for anything else.
+/// used units, and its window ends when the item expires. Returns `None` for anything else.
 fn limiter_of(record: &Record<'_>, limit: &Limit, now: Nanos) -> Option<Limiter> {
     if record.kind() == Kind::Limiter {
         return Limiter::decode(record.value());

@@ -10,7 +10,8 @@ use larder_log::{Claim, Record};
 pub(crate) struct Existing<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) record: Record<'a>,
-    /// The record has expired or is a tombstone. Clients see no item.
+    /// True if clients see no item: the record has expired, or is a tombstone or a limiter without
+    /// used units.
     pub(crate) gone: bool,
 }
 
@@ -31,7 +32,7 @@ impl<'e, 'a> Before<'e, 'a> {
         }
     }
 
-    /// Returns true if clients saw an item there and have read it.
+    /// Returns true if clients have read the replaced version while it was live.
     pub(crate) fn was_read(self) -> bool {
         match self {
             Before::Known(old) => !old.gone && old.place.slot().frequency() > 0,
@@ -45,14 +46,14 @@ impl<'e, 'a> Before<'e, 'a> {
 pub(crate) enum Body<'a> {
     /// Two consecutive pieces.
     Pieces(&'a [u8], &'a [u8]),
-    /// Filled in place.
+    /// A large value that was filled in place.
     Large(&'a mut LargeValue),
 }
 
 /// How a new version is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// How much of a nearly full store it may use.
+    /// The urgency of the append: how much of a nearly full store it may use.
     pub(crate) claim: Claim,
     /// What happens to the read count of the old version.
     pub(crate) reads: OldReads,
@@ -61,11 +62,11 @@ pub(crate) struct Manner {
 /// How a new version inherits the read count of the version that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OldReads {
-    /// The value is the same and keeps its read count. The fields are those of the old version,
-    /// except for the changed ones.
+    /// The value is the same, so the new version keeps the read count. The caller must have copied
+    /// the fields that the change does not concern.
     Keep,
-    /// The value is another one. Previous reads count as one read for the cleaner and as none for
-    /// clients.
+    /// The value is another one. Reads of the old version count as one read for the cleaner, and as
+    /// none for clients.
     Inherit,
 }
 
@@ -89,6 +90,6 @@ pub(crate) enum NotWritten {
     NeedsRead,
     /// Commits fail. Nothing is accepted until they succeed again.
     StoreFailed,
-    /// There was no memory, and the value is lost.
+    /// The memory of the large value is gone, and with it the value.
     OutOfMemory,
 }

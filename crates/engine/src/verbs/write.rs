@@ -1,4 +1,5 @@
-//! The only path by which records enter the log: under the stripe's lock, reserve, fill, publish.
+//! The only path by which new versions enter the log. Under the stripe's lock, a writer reserves
+//! space, fills it and publishes the slot.
 //!
 //! Reserving never waits, so a writer never waits while it holds a lock. If there is no space,
 //! nothing has changed: the writer releases the lock and returns `NeedsSpace`.
@@ -17,8 +18,8 @@ use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
 
 impl LaneSession {
-    /// Changes a key under its stripe's lock. `change` returns the answer, or why nothing was
-    /// written, which is dealt with after the lock is released.
+    /// Changes a key under its stripe's lock. `change` returns the answer, or the reason why
+    /// nothing was written. The reason becomes an outcome after the lock is released.
     #[inline(always)]
     pub(crate) fn update<'a, T>(
         &'a self,
@@ -124,8 +125,8 @@ impl LaneSession {
         fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // The item's size is not checked: a touch must not fail because an item that never expired
-        // gains a field.
+        // Checks only the value's size, not the item's. A touch must not fail because an item
+        // without an expiry gains that field.
         if body.len() > self.lane.max_value_len(key.bytes().len()) {
             return Err(NotWritten::TooLarge);
         }
@@ -158,7 +159,7 @@ impl LaneSession {
         if !self.lane.older.admits() {
             return None;
         }
-        // Comes first, because it may move slots.
+        // Must come first, because it may move slots.
         guard.vacate(key)?;
         let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
         let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
@@ -179,10 +180,10 @@ impl LaneSession {
         }
         // SAFETY: under the lock, as in `existing`.
         match unsafe { lane.log.record(address) } {
-            // The record may have been fetched or have a copy, and belong to another key. That does
-            // no harm.
+            // The record may belong to another key, even if it has a copy or was fetched meanwhile.
+            // That does no harm, because the older slot is settled later.
             None => Judgement::Suspect,
-            // The record was not in memory when the key was looked up.
+            // The record came into memory after the key was looked up.
             Some(record) if record.key() == key.bytes() => Judgement::Unknown,
             Some(_) => Judgement::Other,
         }
@@ -197,8 +198,8 @@ impl LaneSession {
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // Readers may raise the frequency until the new version is published. So the most that it
-        // may inherit is decided here.
+        // Readers may raise the old slot's frequency until the new version is published. So the
+        // largest frequency that the new version may inherit is fixed here.
         let most_reads = match reads {
             OldReads::Keep => MAX_FREQUENCY,
             OldReads::Inherit => {
@@ -210,7 +211,8 @@ impl LaneSession {
         let (size, log) = (layout.size(), &self.lane.log);
         let grows = before.known().is_none_or(|old| old.record.size() < size);
         let claim = if grows { claim.min(Claim::Grow) } else { claim };
-        // The value may have been received in place for another lane, with smaller segments.
+        // A large value may have been begun for another lane with smaller segments. Here it may fit
+        // into a normal segment.
         let body = match &body {
             Body::Large(large) if size <= log.largest_record() => Body::Pieces(large.bytes(), &[]),
             _ => body,
@@ -257,8 +259,8 @@ impl LaneSession {
     }
 
     /// Changes the record's value in place, if its fields stay as they are and no commit covers it.
-    /// Returns the new version, or `None` if the change needs a new record; then nothing has changed.
-    /// The seq in `fields` is ignored.
+    /// Returns the new version. Returns `None` and changes nothing if the change needs a new
+    /// record. The seq in `fields` is ignored.
     #[inline]
     pub(crate) fn change_in_place(
         &self,
@@ -292,8 +294,8 @@ impl LaneSession {
         Ok(Some(seq))
     }
 
-    /// Writes a tombstone for the key; only with a store. In sync mode the key's slot, if any,
-    /// leads to the tombstone until it is durable.
+    /// Writes a tombstone for the key. Only a lane with a store has tombstones. In sync mode the
+    /// key's slot, if there is one, leads to the tombstone until the tombstone is durable.
     pub(crate) fn write_tombstone(
         &self,
         guard: &Guard<'_>,
@@ -350,8 +352,8 @@ impl LaneSession {
         value_hash: u64,
     ) -> Result<Address, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
-        // This much room may never become free for any claim, so the write is refused as soon as
-        // values are.
+        // So much room may never become free, however urgent the claim. So the write is refused as
+        // soon as the least urgent claim is.
         let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {
@@ -436,8 +438,8 @@ impl LaneSession {
         Ok(())
     }
 
-    /// Returns the stream for a new version: probation, except for a new key that was recently
-    /// evicted from there.
+    /// Returns the stream for a new version: `Hot`, which is the probation of new items, or
+    /// `Survivors` for a new key that was recently evicted from probation.
     #[inline]
     fn stream_for(&self, key: &Key<'_>, before: Before<'_, '_>) -> Stream {
         let back = matches!(before, Before::Nothing)

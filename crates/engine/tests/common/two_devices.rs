@@ -1,4 +1,5 @@
-//! An engine whose lane is on two simulated devices, and a machine that stops together with both.
+//! An engine with a lane on two simulated devices, and a machine in which both devices lose power
+//! together.
 
 use larder_disk::{Device, Random, SimDevice};
 use larder_engine::{
@@ -160,7 +161,8 @@ impl World {
         panic!("a call waits for ever: {:?}", self.engine.stats());
     }
 
-    /// Stores a value. Returns `None` if it is refused. It is durable when the returned commit is.
+    /// Stores a value. Returns `None` if the store is refused. The value is durable once the
+    /// returned commit is.
     fn set(&mut self, n: u32, value: &str) -> Option<Option<CommitPoint>> {
         let name = format!("key{n}");
         let set = |session: &Session| {
@@ -231,7 +233,7 @@ pub(crate) struct Machine {
     changes: AtomicU64,
 }
 
-/// One of them.
+/// One of the two devices.
 #[derive(Debug)]
 struct Wired {
     machine: Arc<Machine>,
@@ -292,7 +294,7 @@ impl Device for Wired {
     }
 }
 
-/// The history of each key, and how much of it was acknowledged.
+/// The history of each key, and the part of it that was acknowledged.
 #[derive(Default)]
 pub(crate) struct History {
     /// Per key: its states; the first is that of a key never written.
@@ -305,7 +307,8 @@ impl History {
     const KEYS: u64 = 700;
     const ROUNDS: u32 = 350;
 
-    /// Writes, overwrites and deletes until the machine stops. Returns true if it did not stop.
+    /// Writes, overwrites and deletes until the machine stops. Returns true if all rounds ended
+    /// before that.
     pub(crate) fn run(&mut self, given: Given, seed: u64) -> bool {
         let Ok(mut world) = World::try_open(given) else { return false };
         let mut random = Random::new(seed);

@@ -1,17 +1,17 @@
-//! Counts live items without holding every key. When it holds too many keys, it drops half of them,
-//! and the result becomes an estimate. The hash decides which keys are dropped, so either all
-//! versions of a key are counted or none.
+//! Counts the live items of a store in bounded memory. When there are more than [`KEYS_MAX`] keys,
+//! about half of them are dropped and the counts become estimates. The hash decides which keys are
+//! dropped, so either all versions of a key are counted or none.
 
 use std::collections::HashMap;
 
-/// The largest number of keys held at a time.
+/// The largest number of keys in memory.
 const KEYS_MAX: usize = 4 << 20;
 
 /// The newest version of a key.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     seq: u64,
-    /// Bytes of the record; 0 if a get of the key would miss this version.
+    /// Bytes of the record; 0 if the version is dead, so that a get of the key would miss.
     alive: u64,
 }
 
@@ -41,9 +41,9 @@ impl Keys {
         Keys { newest: HashMap::new(), shift: 0, most }
     }
 
-    /// Records a version of the key with this hash. `alive` is its size in bytes, or 0 if a get
-    /// would miss it. Versions with the same seq are copies of one record. A dead mark on one copy
-    /// concerns only that copy's place, so the version is alive if any copy is.
+    /// Adds a version of the key with this hash. `alive` is its size in bytes, or 0 if the version
+    /// is dead. Versions with the same seq are copies of one record. A dead mark concerns only one
+    /// copy, so a version is alive if any of its copies is.
     pub(super) fn note(&mut self, hash: u64, seq: u64, alive: u64) {
         if !self.holds(hash) {
             return;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_stands_for_all() {
+    fn counts_of_a_sample_estimate_those_of_all_keys() {
         let mut keys = Keys::with_most(4096);
         for version in 0..2 {
             for key in 0..100_000 {

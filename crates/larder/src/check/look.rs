@@ -25,7 +25,7 @@ pub(super) struct Store<'a> {
     /// The state of each copy of the superblock.
     pub(super) copies: [superblock::Copy; 2],
     pub(super) tails: Vec<(Tail, Vec<u8>)>,
-    /// Places for tails that cannot be read: offset and number of each.
+    /// Tail places that cannot be read, as (offset on the device, number of the place).
     pub(super) lost_tails: Vec<(u64, u32)>,
 }
 
@@ -130,9 +130,9 @@ impl<'a> Store<'a> {
         ranges
     }
 
-    /// Finds the newest generation that has a trailer in a segment whose header is lost. Considers
-    /// only generations after `over`, up to `known` + 1 or the superblock's generation floor,
-    /// whichever is later.
+    /// Returns the newest generation of which the segment holds a trailer, for a segment whose
+    /// header is lost. Considers only generations after `over`, up to `known` + 1 or the
+    /// superblock's generation floor, whichever is greater.
     pub(super) fn use_by_trailers(
         &self,
         segment: SegmentNumber,
@@ -197,7 +197,8 @@ impl<'a> Store<'a> {
         marks.collect()
     }
 
-    /// Reads the header of a segment, after laying the tails over the block that holds it.
+    /// Reads the header of a segment. A tail place may hold a newer state of the header's block, so
+    /// the tails are laid over that block first.
     pub(super) fn header(&self, segment: SegmentNumber) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
         let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
@@ -206,7 +207,7 @@ impl<'a> Store<'a> {
         header.map_err(|error| if readable { error } else { NoSegment::Damaged })
     }
 
-    /// Reads a whole segment into `image`, and lays the tails over it.
+    /// Reads a whole segment into `image`, and lays the tails of the segment over it.
     pub(super) fn image(&self, segment: SegmentNumber, image: &mut Vec<u8>) {
         image.resize(self.segment_size() as usize, 0);
         self.read(self.superblock.geometry.segment(segment), image);
@@ -215,13 +216,13 @@ impl<'a> Store<'a> {
 
     fn lay_tails(&self, segment: SegmentNumber, image: &mut [u8]) {
         for (tail, data) in self.tails.iter().filter(|(tail, _)| tail.segment == segment) {
-            // A tail of another generation of the segment changes nothing.
+            // `lay_over` ignores tails of other generations of the segment.
             tail.lay_over(data, &self.identity, image);
         }
     }
 
     /// Reads a whole jumbo. `piece` returns the segment that holds the piece with a given index,
-    /// from 1. `found` is called if the jumbo is whole.
+    /// from 1; piece 0 is `segment` itself. `found` is called if the jumbo is complete and correct.
     pub(super) fn jumbo(
         &self,
         segment: SegmentNumber,
@@ -268,8 +269,8 @@ impl<'a> Store<'a> {
     }
 }
 
-/// Returns the part of `bytes` that lies in `range`. `bytes` begin at offset `begins` of the same
-/// image.
+/// Returns the part of `bytes` that lies in `range`. Offsets in `range` count from the begin of the
+/// jumbo; `bytes` are its bytes from offset `begins` on.
 fn part<'b>(bytes: &'b [u8], begins: usize, range: &std::ops::Range<usize>) -> &'b [u8] {
     let from = range.start.saturating_sub(begins).min(bytes.len());
     let to = range.end.saturating_sub(begins).min(bytes.len());

@@ -174,8 +174,8 @@ fn is_fast_of(path: &Path, label: &Label) -> bool {
     matches!(found, Ok(Content::Store(superblock)) if superblock.store_id == label.store_id)
 }
 
-/// Joins a store's fast device with the lower device that it needs. Returns the fast device alone
-/// if it needs none.
+/// Joins a store's fast device with its lower device. Returns the fast device alone if the store
+/// has no lower one.
 fn join(
     file: &Path,
     device: Arc<dyn Device>,

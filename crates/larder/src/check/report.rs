@@ -1,11 +1,12 @@
-//! The result of a check, for people and for programs. The JSON has the same fields as these types.
+//! The report of a check, as text for people and as JSON for programs. The JSON has the same fields
+//! as these types.
 
 use std::fmt;
 
 use larder_log::format::{LaneNumber, Superblock};
 use serde::Serialize;
 
-/// The store in one word.
+/// The overall state of a store. Its number is the exit code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
@@ -28,7 +29,7 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Torn {
     pub(super) segment: u32,
-    /// Offset at which the segment ends.
+    /// Offset in the segment at which the last complete commit ends.
     pub(super) at: u64,
     /// Bytes after that offset that the incomplete commit wrote.
     pub(super) bytes: u64,
@@ -78,8 +79,8 @@ pub(super) struct Segments {
     pub(super) retired: u32,
 }
 
-/// The part that this device has in a store of several devices, according to its own superblock.
-/// Another device's superblock may be newer.
+/// The lane of this device in a store of several devices, according to its own superblock. Another
+/// device's superblock may be newer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Lane {
     pub(super) number: u8,

@@ -1,9 +1,10 @@
-//! Reads all segments of a store, and combines what each of them proves about the others.
+//! Reads all segments of a store, and combines what their commit numbers prove about each other.
 //!
 //! A commit completes only after the previous commit was synced. So the greatest commit number in
-//! any trailer proves that everything of earlier commits was durable once. This separates torn
-//! data, whose durability was never promised, from damaged data. The greatest number is known only
-//! after all segments were read, so segments that are not plainly whole are read a second time.
+//! any trailer proves that earlier commits were durable once; [`Trailer::proof`] says up to which.
+//! This separates damaged data, which was durable, from torn data, whose commit never completed.
+//! The greatest number is known only after all segments were read. So segments with a damaged or
+//! incomplete part are read a second time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -47,9 +48,9 @@ struct Open {
     segment: SegmentNumber,
     marks: Marks,
     header: Option<Header>,
-    /// The generation to assume because the header is damaged.
+    /// The generation that a meta, a tail or a trailer gives, if the header is damaged.
     generation: Option<u32>,
-    /// Trailers after the end that the first reading found: commit number and end offset of each.
+    /// Trailers after the offset where the first scan ended, as (commit number, end offset).
     behind: Vec<(u64, u32)>,
     sealed: bool,
 }
@@ -59,7 +60,8 @@ struct LargeItem {
     header: Header,
     state: JumboState,
     version: Option<Version>,
-    /// True if the item is marked dead, so that its record only hides older versions.
+    /// True if the item is marked dead or its meta cannot be read. Then a start uses its record
+    /// only to hide older versions.
     dead: bool,
 }
 
@@ -80,24 +82,28 @@ struct Survey<'a> {
     greatest: u64,
     /// All commits before this one are proved to have been durable.
     proof: u64,
-    /// The newest trailer's commit number, and its statement of where the streams were durable.
+    /// The newest trailer found so far: its commit number, and the place up to which each stream
+    /// was durable according to it.
     durable: (u64, [DurableEnd; STREAMS]),
-    /// By segment number: the first commit that can be in the segment; 0 if the segment is not in
-    /// use.
+    /// The first commit that can be in each segment, by segment number; 0 for a segment that is not
+    /// in use.
     opened: Vec<u64>,
     /// Segments to read a second time.
     open: Vec<Open>,
-    /// Segments without a readable header. For each, the greatest commit that has a trailer in it.
+    /// Segments without a readable header, each with the greatest commit of which it holds a
+    /// trailer.
     headless: Vec<(SegmentNumber, Option<u64>)>,
-    /// Jumbos: segment, header, and whether the item is marked dead.
+    /// Jumbos, as (first segment, header, whether the item is dead).
     jumbos: Vec<(SegmentNumber, Header, bool)>,
     /// Pieces of jumbos. The key is the jumbo's first segment, its generation and the index of the
-    /// piece. The value is the piece's segment, and the commit number `cover` in its meta.
+    /// piece. The value is the segment with the piece, and the field `cover` of its meta: a commit
+    /// number.
     parts: HashMap<(SegmentNumber, u32, u32), (SegmentNumber, u64)>,
-    /// Segments with a damaged header. For each, the last generation that is known to have ended.
+    /// Segments with a damaged header. The value is the last generation of the segment that is
+    /// known to have ended.
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
-    /// Segments of whose meta a copy cannot be read.
+    /// Segments whose meta has a copy that cannot be read.
     unmarked: HashSet<SegmentNumber>,
     /// Number of places that may hold a piece of a jumbo: no segment was found there, and a copy of
     /// the meta cannot be read.
@@ -129,7 +135,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Records in the report what the superblock and the tails say.
+    /// Records in the report what the superblock and the tails tell about the store.
     fn introduce(&mut self) {
         let superblock = &self.store.superblock;
         let geometry = &superblock.geometry;
@@ -226,6 +232,8 @@ impl<'a> Survey<'a> {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
                 // The commit `opened` or a later one wrote this header, perhaps as an early write.
+                // Then the commit before it was perhaps not durable yet, and only the commits
+                // before that one are proved.
                 self.greatest = self.greatest.max(header.opened);
                 self.proof = self.proof.max(header.opened.saturating_sub(1));
                 self.opened[segment as usize] = header.opened;
@@ -254,7 +262,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reads a segment whose header is damaged for the first time.
+    /// Reads, for the first time, a segment whose header is damaged.
     fn look_without_header(&mut self, segment: SegmentNumber, marks: Marks) {
         let meta = marks.meta;
         let tails = self.store.tails.iter().map(|(tail, _)| tail);
@@ -276,7 +284,7 @@ impl<'a> Survey<'a> {
         if let Some(Meta { usage: Use::InUse { .. }, generation, .. }) = meta {
             return self.scan_first(segment, marks, None, Some(generation));
         }
-        // A segment that is free, or was perhaps never used, is no loss.
+        // A segment that is free, or may never have been used, holds nothing that could be lost.
         let was_header = meta.is_none() && self.store.can_read_header(segment);
         let found = found.or(tail).filter(|&generation| generation > over);
         if was_header || found.is_some() {
@@ -401,7 +409,7 @@ impl<'a> Survey<'a> {
         Version { hash, seq: record.seq(), bytes, alive }
     }
 
-    /// Adds what one segment proves about all others.
+    /// Adds what one segment's trailers prove about all segments.
     fn learn(&mut self, commit: u64, proof: u64, durable: [DurableEnd; STREAMS]) {
         self.greatest = self.greatest.max(commit);
         self.proof = self.proof.max(proof);
@@ -426,7 +434,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Judges the segments and jumbos that the first reading left open.
+    /// Judges the segments and jumbos that the first reading could not judge.
     fn judge(&mut self) {
         let jumbos = std::mem::take(&mut self.jumbos).into_iter();
         let items: Vec<LargeItem> =
@@ -533,8 +541,8 @@ impl<'a> Survey<'a> {
         trailers.map(|found| found.trailer.commit).max()
     }
 
-    /// Judges a segment without a readable header. Unless something in it was durable, a server was
-    /// just writing it for the first time.
+    /// Judges a segment without a readable header. It is damaged if one of its commits is known to
+    /// have been durable. Otherwise it is torn: a server was writing it for the first time.
     fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
         let bytes = self.store.segment_size().into();
         if newest.is_some_and(|newest| newest < self.proof) {
@@ -602,7 +610,8 @@ impl<'a> Survey<'a> {
             }
         };
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
-        // An incomplete commit can look the same as damage. Recovery decides by the same rule.
+        // An incomplete commit may leave the same bytes as damage. Only commit numbers tell them
+        // apart, here and in recovery.
         let was_durable = header.opened + 1 < self.proof
             && match commit {
                 Some(commit) => commit < self.proof,
@@ -635,8 +644,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Returns true if the stream of this segment was durable up to a place in this segment or in
-    /// one opened later.
+    /// Returns true if this segment's stream is known to have been durable up to an offset in this
+    /// segment or in one that was opened later.
     fn has_gone_on(&self, header: &Header) -> bool {
         let Some(end) = self.durable.1.get(usize::from(header.stream)) else { return false };
         let opened = self.opened.get(end.segment as usize);
@@ -670,12 +679,12 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Builds damage that a start reads, with no record known to be lost.
+/// Builds an entry for damage that a start reads and that loses no known record.
 fn damaged(segment: SegmentNumber, bytes: u64, what: String) -> Damaged {
     Damaged { segment, bytes, records: 0, what, met_at_start: true }
 }
 
-/// Returns the end of the segment that its own meta gives.
+/// Returns the end of the segment according to its own meta, if that meta describes `generation`.
 fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     match (marks.meta, generation) {
         (Some(meta), Some(generation)) if meta.speaks_of(generation) => match meta.usage {
@@ -686,7 +695,8 @@ fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     }
 }
 
-/// Finds the trailers after offset `end`.
+/// Returns the commit numbers and end offsets of the trailers after offset `end`. Also raises the
+/// survey's greatest commit and its proof accordingly.
 fn trailers_behind(
     image: &[u8],
     end: u32,

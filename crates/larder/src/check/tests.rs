@@ -216,7 +216,7 @@ fn unreadable_blocks_are_named_and_the_rest_is_checked() {
         (SUPERBLOCKS[0], 0..1),
     ] {
         let image = Image::new(40);
-        // Writes both copies, as every store that was used has them.
+        // Writes both copies of the superblock: every store that was ever used has both.
         let superblock = Superblock { counter: image.superblock.counter + 1, ..image.superblock };
         let mut copy = [0; BLOCK];
         for superblock in [image.superblock, superblock] {
@@ -339,7 +339,8 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
 
 #[test]
 fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
-    // Commit 5 may be an early write, made while commit 4 was still being synced.
+    // Commit 5 may be an early write, made while commit 4 was still being synced. Then it proves
+    // only commits up to 3.
     for (commit, damaged) in [(5, false), (6, true)] {
         let image = Image::new(3);
         let (_, two) = two_segments(&image);
@@ -357,7 +358,8 @@ fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
 fn a_tail_is_part_of_its_segment() {
     let image = Image::new(3);
     let (_, two) = two_segments(&image);
-    // Restores the state before the block was full, when the segment's own place was still empty.
+    // Empties the segment's own place, as if its first block had not been full yet. Until then only
+    // the tail place holds that block.
     let place = image.superblock.geometry.segment(2);
     image.device.write_at(place, &vec![0; two.bytes.len()]).unwrap();
     assert_eq!(image.report().segments.in_use, 1);

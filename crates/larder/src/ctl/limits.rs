@@ -43,7 +43,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// Runs an operation of `ctl limits`; `limits` is the list.
+/// Runs an operation of `ctl limits`. The operation `limits` itself lists the policies.
 pub(super) fn run(client: &mut Client, operation: &str, matches: &ArgMatches) -> Result<(), Error> {
     let key = || text_of(matches, "key").unwrap_or_default();
     let policy = || text_of(matches, "policy").unwrap_or_default();
@@ -62,7 +62,7 @@ pub(super) fn run(client: &mut Client, operation: &str, matches: &ArgMatches) ->
     Ok(())
 }
 
-/// The rows of `stats limits` of one policy.
+/// The fields of one policy in `stats limits`: name to value.
 #[derive(Default)]
 struct Policy(BTreeMap<String, String>);
 
@@ -129,7 +129,8 @@ fn list(policies: &BTreeMap<String, Policy>) {
     }
 }
 
-/// Asks for `cost` units of a key's limiter, or looks at it with 0, and returns the decision in words.
+/// Requests `cost` units from a key's limiter, and describes the decision. With a cost of 0 the
+/// request only looks at the limiter.
 fn decide(client: &mut Client, name: &str, key: &str, cost: u64) -> Result<String, Error> {
     let policies = policies(client)?;
     let Some(policy) = policies.get(name) else {

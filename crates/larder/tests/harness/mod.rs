@@ -1,4 +1,5 @@
-//! Runs the real binary as a separate process: its log, its signals, its end.
+//! Runs the real binary as a separate process, and gives tests its log, its signals and its exit
+//! code.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -10,10 +11,10 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
-/// The longest wait of a test for an event.
+/// The longest time that a test waits for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest wait for a device. A machine that has just built all the tests first has gigabytes
-/// to write.
+/// The longest time that a test waits for a device. A machine that has just built all the tests may
+/// have gigabytes to write first.
 pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running binary and its log.
@@ -46,7 +47,7 @@ impl Process {
         assert!(sent.expect("kill is there").success());
     }
 
-    /// Waits for the end; returns the exit code and the rest of the log.
+    /// Waits for the end of the process. Returns its exit code and the rest of its log.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).expect("the log is text");
@@ -92,9 +93,11 @@ pub(crate) fn resident(server: &Child) -> u64 {
     kib.expect("a number of KiB") << 10
 }
 
-/// Checks the memory promise of a server with `memory` MiB.
+/// Checks that a server with `memory` MiB of budget is within its promise: the budget, a tenth
+/// more, and 32 MiB.
 pub(crate) fn assert_within_budget(server: &Child, memory: u64) {
-    // A sanitizer's own memory is not the server's; `scripts/asan` sets this variable.
+    // A sanitizer uses memory of its own, which the promise does not cover. `scripts/asan` sets
+    // this variable.
     if std::env::var_os("INSTRUMENTED").is_some() {
         return;
     }
@@ -116,11 +119,11 @@ pub(crate) fn ask(client: &mut TcpStream, request: &str, expected: &str) {
     assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
 }
 
-/// A server that serves.
+/// A server that is ready for clients.
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) address: String,
-    /// Its log line about the recovery.
+    /// The line of its log that reports the recovery.
     pub(crate) recovered: String,
 }
 
@@ -131,7 +134,7 @@ impl Server {
         Server::spawn(&mut command)
     }
 
-    /// Starts a server with flags that name a store.
+    /// Starts a server. The command's flags must name a store.
     pub(crate) fn spawn(command: &mut Command) -> Server {
         let mut process = Process::spawn(command);
         let recovered = process.event("recovered");

@@ -1,7 +1,7 @@
-//! Files of a crate that use each other in a circle, found by the paths in their text.
+//! Finds files of a crate that use each other in a circle, by the paths in their text.
 //!
-//! A file uses another if it names something in it through `crate::`, `super::`, `self::` or the
-//! name of a child module. Names that a file only re-exports count for the file that defines them.
+//! A file uses another if it names something in it through `crate::`, `super::` or the name of a
+//! child module. Names that a file only re-exports count for the file that defines them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ type Modules = BTreeMap<Vec<String>, Module>;
 
 struct Module {
     file: String,
-    /// Text without comments, strings, and re-exports.
+    /// Text without comments and string literals.
     text: String,
     /// Maps each re-exported name to the path behind it.
     exports: BTreeMap<String, Vec<String>>,
@@ -51,7 +51,7 @@ fn module_path(file: &str) -> Vec<String> {
     path.split('/').map(str::to_owned).collect()
 }
 
-/// Replaces comments and the contents of string literals by nothing.
+/// Removes comments and string literals.
 fn without_comments(text: &str) -> String {
     let mut kept = String::new();
     for line in text.lines() {

@@ -1,7 +1,7 @@
-//! Mistakes that must never be in this tree, found by searching its text; STYLE.md has the reasons.
+//! Mistakes that must never be in this tree, found by searching its text. STYLE.md has the reasons.
 //!
-//! Sizes are a reason to look again, not a failure: `cargo test --test tidy -- --nocapture sizes`
-//! lists them.
+//! The sizes of files and functions are a reason to look again, not a failure. `cargo test --test
+//! tidy -- --nocapture sizes` lists them.
 
 mod circles;
 
@@ -209,7 +209,7 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
-/// These macros panic if the output cannot be written, which changes the exit code.
+/// These macros panic if the output cannot be written. A panic changes the exit code.
 #[test]
 fn what_is_printed_cannot_end_the_program() {
     let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);
@@ -219,7 +219,7 @@ fn what_is_printed_cannot_end_the_program() {
     assert!(found.is_empty(), "use larder_bench::say and complain:\n{}", found.join("\n"));
 }
 
-/// Data that looks useless to a message may be the only copy of somebody's data.
+/// Bytes that a message calls useless may be the only copy of somebody's data.
 #[test]
 fn no_message_advises_to_destroy_what_might_be_data() {
     let words = ["remove it", "remove them", "erase", "delete it first", "wipe"].map(str::to_owned);

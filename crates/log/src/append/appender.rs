@@ -1,6 +1,6 @@
 //! Per-thread state of a writing thread: a [chunk](crate::append::chunks) of the open segment, and
 //! a [tally](crate::append::tally) of the bytes it made dead. Without them, two writing threads
-//! would take the cache lines of segments from each other with every record.
+//! would contend for the cache lines of segments with every record.
 //!
 //! With a store, the size of a chunk is a small share of what the thread has appended since the
 //! last commit was closed, so commits in quick succession waste little.
@@ -18,16 +18,17 @@ use crate::sync::lock;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The largest chunk, as a fraction of a segment: 1/256, which is 8 KiB of 2 MiB.
+/// The largest chunk is 1/`CHUNKS_PER_SEGMENT` of a segment: 8 KiB of 2 MiB.
 const CHUNKS_PER_SEGMENT: usize = 256;
-/// The largest share of a segment for all threads' chunks together: 1/16. Their unused rests are
-/// lost when the segment is full.
+/// The chunks of all threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment, because their
+/// unused rests are lost when the segment is full.
 const ALL_CHUNKS_SHARE: usize = 16;
-/// A record goes into a chunk only if at least this many of its size fit. If another thread has
-/// appended behind the chunk, a rest that is too short for the next record is lost.
+/// The least number of records of a size that must fit into a chunk for the records to go there. It
+/// limits waste: a chunk's rest that is too short for the next record is lost if another thread has
+/// appended behind the chunk.
 const RECORDS_PER_CHUNK: usize = 32;
-/// With a store, a chunk is 1/16 of what the thread has appended since the last commit was closed.
-/// The next commit wastes half of the chunk on average.
+/// With a store, a chunk is 1/`SHARE_OF_APPENDED` of what the thread has appended since the last
+/// commit was closed. The next commit wastes half of the chunk on average.
 const SHARE_OF_APPENDED: u32 = 16;
 
 /// One thread's state for appending.
@@ -51,8 +52,8 @@ impl Appender {
         self.chunk.get().end - self.open.at()
     }
 
-    /// Takes space for a record at the front of the chunk, if the remaining bytes are none or
-    /// enough for a filler.
+    /// Takes the next `bytes` of the chunk. Returns `None` if they do not fit, or if they would
+    /// leave a rest that is too short for a filler.
     #[inline]
     fn take(&self, bytes: u32) -> Option<u32> {
         let left = self.left().checked_sub(bytes)?;
@@ -164,16 +165,16 @@ impl Log {
         self.count_dead(&appender.tally, number, bytes);
     }
 
-    /// Must be called before a quiescent point of the thread. Reports the bytes it made dead if the
-    /// cleaner has asked for that, and returns true if there were any.
+    /// Reports the bytes that the thread made dead, if the cleaner has asked for them. Returns true
+    /// if there were any. The thread must call this before each of its quiescent points.
     #[inline]
     pub fn before_quiescent(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
         self.wants_counts_of(&appender.tally) && self.tell_dead(appender)
     }
 
-    /// Fills up a used chunk. Without a store, other threads may walk it after this thread's
-    /// quiescent point.
+    /// Fills up a used chunk. Without a store, other threads may walk its segment after this
+    /// thread's quiescent point.
     #[inline]
     fn fill_used_chunk(&self, appender: &Appender) {
         if appender.used.replace(false) {
@@ -193,9 +194,9 @@ impl Log {
         self.tell_counts(&appender.tally) || has_rest
     }
 
-    /// Returns the dead bytes of a segment, as far as threads have reported them. For a sealed
-    /// segment whose appenders have passed a quiescent point the count is never too high, because a
-    /// segment in which everything is dead is freed.
+    /// Returns the dead bytes of a segment, as far as threads have reported them. Once the
+    /// appenders of a sealed segment have passed a quiescent point, the count is never too high. It
+    /// must not be, because a segment whose bytes are all dead is freed.
     pub fn dead(&self, number: SegmentNumber) -> u32 {
         self.segment(number).dead()
     }
@@ -290,9 +291,9 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        // The segment may already refuse records although it is still the stream's open one. What
-        // others append from then on goes to the next segment and counts as newer, so nothing more
-        // may go into the chunk.
+        // A segment is closed a moment before another becomes the stream's open one. Records that
+        // other threads append from then on go to the next segment and count as newer. So no more
+        // records may go into the chunk.
         let is_open = chunk.segment == number
             && chunk.generation == segment.generation()
             && segment.takes_records();
@@ -365,7 +366,7 @@ mod tests {
     /// However threads append, a segment is a run of records without gaps, and everything except
     /// the records they wrote is dead.
     #[test]
-    fn chunks_leave_neither_gaps_nor_weight() {
+    fn chunks_leave_no_gaps_and_their_rests_count_as_dead() {
         let log = log();
         let appenders = [log.appender(), log.appender(), log.appender()];
         let mut written = Vec::new();
@@ -481,8 +482,8 @@ mod loom_tests {
     use std::sync::Arc;
 
     /// A thread appends in its chunk, then at the end of the segment, then in its chunk again,
-    /// while a commit is closed. If the commit covers the last record it covers the second too, and
-    /// all it covers is filled.
+    /// while a commit is closed. If the commit covers the last record, it also covers the second.
+    /// All records that it covers are filled.
     #[test]
     fn loom_chunks_end_with_commits() {
         let outcomes = Arc::new(Outcomes::default());
@@ -523,8 +524,8 @@ mod loom_tests {
     }
 
     /// A full segment is replaced by another. Meanwhile a segment of the other stream is opened,
-    /// and then a thread with a chunk appends. If its record goes into the old segment, the other
-    /// stream's segment must not count as opened after it.
+    /// and then a thread with a chunk appends. If that thread's record goes into the full segment,
+    /// the other stream's segment must not count as opened after the full one.
     #[test]
     fn loom_chunks_end_with_their_segment() {
         let outcomes = Arc::new(Outcomes::default());

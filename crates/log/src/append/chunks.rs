@@ -1,11 +1,11 @@
 //! Chunks: parts of the open segment that one thread fills alone. Without them, two appending
-//! threads would take the cache line of the segment's end from each other with every record.
+//! threads would contend for the cache line of the segment's end with every record.
 //!
 //! Code that walks a segment need not know about chunks, because by then the rest of each is a
-//! filler. Without a store the thread writes the filler at its quiescent point, and no thread walks
-//! the chunk earlier. With a store a commit covers every chunk taken before it, so chunks end
-//! there: while a commit is being [closed](Closings) no thread begins to use a chunk, and the
-//! committer fills the rests.
+//! filler. Without a store, the thread writes the filler at its quiescent point, and no thread
+//! walks the chunk earlier. With a store, a chunk ends with the commit that covers it: while a
+//! commit is being [closed](Closings), no thread begins to use a chunk, and the committer fills the
+//! rests.
 //!
 //! Invariant: once a record lies behind a commit's trailer, no record is put in front of that
 //! trailer.
@@ -20,7 +20,7 @@ use crate::sync::{Mutex, lock};
 #[repr(align(128))]
 pub(crate) struct Closings(pub(super) AtomicU64);
 
-/// An even [count of closings](Closings), at which a thread may use chunks.
+/// An even [count of closings](Closings): no commit is being closed, so threads may use chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Between(pub(super) u64);
 
@@ -38,7 +38,7 @@ impl Closings {
 pub(crate) struct Chunk {
     pub(crate) segment: SegmentNumber,
     pub(crate) generation: u32,
-    /// The count of closings when it was taken.
+    /// The count of closings when the thread took the chunk.
     pub(crate) taken: Between,
     pub(crate) end: u32,
 }
@@ -47,10 +47,10 @@ pub(crate) struct Chunk {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct OpenChunk {
-    /// Where the thread appends next. Only the thread writes it, and with a store only while it is
-    /// [appending](crate::Participant::appending_seen).
+    /// Offset at which the thread appends next. Only the thread writes it, and with a store only
+    /// while it is [appending](crate::Participant::appending_seen).
     at: AtomicU32,
-    /// The chunk, until its rest is a filler.
+    /// The chunk; `None` once its rest is a filler.
     pub(super) unfilled: Mutex<Option<Chunk>>,
 }
 

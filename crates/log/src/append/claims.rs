@@ -9,13 +9,12 @@ use crate::store::Tier;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// Segments of a store that only the cleaner may take: one per stream that it appends to.
+/// Number of places that only the cleaner may take: one per stream that it appends to.
 const CLEANER_SEGMENTS: usize = 2;
-/// In a store that evicts nothing, deletes have 1/`RESERVE_SHARE` of the segments to themselves.
-/// Updates have as much again, and so do updates that make items larger. Deletes and plain updates
-/// make at least as many bytes dead as they append. So when their reserve is used up, some segment
-/// holds enough dead bytes to be worth cleaning. Only live records must leave room for the
-/// reserves: see [`Log::set_reclaimable`].
+/// In a store that evicts nothing, each reserve is 1/`RESERVE_SHARE` of the places. Deletes and
+/// updates without growth make at least as many bytes dead as they append. So when their reserve is
+/// used up, some segment holds enough dead bytes to be worth cleaning. Places that cleaning would
+/// free count as part of the reserves: see [`Log::set_reclaimable`].
 const RESERVE_SHARE: usize = 64;
 /// Number of these reserves: for deletes, for updates, and for updates that make items larger.
 const RESERVES: usize = 3;
@@ -23,7 +22,7 @@ const RESERVES: usize = 3;
 /// Returns, for a store of `places` places, how many of them each claim leaves to more urgent ones.
 fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::ALL.len()] {
     let of_each = places.div_ceil(RESERVE_SHARE).saturating_sub(reclaimable / RESERVES);
-    // Where items are evicted, space for all claims soon becomes free.
+    // Where items are evicted, one place is enough, because eviction soon frees more.
     let reserve = if keeps_all { of_each.max(1) } else { 1 };
     let more = if keeps_all { reserve } else { 0 };
     let delete = CLEANER_SEGMENTS;
@@ -32,8 +31,9 @@ fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::
 }
 
 impl Log {
-    /// Takes a free number for a segment of a stream, unless the free ones are reserved for more
-    /// urgent claims. Also returns the least urgent claim that may append to the segment.
+    /// Takes a free number for a segment of a stream. Returns `None` if the free numbers are
+    /// reserved for more urgent claims. Also returns the least urgent claim that may append to the
+    /// segment.
     pub(super) fn take_number(
         &self,
         stream: Stream,
@@ -48,11 +48,11 @@ impl Log {
         Some((number, Claim::ALL.into_iter().find(admitted).unwrap_or(claim)))
     }
 
-    /// Returns `Some` if the claim may append to `open`, the stream's open segment as read before.
-    /// Returns `None` if that segment was opened for more urgent claims.
+    /// Returns `Some` if the claim may append to `open`, which the caller has read as the stream's
+    /// open segment. Returns `None` if `open` is reserved for more urgent claims.
     #[inline]
     pub(crate) fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
-        // Read after `segment`, which it belongs to.
+        // Read after `segment`, so never older than it: `roll` stores the claim first.
         if self.streams[stream as usize].claim.load(Ordering::Relaxed) > claim as u8 {
             self.admit_late(stream, open, claim)?;
         }
@@ -84,17 +84,17 @@ impl Log {
     }
 
     /// Sets the number of places that cleaning dead records would free. The reserves count them as
-    /// free, because cleaning gets cheaper the more dead records a store may hold. The cleaner must
-    /// count again before a place that it emptied becomes free; otherwise that place would count
+    /// free: the more dead records a store may hold, the cheaper its cleaning. The cleaner must
+    /// count again before a place that it emptied becomes free. Otherwise that place would count
     /// twice.
     pub fn set_reclaimable(&self, places: usize) {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
 
-    /// Returns a lower bound of the place bytes gained by emptying a sealed segment, however badly
-    /// its live records pack: a record that does not fit leaves less than its own length unused.
-    /// Ends may have to be moved as tombstones. `summary_room` is what a new segment leaves to its
-    /// summary.
+    /// Returns the least number of bytes that emptying a sealed segment gains. It assumes the worst
+    /// packing of the live records: a record that does not fit leaves less than its own length
+    /// unused. It also assumes that all ends are moved, as tombstones. `summary_room` is the space
+    /// that a new segment leaves to its summary, in bytes.
     pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
         let size = self.segment_size as u64;
         let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dead_stands_in_for_places_that_claims_leave() {
+    fn reclaimable_places_count_as_part_of_the_reserves() {
         assert_eq!(spared(768, true, 0), [38, 26, 14, 2, 0]);
         assert_eq!(spared(768, true, 18), [20, 14, 8, 2, 0]);
         assert_eq!(spared(768, true, 1000), [5, 4, 3, 2, 0], "each claim has one of its own");

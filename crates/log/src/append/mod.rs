@@ -1,5 +1,5 @@
-//! Appends: streams of segments, the space that records are written to, and what a thread keeps to
-//! itself while it writes.
+//! Appending: the streams of segments, the reservation of space, and the chunk and the tally that
+//! each writing thread has to itself.
 
 mod appender;
 pub(crate) mod chunks;
@@ -23,7 +23,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
 /// Distance between a reservation and the memory that is prefetched for later ones, in bytes. It
-/// covers a few records, because a fetch takes as long as a few writes.
+/// spans a few records, because a fetch from memory takes as long as a few writes.
 const PREFETCH_AHEAD: usize = 512;
 /// The largest number of bytes prefetched per record. Beyond them the hardware prefetcher follows
 /// by itself.
@@ -90,8 +90,8 @@ impl Log {
         self.streams[stream as usize].segment.load(Ordering::Acquire)
     }
 
-    /// Seals the stream's segment `full` and opens the next. Returns `None` if no frame or no place
-    /// is available.
+    /// Seals the stream's segment `full` and opens the next, unless another thread has done so.
+    /// Returns `None` if no frame or no place is available.
     #[cold]
     fn roll(&self, stream: Stream, full: SegmentNumber, now: u32, claim: Claim) -> Option<()> {
         let open = &self.streams[stream as usize];
@@ -105,7 +105,8 @@ impl Log {
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
         };
-        // Records in the next segment must be newer than all records in this one.
+        // Closed before the next segment opens, so all records there are newer than those in
+        // `full`.
         self.close_segment(full);
         match &self.store {
             None => self.segment(number).open(frame, 0..self.segment_size, stream as u8, now),
@@ -164,7 +165,7 @@ impl Log {
         self.enqueue_sealed(stream, number);
     }
 
-    /// Returns true if this record is the first of its segment, so a frame was taken for it.
+    /// Returns true if this record is the first of its segment, so appending it took a frame.
     #[inline]
     pub fn begins_segment(&self, address: Address) -> bool {
         address.offset() <= HEADER_BYTES

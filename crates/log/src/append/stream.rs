@@ -1,4 +1,4 @@
-//! The streams that records are appended to, and who may append.
+//! The streams that records are appended to, and the claims of operations to space.
 
 use crate::address::SegmentNumber;
 use crate::sync::Mutex;
@@ -35,7 +35,7 @@ pub enum Claim {
     Update = 2,
     /// A client deletes an item.
     Delete = 3,
-    /// The cleaner. It may use all the space there is.
+    /// The cleaner moves a record. It may use all free space.
     Clean = 4,
 }
 

@@ -1,21 +1,22 @@
-//! A thread's tally of bytes that it made dead and has not reported yet. Without it, two threads
-//! that overwrite items would contend, with every record, for the cache line of the segment that
-//! the old version lies in.
+//! A thread's tally of bytes that it made dead and has not reported yet. Without it, threads that
+//! overwrite items would contend, with every record, for the cache line of the old version's
+//! segment.
 //!
-//! A thread reports its tally when the cleaner [asks](Log::want_counts), before it sleeps, and when
-//! another segment needs the entry. Until then a segment seems to hold more than it does. That is
-//! safe: only a segment that holds nothing is freed without examining its records.
+//! A thread reports its tally when the cleaner [asks](Log::want_counts), and before it sleeps. It
+//! reports one count when another segment needs the entry. Until then a segment seems to hold more
+//! live bytes than it does. That is safe: only a segment without live bytes is freed without
+//! examining its records.
 
 use crate::address::SegmentNumber;
 use crate::log::Log;
 use crate::sync::atomic::Ordering;
 use std::cell::{Cell, RefCell};
 
-/// The largest number of entries of a tally. A segment's entry follows from its number, so in a
-/// larger log several segments share one.
+/// The largest number of entries of a tally. A segment's number determines its entry, so in a log
+/// of more segments several share one.
 const ENTRIES: usize = 4096;
 
-/// Bytes of a segment's records that the thread made dead; with 0, the entry is unused.
+/// Bytes of a segment that the thread made dead. An entry with 0 bytes is unused.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     segment: SegmentNumber,
@@ -51,8 +52,8 @@ impl Tally {
         (self.entries.len() * (size_of::<Count>() + size_of::<u16>())) as u64
     }
 
-    /// Counts dead bytes in this generation of a segment. If another segment or generation had the
-    /// entry, returns that one's count.
+    /// Counts dead bytes in this generation of a segment. If the entry held the count of another
+    /// segment or generation, returns that count.
     #[inline]
     fn count(&self, segment: SegmentNumber, generation: u32, bytes: u32) -> Option<Count> {
         let index = segment as usize & (self.entries.len() - 1);
@@ -105,10 +106,10 @@ impl Log {
         any
     }
 
-    /// Counts `bytes` of this generation of a segment as dead.
+    /// Counts `bytes` as dead if the segment is still in this generation.
     #[cold]
     pub(crate) fn kill_in(&self, number: SegmentNumber, generation: u32, bytes: u32) {
-        // If the generation is over, the count is void: the next one starts with nothing dead.
+        // A new generation starts with nothing dead, so a count of the last one is void.
         if self.segment(number).kill_in(generation, bytes) {
             self.note_changed(number);
         }

@@ -1,4 +1,4 @@
-//! The state of a commit: its parts, what is written for it, and the committing thread's own.
+//! The state of a commit (its parts, and what was written for it) and of the committing thread.
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
@@ -14,7 +14,8 @@ pub(crate) struct Part {
     pub(crate) segment: SegmentNumber,
     pub(crate) stream: Stream,
     pub(super) from: u32,
-    /// End of the trailer; if all of the part was written early, equal to `from`.
+    /// Offset at which the part's trailer ends. Equal to `from` if all of the part was written
+    /// early.
     pub(crate) to: u32,
     pub(super) sealed: bool,
     /// True if an early part of the same commit precedes it.
@@ -68,14 +69,14 @@ impl Tails {
     }
 }
 
-/// A closed commit: what it covers is complete and no longer changes.
+/// A closed commit: everything that it covers is complete and no longer changes.
 #[derive(Debug)]
 pub struct Closed {
     /// The commit's number.
     pub number: u64,
     pub(super) parts: Vec<Part>,
     pub(super) jumbos: Vec<SegmentNumber>,
-    /// The parts and jumbos of it that were written early.
+    /// The commit's parts and jumbos that were written early.
     pub(super) early: Early,
 }
 
@@ -90,8 +91,7 @@ impl Closed {
         self.parts.iter().map(|part| part.segment).chain(self.jumbos.iter().copied())
     }
 
-    /// Returns the bytes of segments that the commit covers and that were not written early,
-    /// without jumbos.
+    /// Returns the bytes of normal segments that the commit covers and that were not written early.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.to - part.from)).sum()
     }
@@ -102,21 +102,22 @@ impl Closed {
 pub(super) struct Early {
     /// The last early part of each segment.
     pub(super) parts: BTreeMap<SegmentNumber, Part>,
-    /// True after a failed write: the rest is left to the commit.
+    /// True if an early write, or a sync that it depends on, has failed. The commit writes the
+    /// rest.
     pub(super) failed: bool,
-    /// Parts that may not have been written.
+    /// Early parts that may not have reached the device.
     pub(super) unwritten: Vec<Part>,
     /// Jumbos written early.
     pub(super) jumbos: Vec<SegmentNumber>,
     /// Metas of the jumbos' further places, with the metas' versions.
     pub(super) metas: Vec<(SegmentNumber, u64)>,
-    /// Number of failed syncs before the first early write.
+    /// Number of the device's failed syncs before the first early write.
     pub(super) failed_syncs: Option<u64>,
 }
 
 impl Early {
     /// Returns the number of failed syncs before the commit's first write, early or not. Without
-    /// early writes that is the present number.
+    /// early writes, that is the number of failed syncs so far.
     pub(super) fn failed_syncs(&self, store: &Store) -> u64 {
         let first = self.failed_syncs.filter(|_| !Rule::FailedSyncsFirst.is_broken());
         first.unwrap_or_else(|| store.failed_syncs())
@@ -142,28 +143,28 @@ pub(crate) struct Staged {
 /// The state of the committing thread.
 #[derive(Debug)]
 pub struct Committer {
-    /// One per stream.
+    /// The tail places of each stream that are still needed.
     pub(super) tails: [Tails; 2],
     pub(super) buffer: Box<[u8; TAIL_BYTES]>,
     pub(crate) maps: Vec<DeadMap>,
-    /// Durable dead maps of segments that may still be cut. Cutting rewrites the meta and must
-    /// repeat the map, because other segments were freed on the strength of it.
+    /// Durable dead maps of segments that may still be cut. A cut rewrites the segment's meta and
+    /// must repeat the map, because other segments were freed in reliance on it.
     pub(crate) last_maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
     /// Summaries of durable segments, to be written with the next commit.
     pub(crate) summaries: Vec<Staged>,
-    /// Ends of segments whose commit failed after it was acknowledged. They belong to the next
-    /// commit.
+    /// Sealed parts of acknowledged commits that failed. They belong to the next commit.
     pub(super) again: Vec<Part>,
     /// What was written early for the open commit.
     pub(super) early: Early,
     /// While a commit is being synced: how many syncs of the device had failed when its first
     /// write began.
     pub(super) syncing: Option<u64>,
-    /// True if the last written commit failed. Its remains are on the device under its number.
+    /// True if the last written commit failed. The device may hold remains with that commit's
+    /// number.
     pub(crate) after_failure: bool,
-    /// True if a commit that is written again may have left stale tails, with withdrawn trailers,
-    /// in the other tail places of each stream.
+    /// True if a retried commit may have left stale tails in the tail places. Their trailers are no
+    /// longer valid.
     pub(super) stale_tails: bool,
 }
 
@@ -205,7 +206,7 @@ impl Committer {
         map.map(DeadMap::bits)
     }
 
-    /// Forgets writes that are not durable. They are repeated or given up.
+    /// Forgets writes that are not durable. They will be repeated or given up.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
         self.syncing = None;

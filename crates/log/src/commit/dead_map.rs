@@ -1,4 +1,4 @@
-//! Dead maps: durable marks of the records of a segment that are superseded.
+//! Dead maps: durable marks of a segment's superseded records.
 
 use crate::address::SegmentNumber;
 use crate::format::jumbo::RECORD_AT;
@@ -24,7 +24,7 @@ pub struct BegunMap {
 pub enum MapState {
     /// Its records are durable, so the index leads to every live one.
     Ready,
-    /// It waits for a commit.
+    /// Its records are not all durable: the map waits for a commit.
     Undurable,
     /// The segment is free, so there is nothing to mark.
     Gone,
@@ -36,8 +36,8 @@ pub struct DeadMap {
     pub(super) begun: BegunMap,
     /// The newest commit that the map depends on.
     pub(super) after: u64,
-    /// `CommitMarks::undo_count` from before the index was asked. If it differs now, deaths in the
-    /// map may be undone.
+    /// `CommitMarks::undo_count` from before the index was asked. If the count has changed since,
+    /// deaths in the map may have been undone.
     pub(super) undo_count: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
     pub(super) bits: Vec<u8>,
@@ -51,7 +51,7 @@ impl Drop for DeadMap {
 }
 
 impl DeadMap {
-    /// Returns the state in which the map was begun.
+    /// Returns what was noted when the map was begun.
     pub fn begun(&self) -> &BegunMap {
         &self.begun
     }
@@ -66,8 +66,8 @@ impl DeadMap {
         unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
     }
 
-    /// Completes the map after the index was asked about all keys. Its deaths are durable with
-    /// commit `after`.
+    /// Completes the map after the index was asked about all keys. All deaths in the map are
+    /// durable with commit `after`.
     pub fn finish(&mut self, after: u64) {
         self.after = after;
     }

@@ -18,9 +18,10 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 impl Log {
-    /// Writes what was reserved before this call and belongs to no closed commit. Returns `Some` if
-    /// all of that is written now, with true if any of it was new. Returns `None` if it is left to
-    /// the commit after a failure. May be called while a commit is being synced.
+    /// Writes the records that were reserved before this call and that no closed commit covers.
+    /// Returns `Some` if all of them are written now; the value is true if this call wrote any.
+    /// Returns `None` if, after a failure, they are left to the commit. May be called while a
+    /// commit is being synced.
     ///
     /// # Errors
     /// Those of the device. The next commit then repeats the write.
@@ -49,7 +50,7 @@ impl Log {
         early.unwritten.clone_from(&parts);
         early.failed = true;
         for part in &parts {
-            // Into the page cache, which outlives the process and does not wait for a sync.
+            // Written to the page cache, which outlives the process and does not wait for a sync.
             self.write_part(store, committer, number, part, Store::write)?;
         }
         committer.early.unwritten.clear();
@@ -63,16 +64,16 @@ impl Log {
         Ok(Some(true))
     }
 
-    /// Closes what the open commit covers so far. The trailers prove nothing while the commit
-    /// before is not durable.
+    /// Closes what the open commit covers so far. While the commit before is not durable, the
+    /// trailers are marked as early and prove nothing.
     fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
         let store = self.durable_log();
         let mut parts = Vec::new();
         self.begin_closing();
-        // As in `close`, so that no segment opened meanwhile is overlooked.
+        // Locked as in `close`, so that no segment opened meanwhile is overlooked.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.commits.open();
-        // If the commit before had failed, nothing would be written early.
+        // After a failure of the commit before, nothing would be written early.
         let is_settled = store.commits.settled() + 1 == number;
         let before = if is_settled { Before::Durable } else { Before::Unknown };
         let mut jumbos = lock(&store.new_jumbos).clone();
@@ -109,9 +110,9 @@ impl Log {
         (Closed { number, parts, jumbos, early: Early::default() }, before)
     }
 
-    /// Merges everything un-durable up to the end of `last` into one part by turning the trailers
-    /// within into fillers. A sealed segment has no room for another trailer, so its last one is
-    /// kept and rewritten; then this function returns that part.
+    /// Merges everything un-durable up to the end of `last` into one part, by turning the trailers
+    /// within into fillers. A sealed segment has no room for another trailer. Its last trailer is
+    /// therefore kept, to be rewritten, and this function returns the merged part.
     pub(super) fn merge_parts(&self, store: &Store, last: &Part) -> Option<Part> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 /// The largest number of outages remembered. A waiter is woken when its commit fails, and then asks
-/// for the state. An outage is forgotten only when that many more have passed, each at least as
-/// long as the committer's pause before it tries again.
+/// for the commit's state. The answer is forgotten only after this many later outages. Each of them
+/// lasts at least as long as the committer's pause before it tries again.
 const OUTAGES: usize = 4096;
 
 /// Numbers of failed commits. The numbers of one outage are consecutive.
 #[derive(Debug, Default)]
 pub(crate) struct FailedCommits {
-    /// In ascending order.
+    /// The failed commits of each outage, in ascending order.
     outages: VecDeque<RangeInclusive<u64>>,
 }
 

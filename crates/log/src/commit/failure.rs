@@ -1,5 +1,6 @@
-//! Handling of commits that could not be made durable: the streams are cut at their durable ends
-//! and continue in other segments, so the pages of the failed commit are never trusted.
+//! Handling of commits that could not be made durable. The streams are cut at their durable ends
+//! and continue in other segments, so the failed commit's pages in the page cache are never
+//! trusted.
 
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
@@ -53,7 +54,7 @@ impl Log {
     /// records again.
     fn restore_quarantined(&self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
-        // Segments marked as free were emptied by a durable commit.
+        // Looks only at segments without a free mark: a durable commit emptied the others.
         for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);
@@ -103,11 +104,11 @@ impl Log {
         Ok(())
     }
 
-    /// Checks after a failure that the device works again, by reading the superblock back around
-    /// the page cache.
+    /// Checks after a failure that the device works again. Reads the superblock back from the
+    /// device, not from the page cache.
     ///
     /// # Errors
-    /// Those of the device, or that it returns something else than was written.
+    /// Those of the device, or an error if it returns other bytes than were written.
     pub fn verify_device(&self) -> io::Result<()> {
         let store = self.durable_log();
         let superblock = store.superblock();
@@ -116,7 +117,8 @@ impl Log {
         let answered = store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
         let lost = || io::Error::other("the device does not give back what was written to it");
         let verified = answered.and_then(|()| (read == written).then_some(()).ok_or_else(lost));
-        // In case its place is bad: the next commit writes the other copy.
+        // The superblock's place may be bad. After this change, the next commit writes the other
+        // copy.
         verified.inspect_err(|_| store.change_superblock(|_| {}))
     }
 }

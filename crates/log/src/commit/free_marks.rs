@@ -52,7 +52,7 @@ impl Log {
         committer.maps.retain(|map| {
             let begun = map.begun();
             let gone = self.segment(begun.segment).generation() != begun.generation
-                // A map says that its segment is in use, which must not undo a free mark.
+                // Writing a map marks its segment as in use, which must not undo a free mark.
                 || self.is_marked_free(begun.segment);
             if !gone && map.undo_count != undo_count {
                 self.abandon_map(begun.segment, begun.generation);
@@ -73,7 +73,7 @@ impl Log {
         Ok(())
     }
 
-    /// Settles maps that are now durable.
+    /// Notes that the dead maps of the `mapped` segments are durable.
     pub(crate) fn settle_maps(
         &self,
         store: &Store,
@@ -107,9 +107,9 @@ impl Log {
         committer.maps.iter().any(|map| can_write(map, durable))
     }
 
-    /// Returns true if the device knows that the segment's last generation is over.
+    /// Returns true if the device knows that the last generation of the segment is over.
     pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
-        // A segment in quarantine that waits for no mark has one, or is being freed.
+        // A segment in quarantine that does not wait for a free mark has one, or is being freed.
         !lock(&self.quarantine).waits(number)
             && matches!(self.segment(number).state(), State::Free | State::Quarantine)
     }
@@ -124,8 +124,8 @@ impl Log {
         Ok(())
     }
 
-    /// Returns segments whose records are no longer needed, at most as many as one commit may mark
-    /// as free.
+    /// Returns segments that can be marked as free, because their records are no longer needed. At
+    /// most [`FREED_PER_COMMIT`].
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
         let durable = store.commits.durable();
         let quarantine = lock(&self.quarantine);
@@ -141,7 +141,8 @@ impl Log {
         freeable.map(|entry| entry.number).take(FREED_PER_COMMIT).collect()
     }
 
-    /// Returns the emptied segments in quarantine that only their ends may keep from being freed.
+    /// Returns the segments in quarantine whose emptying is durable, and that only their ends may
+    /// keep from being freed.
     pub(crate) fn waiting_endings(&self) -> Vec<WaitingEnds> {
         let Some(store) = &self.store else { return Vec::new() };
         let durable = store.commits.durable();
@@ -154,19 +155,19 @@ impl Log {
         with_ends.map(|entry| self.ending(entry.number)).collect()
     }
 
-    /// Returns true if older versions may come back when the segment is freed.
+    /// Returns true if freeing the segment could bring older versions back.
     fn needs_cover(&self, entry: &Quarantined) -> bool {
         !entry.carried && (self.segment(entry.number).has_ends() || !entry.ends.is_empty())
     }
 
-    /// Notes that the ends of a segment in quarantine were copied elsewhere, or that newer versions
-    /// were found. The segment can be freed once these are durable. `undo_count` is
+    /// Notes that every end of a segment in quarantine was copied elsewhere, or that a newer
+    /// version was found. The segment can be freed once these are durable. `undo_count` is
     /// `CommitMarks::undo_count` from before the copying. Returns false if something was undone
-    /// since, because the undone records may include the copies.
+    /// since, because the copies may have been undone, too.
     pub fn ends_are_carried(&self, number: SegmentNumber, undo_count: u64) -> bool {
         let store = self.durable_log();
         let open = store.commits.open();
-        // An undo looks at the list afterwards.
+        // Checked under the lock: an undo that begins later finds the entry in the list.
         let mut quarantine = lock(&self.quarantine);
         if store.commits.undo_count() != undo_count || undo_count % 2 == 1 {
             return false;

@@ -1,6 +1,7 @@
-//! Models of the closing of a commit. A segment that is opened meanwhile must name the first commit
-//! that can be in it in its header, and its cover must begin before that commit. A record that is
-//! changed in place meanwhile must be changed before it is covered, or not at all.
+//! Models of the closing of a commit. The header of a segment that is opened meanwhile must name
+//! the first commit that can be in the segment, and the segment's cover must begin before that
+//! commit. A record that is changed in place meanwhile must be changed before it is covered, or not
+//! at all.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 

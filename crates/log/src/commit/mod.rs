@@ -1,15 +1,15 @@
 //! Group commit: everything reserved before a moment becomes durable with one sync.
 //!
 //! A commit is *closed* (a trailer is reserved behind the records so far, in both streams),
-//! *written* and synced, and *settled* (marks move, waiters are notified). The next commit fills
-//! while one is being written, so there is no fixed pause between commits: under load each takes as
-//! many records as arrive during one sync.
+//! *written* and synced, and *settled* (it counts as durable, and waiters are notified). The next
+//! commit fills while one is being written, so there is no fixed pause between commits: under load
+//! each takes as many records as arrive during one sync.
 //!
 //! Invariants: one thread commits. A commit is closed only after the one before it has settled. So
-//! a commit found on a device proves that all earlier ones were durable, unless everything found of
-//! it was written early (`early`), while the earlier commit was being synced. In a segment's place
-//! every block is written once. An incomplete last block goes to one of several tail places, so no
-//! write ever touches bytes that an earlier commit made durable.
+//! a commit found on a device proves that all earlier ones were durable. The exception is a commit
+//! of which only early writes are found (see `early`), made while the earlier commit was being
+//! synced. In a segment's place, every block is written once. An incomplete last block goes to one
+//! of several tail places, so no write ever touches bytes that an earlier commit made durable.
 
 pub(crate) mod committer;
 pub(crate) mod dead_map;
@@ -42,7 +42,7 @@ impl Log {
         self.close(committer, false)
     }
 
-    /// Like [`Log::close_commit`], but makes the streams continue in other segments.
+    /// Like [`Log::close_commit`], but makes the streams continue in new segments.
     pub fn close_and_leave(&self, committer: &mut Committer) -> Closed {
         self.close(committer, true)
     }
@@ -53,14 +53,14 @@ impl Log {
         let early = std::mem::take(&mut committer.early);
         self.begin_closing();
         // A thread that opens a segment reads the commit number and registers the segment under one
-        // of these locks. So every segment found here was opened before the next commit, and every
-        // other one belongs to that.
+        // of these locks. So every segment found here was opened before the next commit. Every
+        // other segment belongs to the next commit.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let (number, jumbos) = {
             let mut new_jumbos = lock(&store.new_jumbos);
-            // First the number, then the trailers: a record behind a trailer is never counted to
-            // that commit. A record in front of it may be counted to the next one, which is late
-            // but correct.
+            // The number advances before the trailers are reserved. So no record behind a trailer
+            // counts as part of that trailer's commit. A record in front may count as part of the
+            // next commit, which is late but correct.
             let number = store.commits.open_next();
             (number, std::mem::take(&mut *new_jumbos))
         };
@@ -132,7 +132,7 @@ impl Log {
         Some(Part { segment: number, stream, from, to, sealed, continues: early.is_some() })
     }
 
-    /// Settles a commit that was written and synced: moves its marks.
+    /// Settles a commit that was written and synced: from here on its bytes count as durable.
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
         for (tails, durable) in committer.tails.iter_mut().zip(written.tails) {
@@ -192,10 +192,11 @@ impl Log {
         self.durable_log().commits.settle(closed.number);
     }
 
-    /// Keeps an acknowledged commit that could not be written: its records, and the early writes of
-    /// the commit after it, become part of the next commit and are written from memory. All their
-    /// trailers must disappear, because a later commit found behind one would prove that the failed
-    /// commit was durable. Waiters are told that the commit failed.
+    /// Retries an acknowledged commit that could not be written. Its records become part of the
+    /// next commit, and so do the early writes of the commit after it. The next commit writes them
+    /// from memory. All their trailers become fillers, because a later commit found behind such a
+    /// trailer would prove that the failed commit was durable. Waiters are told that the commit
+    /// failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
         committer.forget_writes();

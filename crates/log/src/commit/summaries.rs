@@ -1,8 +1,8 @@
 //! Summaries of sealed segments. Segments leave room for them; they are made when a segment is
 //! sealed and written once the segment is durable.
 //!
-//! A summary is worth its space if records are so large that reading it instead of them saves most
-//! of the reading. So a summary may take at most a sixteenth of its segment. Segments of small
+//! A summary is worth its space if the records are so large that reading the summary instead saves
+//! most of the reading. So a summary may take at most a sixteenth of its segment. Segments of small
 //! records have none, and recovery reads them whole.
 
 use crate::append::Stream;
@@ -26,8 +26,8 @@ impl Log {
         room.map_or(0, |room| room.load(Ordering::Relaxed))
     }
 
-    /// Returns the summary of a segment that `part` seals, if there is room for it. The stream's
-    /// next segments leave as much room as this one would have needed.
+    /// Returns the summary of a segment that `part` seals, if there is room for it. Sets the room
+    /// that the stream's next segments leave to what this summary would have needed.
     pub(crate) fn summarize(&self, store: &Store, part: &Part) -> Option<Staged> {
         let segment = self.segment(part.segment);
         let frame = self.undurable_frame(part.segment);
@@ -71,8 +71,8 @@ impl Log {
     pub(crate) fn write_summaries(&self, store: &Store, committer: &mut Committer) {
         for staged in committer.summaries.drain(..) {
             let segment = self.segment(staged.segment);
-            // A new generation of the place is written by this thread, after this check, so the
-            // check holds.
+            // Only this thread writes a new generation of the place, and only after this check. So
+            // the check stays true.
             let in_use = matches!(segment.state(), State::Sealed | State::Cleaning);
             if in_use && segment.generation() == staged.generation {
                 let end = store.geometry.segment(staged.segment) + self.segment_size() as u64;

@@ -1,4 +1,4 @@
-//! Writing a commit: its parts, large values, metas, and what else is due with it.
+//! Writing a commit: its parts, large values, and the metas that are due with it.
 
 use crate::address::SegmentNumber;
 use crate::commit::committer::{Before, Closed, Committer, Part, Written};
@@ -44,11 +44,11 @@ impl Log {
         }
     }
 
-    /// Writes a closed commit, and the cuts, maps, summaries and marks that are due with it.
+    /// Writes a closed commit, with the cuts, dead maps, summaries and free marks that are due.
     ///
     /// # Errors
-    /// Those of the device. Then nothing of the commit may be taken for durable, and it must be
-    /// given to [`Log::fail_commits`].
+    /// Those of the device. Then nothing of the commit may count as durable, and the caller must
+    /// give it to [`Log::fail_commits`] or [`Log::retry_commit`].
     pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
         let store = self.durable_log();
         let failed_syncs = closed.early.failed_syncs(store);
@@ -84,7 +84,7 @@ impl Log {
         Ok(written)
     }
 
-    /// Makes a written commit durable. Early writes made meanwhile do not belong to it.
+    /// Makes a written commit durable. Early writes made meanwhile belong to the next commit.
     ///
     /// # Errors
     /// As [`Log::write_commit`].
@@ -103,8 +103,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes whole blocks in place with `write`, and the rest of an open segment to a tail place
-    /// of its stream.
+    /// Writes the part's whole blocks in place with `write`. Writes the incomplete last block of an
+    /// open segment to a tail place of its stream.
     pub(super) fn write_part(
         &self,
         store: &Store,
@@ -144,7 +144,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes a jumbo's header, record and trailer, cut into its places.
+    /// Writes a jumbo's header, record and trailer, divided among its places.
     pub(super) fn write_jumbo(
         &self,
         store: &Store,

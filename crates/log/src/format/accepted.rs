@@ -1,22 +1,23 @@
-//! Damage that a start has reported and accepted. It is remembered; otherwise every later start
-//! that reads the log would find it again and might be refused for it.
+//! Damage that a start has reported and accepted. Without this memory, every later start that reads
+//! the log would find the damage again and might be refused for it.
 
 use super::bytes::{put, u64_at};
 use crate::address::{MAX_SEGMENT, SegmentNumber};
 
 /// The largest number of segments that a store remembers as damaged.
 pub const MAX_ACCEPTED: usize = 128;
-/// Bytes of the list.
+/// Bytes of the encoded list.
 pub(super) const ACCEPTED_BYTES: usize = MAX_ACCEPTED * 8;
-/// A run count that means this many damaged runs or more.
+/// The greatest run count of an entry. It stands for this many damaged runs or more.
 const MANY: u64 = 0xff;
 
 const _: () = assert!(MAX_ACCEPTED == 1 << 7 && MAX_SEGMENT < 1 << 24);
 
-/// Segments with accepted damage: for one generation of each, the largest number of damaged runs.
+/// The list of segments with accepted damage: for a generation of each, how many damaged runs a
+/// start may find there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Bits 0..24 the segment, 24..56 its generation, 56..64 runs; 0: not in use.
+    /// Bits 0..24: the segment. Bits 24..56: its generation. Bits 56..64: the runs. 0: not in use.
     entries: [u64; MAX_ACCEPTED],
 }
 
@@ -41,7 +42,7 @@ impl Accepted {
         }
     }
 
-    /// Accepts this many runs. Returns false if there is no room to remember them.
+    /// Accepts `runs` damaged runs in a generation of a segment. Returns false if the list is full.
     pub fn accept(&mut self, segment: SegmentNumber, generation: u32, runs: u32) -> bool {
         let free = self.entries.iter_mut().find(|entry| **entry == 0);
         let entry = (u64::from(runs).min(MANY) << 56) | Self::of_segment(segment, generation);

@@ -1,5 +1,5 @@
-//! Fields at fixed offsets. The offsets are constants within fixed-size buffers; an offset outside
-//! its buffer is an error in this crate and never in the data.
+//! Reads and writes fields at fixed offsets. The offsets are constants within fixed-size buffers.
+//! So an offset outside its buffer is a bug in this crate, whatever the data.
 
 /// Writes `field` at `at`.
 #[inline]
@@ -15,19 +15,19 @@ pub(super) fn get<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     field
 }
 
-/// Returns the number at `at`.
+/// Returns the little-endian number in the two bytes at `at`.
 #[inline]
 pub(super) fn u16_at(from: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(get(from, at))
 }
 
-/// Returns the number at `at`.
+/// Returns the little-endian number in the four bytes at `at`.
 #[inline]
 pub(super) fn u32_at(from: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(get(from, at))
 }
 
-/// Returns the number at `at`.
+/// Returns the little-endian number in the eight bytes at `at`.
 #[inline]
 pub(super) fn u64_at(from: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(get(from, at))

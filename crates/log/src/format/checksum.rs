@@ -1,8 +1,8 @@
 //! Checksums, and the seeds that bind them to one store, one segment and one generation.
 //!
-//! Remains of an earlier generation have right checksums, too; only the seed tells them apart from
-//! the present one's bytes. Clients choose values but never learn the seed, so no value can look
-//! like a record when recovery searches damaged bytes for records.
+//! Bytes left behind by an earlier generation have right checksums, too. Only the seed tells them
+//! from the bytes of the present generation. Clients choose values but never learn the seed. So no
+//! value can look like a record when recovery searches damaged bytes for records.
 
 use crate::record::{CHECKSUM_AT, HEADER, Kind, Layout, MAX_KEY, Record};
 use crate::rule::Rule;
@@ -23,21 +23,21 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
     xxh3_128_with_seed(key, hash_seed)
 }
 
-/// What the checksums of all structures of one store have in common.
+/// Ties the structures on a device to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Low 64 bits of the store id; combined with the secret in a store whose contents were
-    /// discarded.
+    /// Low 64 bits of the store id. If the store's contents were discarded once, they are combined
+    /// with `checksum_seed`.
     pub store: u64,
-    /// The store's secret.
+    /// The store's secret, part of the checksums.
     pub checksum_seed: u64,
 }
 
 impl Identity {
-    /// Returns true if `store`, read from something with a wrong checksum, was this store's id
-    /// before it was damaged. Flipped bits must not make a structure look as if it had never been
-    /// written, and remains of another store must not look like damage. Random ids differ in 32
-    /// bits.
+    /// Returns true if `store`, the id in a structure with a wrong checksum, was probably this
+    /// store's id before some bits flipped. A damaged structure must not look as if it had never
+    /// been written, and remains of another store must not look like damage. Random ids differ in
+    /// 32 bits on average.
     pub(super) fn nearly(&self, store: u64) -> bool {
         (store ^ self.store).count_ones() <= 8
     }
@@ -64,7 +64,7 @@ impl SegmentSeed {
         self.mixed
     }
 
-    /// Returns the seed of value hashes, which is the store's.
+    /// Returns the seed of value hashes, which is the same for all segments of a store.
     #[inline]
     pub fn value_seed(self) -> u64 {
         self.checksum_seed
@@ -114,8 +114,8 @@ impl ValueHasher {
     }
 }
 
-/// Returns the checksum of a record. `head` is everything before its value, at most 281 bytes; its
-/// checksum field counts as zero. A filler's value hash is that of no bytes.
+/// Returns the checksum of a record. `head` is everything before its value, at most 281 bytes. The
+/// checksum field in `head` counts as zero. For a filler, `value_hash` is the hash of no bytes.
 #[inline]
 pub fn record_checksum(head: &[u8], value_hash: u64, seed: SegmentSeed) -> u32 {
     debug_assert!((HEADER..=MAX_HEAD).contains(&head.len()));
@@ -133,13 +133,13 @@ pub fn record_checksum(head: &[u8], value_hash: u64, seed: SegmentSeed) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
-/// Returns the hash of the value that goes into a record's checksum.
+/// Returns the value hash for a record's checksum, which ignores the value of a filler.
 #[inline]
 fn hash_of_value(kind: Kind, value: &[u8], seed: SegmentSeed) -> u64 {
     value_hash(if kind == Kind::Filler { &[] } else { value }, seed.value_seed())
 }
 
-/// Returns true if a record's checksum is right in the segment that `seed` belongs to.
+/// Returns true if a record's checksum is right. `seed` is the seed of the record's segment.
 #[inline]
 pub fn record_is_intact(record: &Record<'_>, seed: SegmentSeed) -> bool {
     let value_hash = hash_of_value(record.kind(), record.value(), seed);

@@ -1,6 +1,6 @@
-//! The time of a store. Invariant: it never goes back. Within one boot of the machine it goes on
-//! exactly over restarts, whatever happens to the wall clock: the superblock remembers the boot and
-//! by how much the store's time is ahead of the time since that boot.
+//! The time of a store. Invariant: it never goes back. Within one boot of the machine it continues
+//! exactly over restarts, whatever happens to the wall clock. For that, the superblock remembers
+//! the boot, and the difference between the store's time and the time since that boot.
 
 use super::Superblock;
 
@@ -19,8 +19,8 @@ pub struct MachineTime {
 }
 
 impl MachineTime {
-    /// Returns the time at which a store goes on, in nanoseconds since the Unix epoch. The store
-    /// has these superblocks, one per lane.
+    /// Returns the time from which a store continues, in nanoseconds since the Unix epoch. `lanes`
+    /// are the superblocks of the store's lanes.
     pub fn of_store<'s>(&self, lanes: impl IntoIterator<Item = &'s Superblock>) -> u64 {
         let (mut remembered, mut continued) = (0, None);
         for superblock in lanes {

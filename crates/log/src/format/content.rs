@@ -1,4 +1,4 @@
-//! Tells from a device's first bytes what it holds, so that no part of a store is ever taken for
+//! Tells from a device's first bytes what it holds. So no part of a store is ever taken for
 //! something else, and nothing else for a part of a store.
 
 use super::BLOCK;
@@ -29,8 +29,8 @@ pub enum Content {
 }
 
 impl Content {
-    /// Returns what a device holds that begins with `head`: its first [`HEAD`] bytes, or all if
-    /// there are fewer.
+    /// Returns what a device holds that begins with `head`. `head` has the device's first [`HEAD`]
+    /// bytes, or all if there are fewer.
     pub fn of(head: &[u8]) -> Content {
         let mut bytes = [0; HEAD];
         let length = head.len().min(HEAD);
@@ -44,7 +44,7 @@ impl Content {
             Err(SuperblockError::Empty) => Content::Nothing,
             Err(SuperblockError::NotAStore) => match Label::decode(&bytes) {
                 Ok(label) => Content::Lower(label),
-                // A label that was being written when the first start with it was cut off.
+                // The remains of a label whose first write was interrupted.
                 Err(LabelError::NotALabel) if is_lower(&bytes) => Content::Nothing,
                 Err(LabelError::NotALabel) => Content::Other,
                 Err(error) => Content::UnusableLower(error),

@@ -1,5 +1,5 @@
-//! The layout of a device. A place follows from its number alone, so a store grows by adding
-//! segments behind the last one, and nothing moves.
+//! The layout of a device. A segment's number alone determines its place. So a store grows by
+//! adding segments behind the last one, and nothing moves.
 
 use super::{BLOCK, STREAMS};
 use crate::MAX_SEGMENT_SIZE;
@@ -9,17 +9,17 @@ use crate::address::{MAX_SEGMENT, SegmentNumber};
 pub const MIN_SEGMENT_SIZE: u32 = 8 << 10;
 /// Bytes of a tail place: a header block and a data block.
 pub const TAIL_BYTES: usize = 2 * BLOCK;
-/// Number of tail places per stream: for the durable tail, for that of the commit being synced, for
-/// the last one written, and for the one being written.
+/// Number of tail places per stream: for the durable tail, the tail of the commit being synced, the
+/// last tail written, and the tail being written.
 pub const TAIL_PLACES: usize = 4;
-/// Offsets of the superblock's two copies.
+/// Offsets of the superblock's two copies, in bytes.
 pub const SUPERBLOCKS: [u64; 2] = [0, BLOCK as u64];
 
 const TAILS: u64 = 2 * BLOCK as u64;
-/// Offset of the first group, in bytes. Groups are aligned to multiples of it if the segment size
-/// is.
+/// Offset of the first group, in bytes. All groups begin at multiples of it, and so do all segments
+/// of at least this size.
 const GROUPS: u64 = 128 << 10;
-/// Number of segments that share an area of metas.
+/// Number of segments in a group. The metas of a group lie together, in front of its segments.
 const GROUP: u64 = 16;
 /// Bytes of a meta in front of its dead map.
 pub(super) const META_HEADER: usize = 64;
@@ -33,7 +33,7 @@ pub struct Geometry {
 
 impl Geometry {
     /// Returns the shape of a store of `segment_count` segments. Returns `None` unless the size is
-    /// a power of two from 8 KiB to 8 MiB and there are 1 to 2²⁴ − 1 segments.
+    /// a power of two from 8 KiB to 8 MiB and there are 1 to 2²³ − 1 segments.
     pub fn new(segment_size: u32, segment_count: u32) -> Option<Self> {
         let size_is_good = segment_size.is_power_of_two()
             && (MIN_SEGMENT_SIZE..=MAX_SEGMENT_SIZE as u32).contains(&segment_size);

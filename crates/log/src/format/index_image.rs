@@ -1,10 +1,10 @@
 //! The index image: what a clean stop leaves in free segments so that the next start need not read
 //! the log.
 //!
-//! The image is a stream of bytes, cut into parts. Each part lies in one segment and names the
-//! next. A part identifies its stop by the first unused commit number at that time, and its
-//! checksum covers its content. The superblock names the first part; parts without such a
-//! superblock are never trusted.
+//! The image is a stream of bytes, cut into parts. Each part lies in one place and names the place
+//! of the next. A part names its stop by the first commit number that was unused then, and its
+//! checksum covers its content. The superblock names the first part. Parts that it does not lead to
+//! are never trusted.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
@@ -21,18 +21,18 @@ const CHECKSUM: usize = 56;
 /// One part of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagePart {
-    /// The place that it lies in.
+    /// The place that the part lies in.
     pub segment: SegmentNumber,
-    /// The first commit number that was unused when it was written.
+    /// The first commit number that was unused at the stop.
     pub stop: u64,
     /// The place of the next part; 0 for the last part.
     pub next: SegmentNumber,
-    /// Bytes of its content.
+    /// Bytes of the part's content.
     pub length: u32,
 }
 
 impl ImagePart {
-    /// Encodes its header; `held` is its content.
+    /// Encodes the part's header; `held` is its content.
     pub fn encode(&self, held: &[u8], identity: &Identity) -> [u8; PART_HEADER_BYTES] {
         let mut bytes = [0; PART_HEADER_BYTES];
         put(&mut bytes, 0, MAGIC);
@@ -47,8 +47,8 @@ impl ImagePart {
         bytes
     }
 
-    /// Decodes the part in a place. Returns it with its content, or `None` if it is not the part
-    /// written there.
+    /// Decodes the part in a place. Returns it with its content, or `None` if the place holds no
+    /// intact part of this stop.
     pub fn decode<'a>(
         place: &'a [u8],
         identity: &Identity,
@@ -75,7 +75,7 @@ impl ImagePart {
 /// The use of a place at the stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Usage {
-    /// Nothing.
+    /// Unused.
     #[default]
     Free,
     /// A sealed segment.
@@ -89,41 +89,41 @@ pub enum Usage {
 /// The segment table's entry of one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageRow {
-    /// Its use.
+    /// The use of the place.
     pub usage: Usage,
-    /// Its generation.
+    /// The generation of the place's number.
     pub generation: u32,
-    /// The version of its meta.
+    /// The version of the place's meta.
     pub meta_version: u64,
-    /// The stream that wrote it.
+    /// The number of the segment's stream.
     pub stream: u8,
-    /// True if some record in it never expires.
+    /// True if some record in the segment never expires.
     pub immortal: bool,
-    /// True if it holds ends: records that hide older versions and are not hidden.
+    /// True if the segment holds ends: records that hide older versions and are not hidden.
     pub ends: bool,
-    /// True if it is a jumbo whose value counts.
+    /// True if the segment is a jumbo, except a dead one that recovery did not load.
     pub jumbo: bool,
-    /// True if it had a frame.
+    /// True if the segment had a frame.
     pub resident: bool,
-    /// True if a part of its place cannot be read.
+    /// True if a part of the place cannot be read.
     pub bad: bool,
-    /// The first commit that can be in it.
+    /// The first commit that can be in the segment.
     pub opened: u64,
-    /// The last commit in it.
+    /// The last commit in the segment.
     pub last_commit: u64,
-    /// The commit up to which its dead map is complete.
+    /// The commit up to which the segment's dead map is complete.
     pub cover: u64,
-    /// Bytes of its records.
+    /// Bytes of the segment's records.
     pub filled: u32,
-    /// Bytes of its records that are dead.
+    /// Bytes of the segment's dead records.
     pub dead: u32,
-    /// Where it was cut; 0: at its sealed trailer.
+    /// Offset at which the segment was cut; 0: it ends at its sealed trailer.
     pub end: u32,
-    /// Unix seconds at which it was opened.
+    /// Unix seconds at which the segment was opened.
     pub born: u32,
-    /// The least expiry of its records; 0 if none has one.
+    /// The least expiry of the segment's records; 0 if none expires.
     pub min_expiry: u32,
-    /// The greatest expiry of its records.
+    /// The greatest expiry of the segment's records.
     pub max_expiry: u32,
     /// Bytes of a jumbo's value.
     pub jumbo_value: u64,

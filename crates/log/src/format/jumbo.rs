@@ -1,5 +1,5 @@
-//! Jumbos: one item over several places. The image is header, record and trailer in one run, cut
-//! into pieces of a segment's size; the places of the pieces need not be adjacent.
+//! Jumbos: one item over several places. The image of a jumbo is header, record and trailer in one
+//! run. It is cut into pieces of a segment's size, whose places need not be adjacent.
 //!
 //! Only the record checksum covers the value, and the trailer's checksum includes the record
 //! checksum. So a jumbo's first block and its trailer show whether it was committed.
@@ -17,19 +17,20 @@ pub fn image_bytes(record: usize) -> usize {
     HEADER_BYTES + record + TRAILER_BYTES
 }
 
-/// Returns the number of places that such a jumbo takes.
+/// Returns the number of places of a jumbo whose record takes `record` bytes.
 pub fn parts(record: usize, segment_size: u32) -> u32 {
     image_bytes(record).div_ceil(segment_size as usize) as u32
 }
 
-/// A jumbo as seen in its first block: header and head are intact, value and trailer not yet read.
+/// A jumbo as seen in its first block: header and head are intact, value and trailer are not yet
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub struct Jumbo<'a> {
-    /// Its header.
+    /// The jumbo's header.
     pub header: Header,
-    /// Its record's fields.
+    /// The fields of its record.
     pub fields: Fields,
-    /// Its key.
+    /// The key of its record.
     pub key: &'a [u8],
     /// Number of places that it takes.
     pub parts: u32,
@@ -48,8 +49,7 @@ pub struct Jumbo<'a> {
 
 impl<'a> Jumbo<'a> {
     /// Opens the jumbo whose image begins with `first`: at least one block of the place of
-    /// `segment`. Returns `Damaged` if a header says that there is one, but what follows does not
-    /// fit it.
+    /// `segment`. Returns `Damaged` if a header names a jumbo but the bytes behind it do not fit.
     pub fn open(
         first: &'a [u8],
         identity: &Identity,
@@ -87,8 +87,8 @@ impl<'a> Jumbo<'a> {
         })
     }
 
-    /// Returns its trailer, if the 64 bytes at `trailer_at` of the image are one and cover this
-    /// head.
+    /// Returns the jumbo's trailer. `bytes` are the 64 bytes at `trailer_at` of the image. Returns
+    /// `None` if they are no trailer that covers this head.
     pub fn trailer(&self, bytes: &[u8]) -> Option<Trailer> {
         let found = Trailer::find(bytes, self.header.generation, self.seed)?;
         let right = found.trailer.length as usize == self.trailer_at
@@ -97,7 +97,7 @@ impl<'a> Jumbo<'a> {
         right.then_some(found.trailer)
     }
 
-    /// Returns true if its value has this hash (see [`super::ValueHasher`]).
+    /// Returns true if the jumbo's value has this hash (see [`super::ValueHasher`]).
     pub fn has_value(&self, value_hash: u64) -> bool {
         let head = &self.covered[RECORD_AT..];
         record_checksum(head, value_hash, self.seed) == self.checksum

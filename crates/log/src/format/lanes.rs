@@ -1,18 +1,18 @@
 //! The table of lanes: which lane owns each partition. Each lane of a store keeps the whole table
-//! in its superblock; the one with the greatest version counts.
+//! in its superblock. The table with the greatest version counts.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u16_at, u32_at, u64_at};
 use std::fmt;
 
-/// Number of partitions. A key's partition is the top of its hash.
+/// Number of partitions. The top bits of the low half of a key's hash are its partition.
 pub const PARTITIONS: usize = 4096;
 /// The largest number of lanes in a store.
 pub const MAX_LANES: usize = 32;
 
 /// The largest valid version; far more changes than can ever happen.
 const MAX_VERSION: u64 = 1 << 62;
-/// Bits of an owner.
+/// Number of bits that encode an owner.
 const OWNER_BITS: usize = 5;
 const START: usize = 144;
 const MEMBERS: usize = 192;
@@ -63,12 +63,12 @@ pub struct Motion {
     pub first: u16,
     /// Number of partitions.
     pub count: u16,
-    /// The lane from which they are to be removed.
+    /// The lane from which the partitions are to be removed.
     pub from: LaneNumber,
 }
 
 impl Motion {
-    /// Returns the partitions.
+    /// Returns the numbers of the partitions.
     pub fn partitions(&self) -> std::ops::Range<usize> {
         usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
     }

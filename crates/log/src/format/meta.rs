@@ -1,4 +1,5 @@
-//! Segment metas: the state of a segment after its bytes were written. Two copies, written in turn.
+//! A segment's meta: the state of a segment after its bytes were written. It has two copies, which
+//! are written in turn.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u32_at, u64_at};
@@ -13,13 +14,13 @@ const HAS_MAP: u8 = 1;
 /// The use of a segment number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Free: every generation up to the meta's is over.
+    /// Free: all generations up to the meta's are over.
     Free,
     /// Never used again, because a part of its place cannot be read. Every generation is over.
     Retired,
     /// A segment.
     InUse {
-        /// Where the segment ends, whatever lies behind; 0: at its sealed trailer.
+        /// Offset at which the segment ends, whatever lies behind; 0: at its sealed trailer.
         end: u32,
     },
     /// A piece of a jumbo.
@@ -38,8 +39,8 @@ pub enum Use {
 pub struct Meta {
     /// Number of writes: the first is 1, and each later one adds 1.
     pub version: u64,
-    /// Commit number: every record here that commits up to this one superseded is marked in the
-    /// map.
+    /// Commit number: the map marks every record of the segment that was superseded by a commit up
+    /// to this one.
     pub cover: u64,
     /// The generation that the meta describes.
     pub generation: u32,
@@ -62,7 +63,7 @@ impl Meta {
         (self.version % 2) as usize
     }
 
-    /// Returns true if the generation named by a segment header is not over.
+    /// Returns true if `generation`, named by a segment's header, is not over.
     pub fn admits(&self, generation: u32) -> bool {
         generation > self.over()
     }
@@ -86,7 +87,8 @@ impl Meta {
         block[37] & HAS_MAP != 0
     }
 
-    /// Returns the version in the first block of a copy; only the map's checksum confirms it.
+    /// Returns the version in the first block of a copy. It is confirmed only by the checksum,
+    /// which covers the map, too.
     pub fn version(block: &[u8]) -> u64 {
         u64_at(block, 16)
     }
@@ -176,7 +178,7 @@ impl Meta {
 /// The result of reading both copies of a meta.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen<'a> {
-    /// The newer whole copy; `None` if the segment was never freed or marked.
+    /// The newer whole copy with its map, which is empty without one; `None` if no copy is whole.
     pub meta: Option<(Meta, &'a [u8])>,
     /// True if a copy is damaged, by a torn write or later.
     pub damaged: bool,
@@ -200,7 +202,8 @@ pub fn map_in(buffer: &mut [u8], map_bytes: usize) -> &mut [u8] {
     &mut buffer[META_HEADER..META_HEADER + map_bytes]
 }
 
-/// Bytes of a segment that share a bit of its dead map. A record is at least this long.
+/// Bytes of a segment that share a bit of its dead map. A record is at least this long, so no two
+/// records share a bit.
 pub const MAP_UNIT: usize = 16;
 
 /// Marks the record that begins at `offset` of the segment as dead.

@@ -1,10 +1,11 @@
 //! Scans the image of one segment: finds whole commits, the segment's end, and the surviving
 //! records of damaged commits.
 //!
-//! A commit that is not whole is *torn* if nothing shows that it was ever durable: the segment ends
-//! before it, and nothing of it counts. Otherwise it is *damaged*: each of its records is checked
-//! by itself. A caller with several segments first scans each without prior knowledge, and then
-//! rescans those for which the others show more (see [`Extent`]).
+//! A commit that is not whole is *torn* if nothing shows that it was ever durable. The segment then
+//! ends before it, and none of its records count. Otherwise it is *damaged*: each of its records is
+//! checked by itself. A caller with several segments first scans each without prior knowledge. If
+//! other segments show that more of a segment was durable, the caller scans that segment again (see
+//! [`Extent`]).
 
 use super::STREAMS;
 use super::checksum::{Identity, SegmentSeed, record_is_intact};
@@ -12,36 +13,36 @@ use super::segment::{DurableEnd, Header, NoSegment, TRAILER_BYTES, Trailer};
 use crate::address::{GRANULE, SegmentNumber};
 use crate::record::{Kind, Record};
 
-/// Limits the search in damaged bytes: at most this many times their length is hashed for long
-/// candidates; beyond that only short ones are tried. Otherwise values made of record-like bytes
-/// could stall a recovery.
+/// Limits the search for records in damaged bytes. Of candidates longer than [`SHORT`], at most
+/// this many times the length of the damaged bytes is hashed; then only short candidates are tried.
+/// Otherwise values made of record-like bytes could stall a recovery.
 const EFFORT: usize = 1024;
-/// Candidates of at most this many bytes are always tried.
+/// The largest size of a candidate that is always tried, in bytes.
 const SHORT: usize = 4096;
 
 /// Prior knowledge about a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
-    /// The store.
+    /// The identity of the store.
     pub identity: Identity,
     /// The segment's number.
     pub segment: SegmentNumber,
-    /// The generation to use if the header cannot be read; with `None` there is no segment then.
+    /// The generation to use if the header cannot be read; with `None` the scan then fails.
     pub generation: Option<u32>,
-    /// How much of it is known to have been durable.
+    /// How much of the segment is known to have been durable.
     pub extent: Extent,
 }
 
 /// How much of a segment is known to have been durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Only what the segment itself shows.
+    /// No more than the segment's own bytes show.
     Unknown,
     /// At least this many bytes from its start, because another segment's trailer says so.
     AtLeast(u32),
     /// All of it up to its sealed trailer, wherever that is.
     Sealed,
-    /// Exactly this many bytes, because its meta says so. Bytes behind do not count.
+    /// Exactly this many bytes, because its meta says so. Bytes behind them do not count.
     Exactly(u32),
 }
 
@@ -55,7 +56,7 @@ pub enum Ending {
     Open,
     /// Before an incomplete commit.
     Torn {
-        /// Bytes of that commit that had arrived, as far as they can be recognised.
+        /// Bytes of that commit that reached the device, as far as they can be recognised.
         dropped: u32,
     },
 }
@@ -77,7 +78,7 @@ pub struct Damage {
 pub struct Scanned {
     /// The header; `None` if it is damaged and the expected generation was used.
     pub header: Option<Header>,
-    /// The generation of everything found.
+    /// The generation of everything that was found.
     pub generation: u32,
     /// The end of the last trailer that counts; 0 without one.
     pub end: u32,
@@ -98,14 +99,14 @@ pub struct Scanned {
     pub damage: Damage,
     /// How the segment ends.
     pub ending: Ending,
-    /// The commit that does not count, and where it would end, if its trailer can be recognised. A
-    /// commit in another segment may prove that it was durable.
+    /// The number of the torn commit, and the offset at which it would end, if its trailer can be
+    /// recognised. A commit in another segment may prove that the torn one was durable.
     pub torn: Option<(u64, u32)>,
 }
 
 /// Scans the image of a segment that is not a jumbo. Calls `visit` with the offset of every item
-/// and tombstone that counts, in order, and the record. The commit's checksum vouches for records
-/// in whole commits, their own checksums for records in damaged ones.
+/// and tombstone that counts, in order, and the record. The records of a whole commit are covered
+/// by the commit's checksum, those of a damaged commit by their own.
 ///
 /// Returns `Err` if there is no segment, or if it holds a jumbo ([`super::jumbo`]).
 pub fn segment<'a>(
@@ -217,8 +218,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// Returns the first trailer, and its offset, that may follow one of `commit` and covers only
-    /// bytes at or behind `from`. Does not check the bytes it covers.
+    /// Returns the first trailer, and its offset, that may follow a trailer of `commit` and covers
+    /// only bytes at or behind `from`. Does not check the bytes it covers.
     fn next_trailer(&self, from: usize, commit: u64) -> Option<(Trailer, usize)> {
         let last = self.bytes.len().checked_sub(TRAILER_BYTES)?;
         (from..=last).step_by(GRANULE).find_map(|at| {
@@ -231,14 +232,14 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         })
     }
 
-    /// Returns true if the commit that begins at `start` was durable. A commit is ended only after
-    /// the one before it has been synced, so the end of a later one proves it. `next` is the first
-    /// trailer behind `start`.
+    /// Returns true if the commit that begins at `start` was durable. Trailers of a commit are
+    /// written only after the commit before was synced, so a later trailer proves it: see
+    /// [`Trailer::proof`]. `next` is the first trailer behind `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         let Some(&(first, at)) = next else { return start < self.known };
-        // Either the first trailer's commit begins at `start`, or an earlier commit does that has
-        // lost its trailer. The latter may still be part of the same commit, if that has several
-        // parts in this segment.
+        // If the first trailer covers the bytes from `start` on, it belongs to the commit there.
+        // Otherwise the commit at `start` has lost its trailer. It is an earlier commit, or an
+        // earlier part of the trailer's commit.
         let is_first = at - first.length as usize == start;
         let newest = if is_first || first.continues { first.commit } else { first.commit - 1 };
         start < self.known
@@ -274,7 +275,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// Records a commit that counts.
+    /// Notes a commit that counts.
     fn note(&mut self, trailer: &Trailer, end: usize) {
         let scanned = &mut self.scanned;
         scanned.end = end as u32;
@@ -327,7 +328,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     }
 }
 
-/// Returns true if a trailer may follow one of `commit`, the last one in its segment.
+/// Returns true if a trailer may follow one of `commit`, the last commit so far in its segment.
 fn follows(trailer: &Trailer, commit: u64) -> bool {
     trailer.commit > commit || trailer.continues && trailer.commit == commit
 }

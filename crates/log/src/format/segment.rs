@@ -43,7 +43,7 @@ fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
     bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype
 }
 
-/// Adds both checksums. `covered_seed` is the seed of the 64-bit one.
+/// Adds the 64-bit checksum, seeded with `covered_seed`, and then the record's own checksum.
 fn finish(bytes: &mut Bytes, covered_seed: u64, seed: SegmentSeed) {
     let checksum = checksum64(&bytes[..CHECKSUM], covered_seed);
     put(bytes, CHECKSUM, checksum.to_le_bytes());
@@ -62,7 +62,7 @@ fn is_intact(bytes: &Bytes, seed: SegmentSeed) -> bool {
     own_checksum(bytes, seed) == u32_at(bytes, CHECKSUM_AT)
 }
 
-/// Returns true if the 64-bit checksum is right.
+/// Returns true if the 64-bit checksum is right for `covered_seed`.
 fn covers(bytes: &Bytes, covered_seed: u64) -> bool {
     let mut copy = *bytes;
     put(&mut copy, CHECKSUM_AT, [0; 4]);
@@ -78,20 +78,20 @@ pub struct Header {
     pub generation: u32,
     /// The number of the segment's stream.
     pub stream: u8,
-    /// The number of the first commit that can be in it.
+    /// The number of the first commit that can be in the segment.
     pub opened: u64,
-    /// Unix seconds at which it was opened.
+    /// Unix seconds at which the segment was opened.
     pub born: u32,
-    /// The size of its jumbo, if it holds one.
+    /// The size of the jumbo, if the segment is one.
     pub jumbo: Option<JumboSize>,
 }
 
 /// The size of a jumbo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JumboSize {
-    /// Bytes of its value.
+    /// Bytes of the jumbo's value.
     pub value: u64,
-    /// Number of places it takes, its own included.
+    /// Number of places that the jumbo takes, the first included.
     pub parts: u32,
 }
 
@@ -187,8 +187,8 @@ pub struct Trailer {
     /// True if the commit before failed, so that this commit's number proves nothing about earlier
     /// ones.
     pub after_failure: bool,
-    /// True if it was written early, while the commit before was being synced, so that its number
-    /// proves nothing about that commit.
+    /// True if the trailer was written early, while the commit before was being synced. Its number
+    /// then proves nothing about that commit.
     pub early: bool,
     /// True if the previous trailer in this segment was written early for the same commit.
     pub continues: bool,
@@ -204,7 +204,8 @@ pub struct FoundTrailer {
 }
 
 impl Trailer {
-    /// Returns its commit number if that proves that all earlier commits were durable; otherwise 0.
+    /// Returns the commit's number if the trailer proves that all earlier commits were durable;
+    /// otherwise 0.
     pub fn proof(&self) -> u64 {
         if self.after_failure || self.early { 0 } else { self.commit }
     }
@@ -219,8 +220,8 @@ impl FoundTrailer {
 }
 
 impl Trailer {
-    /// Encodes the trailer. `covered` is everything before it back to the previous trailer's end or
-    /// the start of the segment; for a jumbo everything before the value.
+    /// Encodes the trailer. `covered` is everything from the previous trailer's end, or the start
+    /// of the segment, up to this trailer. For a jumbo it is everything before the value.
     pub fn encode(&self, covered: &[u8], seed: SegmentSeed) -> [u8; TRAILER_BYTES] {
         debug_assert!(self.seq_limit <= MAX_SEQ);
         let mut bytes = begin(TRAILER_MAGIC, TRAILER_SUBTYPE);
@@ -243,8 +244,8 @@ impl Trailer {
         bytes
     }
 
-    /// Returns the trailers in a segment's bytes, of any generation. `seed` returns a generation's
-    /// seed.
+    /// Returns the trailers in a segment's bytes, of any generation. `seed` returns the seed of a
+    /// generation.
     pub fn find_all(
         bytes: &[u8],
         seed: impl Fn(u32) -> SegmentSeed,

@@ -11,7 +11,7 @@ use crate::address::{GRANULE, SegmentNumber};
 use crate::record::Record;
 
 const MAGIC: [u8; 4] = *b"LSUM";
-/// Bytes of the head, which ends at the end of the place.
+/// Bytes of a summary's head, which lies at the very end of the segment's place.
 const HEAD: usize = 128;
 const CHECKSUM: usize = 120;
 const IMMORTAL: u32 = 1;
@@ -19,7 +19,7 @@ const AFTER_FAILURE: u32 = 2;
 /// Bytes of an entry, which describes one record.
 const ENTRY: usize = 24;
 const TOMBSTONE: u64 = 1 << 40;
-/// Mask of an offset or a size in units.
+/// Mask of an offset or a size, in units of [`GRANULE`] bytes.
 const UNITS: u64 = (1 << 20) - 1;
 
 /// The hash by which recovery distinguishes keys: the low 96 bits of [`key_hash`].
@@ -42,13 +42,13 @@ impl KeyHash {
 /// The description of one item or tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SummaryEntry {
-    /// The hash of its key.
+    /// The hash of the record's key.
     pub hash: KeyHash,
-    /// Its version.
+    /// The record's version.
     pub seq: u64,
-    /// Where it begins in the segment.
+    /// Offset of the record in the segment, in bytes.
     pub offset: u32,
-    /// Its size, in bytes.
+    /// Size of the record, in bytes.
     pub size: u32,
     /// True for an item, false for a tombstone.
     pub is_item: bool,
@@ -95,7 +95,7 @@ impl SummaryEntry {
 /// The place and generation of a summary.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryPlace {
-    /// The store.
+    /// The identity of the store.
     pub identity: Identity,
     /// The segment's number.
     pub segment: SegmentNumber,
@@ -116,16 +116,16 @@ pub struct Summary {
     pub end: u32,
     /// The number of the commit that sealed the segment.
     pub commit: u64,
-    /// True if its sealed trailer says that the commit before failed.
+    /// True if the sealed trailer says that the commit before failed.
     pub after_failure: bool,
-    /// No seq above it was used before a greater limit was durable.
+    /// No seq above this one was used before a greater limit was durable.
     pub seq_limit: u64,
     /// The durable ends in the sealed trailer.
     pub durable: [DurableEnd; STREAMS],
-    /// The least and the greatest expiry of its items (0: none has one), and true if some item
-    /// never expires.
+    /// The least and the greatest expiry of the segment's records (0: none has one), and true if
+    /// some record never expires.
     pub expiries: (u32, u32, bool),
-    /// Its items and tombstones, in order.
+    /// The segment's items and tombstones, in order.
     pub entries: Vec<SummaryEntry>,
 }
 
@@ -135,7 +135,7 @@ impl Summary {
         (HEAD + entries * ENTRY).next_multiple_of(BLOCK)
     }
 
-    /// Encodes the summary in whole blocks, the last of which must be the last of the place.
+    /// Encodes the summary in whole blocks. The last of them must be the last block of the place.
     pub fn encode(&self, place: &SummaryPlace) -> Vec<u8> {
         let mut bytes = vec![0; Self::bytes(self.entries.len())];
         let (rest, head) = bytes.split_at_mut(Self::bytes(self.entries.len()) - HEAD);
@@ -166,8 +166,8 @@ impl Summary {
         bytes
     }
 
-    /// Returns the bytes, in whole blocks, of the summary whose head is at the end of `bytes`, or
-    /// `None` if there is none of that place. Does not check anything else.
+    /// Returns the bytes, in whole blocks, of the summary whose head is at the end of `bytes`.
+    /// Returns `None` if there is no summary for that place and generation. Checks nothing else.
     pub fn look(bytes: &[u8], place: &SummaryPlace) -> Option<usize> {
         let head = bytes.last_chunk::<HEAD>()?;
         let ours = head[..4] == MAGIC

@@ -1,7 +1,8 @@
 //! The superblock: identity and state of a store.
 //!
-//! There are two copies, written in turn, so that a torn write leaves the other. Only the newest
-//! whole copy counts: a program that does not understand it must not continue from an older one.
+//! There are two copies, written in turn, so a torn write leaves the other copy whole. Only the
+//! newest whole copy counts: a program that does not understand it must not continue from an older
+//! one.
 
 use super::BLOCK;
 use super::accepted::{ACCEPTED_BYTES, Accepted};
@@ -21,7 +22,7 @@ const COUNTER: usize = 16;
 
 const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
-/// The known feature bits of each kind.
+/// The feature bits of each kind that this program knows.
 const KNOWN_READ_ONLY: u64 = 0;
 const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED | COUNTERS;
 /// Incompatible feature: the store has, or had, several lanes.
@@ -30,7 +31,8 @@ const LANES: u64 = 1;
 const TIERS: u64 = 2;
 /// Incompatible feature: the store's contents were discarded once.
 const RENEWED: u64 = 4;
-/// Incompatible feature: the store may hold counters and rate limiters as records of their own kinds.
+/// Incompatible feature: the store may hold counters and rate limiters as records of their own
+/// kinds.
 const COUNTERS: u64 = 8;
 const FAST_SEGMENTS: usize = 3008;
 const CLOCK: usize = 3012;
@@ -68,14 +70,14 @@ pub struct Superblock {
     pub hash_seed: u64,
     /// Random secret in all checksums.
     pub checksum_seed: u64,
-    /// Sizes and places.
+    /// The size and number of the store's segments.
     pub geometry: Geometry,
     /// Unix seconds at which the store was created.
     pub created: u64,
     /// True if the store was stopped cleanly.
     pub clean: bool,
-    /// True while a server with durability none has the store open, and after that server crashed.
-    /// Then its contents do not count.
+    /// True while a server with `durability none` has the store open, and after that server has
+    /// crashed. The store's contents then do not count.
     pub volatile: bool,
     /// No seq above this one has been used.
     pub seq_limit: u64,
@@ -95,13 +97,13 @@ pub struct Superblock {
     pub lanes: Lanes,
     /// Number of segments on the fast device, counted from the first; 0 without a lower device.
     pub fast_segments: u32,
-    /// True if the old contents were discarded but still lie there. Later structures then name the
-    /// secret, too.
+    /// True if the store's old contents were discarded but still lie on the device. Structures
+    /// written since then name the secret, too, so the old ones do not count.
     pub renewed: bool,
     /// True if the store may hold records that change in place before a commit covers them.
     pub counters: bool,
-    /// The greatest Unix second that the store has served at. The store's clock never goes behind
-    /// it.
+    /// The greatest Unix second at which the store has served. The store's clock never goes back
+    /// behind it.
     pub clock: u32,
     /// The id of the machine's boot in which the store was last opened; 0 if unknown.
     pub boot_id: u128,
@@ -109,23 +111,24 @@ pub struct Superblock {
     pub boot_offset: i64,
     /// Damage that a start has reported and accepted.
     pub accepted: Accepted,
-    /// Why this program may read the store but not write to it.
+    /// Why this program may read the store but not write to it; `None` if it may do both.
     pub read_only: Option<SuperblockError>,
 }
 
 /// Why a superblock cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperblockError {
-    /// No copy was ever written whole, and one was not written at all: a new device.
+    /// The device is new: no copy was ever whole, and at least one was never written.
     Empty,
     /// The device holds something else.
     NotAStore,
-    /// The store has another format version; the release understands it.
+    /// The store has another format version, which the release understands.
     UnknownVersion(u32, Release),
     /// The store has features that this program does not know: the unknown bits, and a release that
     /// knows them.
     UnknownFeatures(u64, Release),
-    /// The same for features that a program needs to know only to write.
+    /// The store has features that only a writer must know and this program does not: the unknown
+    /// bits, and a release that knows them.
     UnknownToWrite(u64, Release),
     /// Both copies are damaged, or the store's values are impossible.
     Damaged,
@@ -163,7 +166,7 @@ impl std::error::Error for SuperblockError {}
 pub enum Copy {
     /// Magic and checksum are right.
     Whole,
-    /// All bytes are zero: never written.
+    /// Never written whole: all bytes are zero, except perhaps those of the magic.
     Empty,
     /// A superblock with a wrong checksum.
     Damaged,
@@ -171,9 +174,9 @@ pub enum Copy {
     Foreign,
 }
 
-/// Returns the block that is made durable in the place of a store's first superblock before that is
-/// written. So a crash during the first write leaves something recognisable as a store's, and
-/// anything without the magic is never a store's.
+/// Returns the block that a new store makes durable in the place of its first superblock, before it
+/// writes the superblock. So a crash during that write leaves something recognisable as a store's.
+/// Anything without the magic is never a store's.
 pub fn mark() -> [u8; BLOCK] {
     let mut mark = [0; BLOCK];
     put(&mut mark, 0, MAGIC);
@@ -256,7 +259,7 @@ impl Superblock {
         self.read_only.map_or(Ok(()), Err)
     }
 
-    /// Returns the geometry of the segments on the fast device; `None` without a lower one.
+    /// Returns the geometry of the segments on the fast device; `None` without a lower device.
     pub fn fast_part(&self) -> Option<Geometry> {
         Geometry::new(self.geometry.segment_size(), self.fast_segments)
     }

@@ -14,7 +14,7 @@ const CHECKSUM: usize = 56;
 /// The header of a tail place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// The stream.
+    /// The number of the segment's stream.
     pub stream: u8,
     /// The segment that the block belongs to.
     pub segment: SegmentNumber,
@@ -73,11 +73,11 @@ impl Tail {
         good.then_some((tail, data))
     }
 
-    /// Lays its data over the image of its segment as read from the segment's place. If the tail
+    /// Copies the tail's data over `image`, the bytes read from the segment's place. If the tail
     /// belongs to another generation than the image, changes nothing and returns false.
     ///
-    /// All places of a stream may be laid over in any order, because within a generation bytes
-    /// never change.
+    /// The tails of a stream may be laid over in any order, because bytes never change within a
+    /// generation.
     pub fn lay_over(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
         let here = Header::decode(image, identity, self.segment).ok();
         let belongs = match here {

@@ -2,8 +2,8 @@
 //! there.
 //!
 //! A label is written once, before the lane's superblock knows of the device, and never again. A
-//! crash during that write may leave any part of a label, so such a part does not prevent writing
-//! it again.
+//! crash during that write may leave any part of a label. So a device with such a part may be given
+//! a label again.
 
 use super::BLOCK;
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
@@ -22,32 +22,33 @@ const CHECKSUM: usize = BLOCK - 8;
 
 /// Bytes of the two copies of a label.
 pub const LABEL_BYTES: usize = 2 * BLOCK;
-/// Offset of the lane's bytes on a lower device. Segments on a fast device are aligned to it, too.
+/// Offset of the lane's bytes on a lower device. Groups on a fast device are aligned to it, too.
 pub const LABEL_AREA: u64 = 128 << 10;
 
 /// A lower device's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// The store id of its lane.
+    /// The store id of the device's lane.
     pub store_id: u128,
     /// The shape of the part on the fast device: its segments and their size.
     fast: Geometry,
-    /// The number of its lane, if the label names it: for an operator who has only this device.
+    /// The number of the device's lane, for an operator who has only this device. Labels of older
+    /// programs do not name it.
     pub lane: Option<LaneNumber>,
 }
 
 /// Why a device is not the expected lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelError {
-    /// It is empty.
+    /// The device is empty.
     Empty,
-    /// It holds something that does not belong to a store.
+    /// The device holds something that does not belong to a store.
     NotALabel,
-    /// Its label has another version.
+    /// The label has another version.
     UnknownVersion(u32),
-    /// Both copies of its label are damaged.
+    /// Both copies of the label are damaged.
     Damaged,
-    /// It belongs to another store, or to another device of this one.
+    /// The device belongs to another store, or to another fast device of this store.
     OfAnother,
 }
 
@@ -68,8 +69,8 @@ impl std::fmt::Display for LabelError {
 impl std::error::Error for LabelError {}
 
 impl Label {
-    /// Creates the label for a lower device of a store whose first segments, those of `fast`, lie
-    /// on the fast one.
+    /// Creates the label for a lower device. The first segments of the store, those of `fast`, lie
+    /// on its fast device.
     pub fn new(store_id: u128, fast: Geometry, lane: LaneNumber) -> Self {
         Label { store_id, fast, lane: Some(lane) }
     }
@@ -108,7 +109,7 @@ impl Label {
         }
     }
 
-    /// Interprets a whole copy.
+    /// Interprets a copy whose checksum is right.
     fn judge(copy: &[u8]) -> Result<Self, LabelError> {
         let version = u32_at(copy, 8);
         if version != VERSION {
@@ -132,10 +133,10 @@ impl Label {
     }
 
     /// Checks that a device that begins with `head` may be given this label: it is empty, has a
-    /// label of the same store, or has a part of this one.
+    /// label of the same store, or has a part of this label.
     ///
     /// # Errors
-    /// If it holds something else.
+    /// If the device holds something else.
     pub fn may_replace(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
         match Self::decode(head) {
             Ok(other) if other.store_id == self.store_id => Ok(()),
@@ -149,14 +150,14 @@ impl Label {
     }
 }
 
-/// Returns true if a device that begins with `head` is empty or a lower one in any state. This
-/// keeps any other device from being taken for a lower one and overwritten. Needs the first 8192
-/// bytes, or all if there are fewer.
+/// Returns true if a device that begins with `head` is empty or a lower device in any state. So no
+/// other device is taken for a lower one and overwritten. Needs the first 8192 bytes, or all if
+/// there are fewer.
 pub(super) fn is_lower(head: &[u8]) -> bool {
     let mut copies = [0; LABEL_BYTES];
     let length = head.len().min(LABEL_BYTES);
     copies[..length].copy_from_slice(&head[..length]);
-    // The possible remains of an interrupted write of a label.
+    // Recognises what an interrupted write of a label may leave.
     let torn = |copy: &[u8]| {
         let mut magic = copy.iter().zip(MAGIC);
         magic.all(|(&found, own)| found == 0 || found == own) && all_zero(&copy[FIELDS..CHECKSUM])

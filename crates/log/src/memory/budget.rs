@@ -1,10 +1,10 @@
 //! The memory budget, to which all large memory is charged. Each lane has its share of memory. The
 //! buffers of connections serve all lanes, so every lane's budget bears its proportional part.
 //!
-//! Connections are not refused memory but have limits instead: together half of what evicting items
-//! or dropping frames can free. Some memory cannot be freed: the tables of an index, and everything
-//! where nothing is evicted and there is no store. It never takes the last eighth, so connections
-//! always have at least that.
+//! No request of a connection for memory is refused. Instead, connections have limits: together
+//! half of what evicting items or dropping frames can free. Some memory cannot be freed: the tables
+//! of an index, and everything if nothing is evicted and there is no store. Such memory never takes
+//! the last eighth of a limit, so connections always have at least that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,22 +18,22 @@ pub struct Budget {
     used: AtomicU64,
     /// The part of `used` that cannot be freed.
     lasting: AtomicU64,
-    /// Set if nothing charged can be freed, because nothing is evicted and there is no store: the
-    /// bytes that only frames may take.
+    /// The bytes that only frames may take. Set only if nothing charged can be freed, because
+    /// nothing is evicted and there is no store.
     keeps_all: Option<u64>,
     wanted: AtomicU64,
     buffers: Arc<Buffers>,
-    /// For simulations: which request is to be refused, and the number of requests so far.
+    /// For simulations: the number of the request to refuse (0: none), and of the requests so far.
     refused: AtomicU64,
     requests: AtomicU64,
 }
 
-/// Memory used by connections, and the limits of all budgets that share it.
+/// Memory that connections use, and the sum of the limits of all budgets that share it.
 #[derive(Debug, Default)]
 pub struct Buffers {
     /// Bytes of input and output that connections keep between turns.
     held: AtomicU64,
-    /// Bytes of values that have arrived in part.
+    /// Received bytes of values that have not arrived completely.
     arriving: AtomicU64,
     /// Bytes of values that are still being sent although their items are gone.
     pinned: AtomicU64,
@@ -48,9 +48,9 @@ const LEAST_SHARE: u64 = 8;
 const FRAMES_SHARE: u64 = 32;
 /// Connection buffers may take 1/`BUFFER_PART` of what connections may take.
 const BUFFER_PART: u64 = 2;
-/// Arriving values may take 1/`ARRIVING_PART` of that.
+/// Arriving values may take 1/`ARRIVING_PART` of what connections may take.
 const ARRIVING_PART: u64 = 4;
-/// Pinned values may take 1/`PINNED_PART` of that.
+/// Pinned values may take 1/`PINNED_PART` of what connections may take.
 const PINNED_PART: u64 = 4;
 
 impl Budget {
@@ -74,8 +74,8 @@ impl Budget {
         }
     }
 
-    /// Turns this into a budget of which nothing charged can be evicted. Only frames may take the
-    /// last `for_frames` bytes, but never more than 1/`FRAMES_SHARE` of the limit. So overwrites,
+    /// Turns this into a budget in which nothing that is charged can be freed. Only frames may take
+    /// the last `for_frames` bytes, which are at most 1/`FRAMES_SHARE` of the limit. So overwrites,
     /// which free as much as they take, go on when other requests have taken the rest.
     pub fn keeping_all(mut self, for_frames: u64) -> Self {
         self.keeps_all = Some(for_frames);
@@ -95,7 +95,7 @@ impl Budget {
         self.buffers.lasting.fetch_add(bytes.wrapping_sub(before), Relaxed);
     }
 
-    /// Returns the largest part of a limit that memory which cannot be freed may take.
+    /// Returns the largest number of bytes, out of `limit`, for memory that cannot be freed.
     pub fn most_lasting(limit: u64) -> u64 {
         limit - limit / LEAST_SHARE
     }
@@ -107,7 +107,8 @@ impl Budget {
         self.refused.store(nth, Relaxed);
     }
 
-    /// Returns the requests since [`Budget::refuse`] was called with a request to be refused.
+    /// Returns the number of requests since a call of [`Budget::refuse`] with a number other than
+    /// 0.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
@@ -125,7 +126,7 @@ impl Budget {
         self.limit.load(Relaxed)
     }
 
-    /// Changes the limit. The holders of memory beyond it must reclaim that.
+    /// Changes the limit. If more is charged, the owners of the memory must reclaim the excess.
     pub fn set_limit(&self, bytes: u64) {
         let before = self.limit.swap(bytes, Relaxed);
         self.buffers.limits.fetch_add(bytes.wrapping_sub(before), Relaxed);
@@ -139,7 +140,7 @@ impl Budget {
         self.used.load(Relaxed) + self.buffers_here()
     }
 
-    /// Returns the bytes that connections use, of all budgets that share them.
+    /// Returns the bytes that connections use, summed over all budgets that share them.
     pub fn buffers(&self) -> u64 {
         let Buffers { held, arriving, pinned, .. } = &*self.buffers;
         [held, arriving, pinned].iter().map(|bytes| bytes.load(Relaxed)).sum()
@@ -156,15 +157,15 @@ impl Budget {
         part as u64
     }
 
-    /// Returns the bytes that items cannot use, because connections use them or they are kept for
-    /// connections.
+    /// Returns the bytes that items cannot use, because connections use them or because they are
+    /// kept for connections.
     fn beside_items(&self) -> u64 {
-        // A single large value may be pinned beyond what is kept.
+        // A single large value may be pinned beyond what is kept for connections.
         self.kept_from_items().max(self.buffers_here())
     }
 
-    /// Returns the bytes that items must give up. Where nothing can be freed, items never get what
-    /// connections may use.
+    /// Returns the bytes that items must leave to connections. Where nothing can be freed, that is
+    /// always the part kept for connections, because items could not give it back.
     fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
             Some(_) => {
@@ -176,12 +177,12 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes that can be charged without taking those that a waiter wants.
+    /// Returns the bytes that can be charged without taking those that a waiting thread wants.
     pub fn room(&self) -> u64 {
         self.room_beside(self.wanted())
     }
 
-    /// Returns the bytes that a writer's frame may be charged to.
+    /// Returns the bytes that can be charged for writers' frames.
     pub fn room_for_frames(&self) -> u64 {
         self.room_beside(self.kept_from_frames())
     }
@@ -196,8 +197,8 @@ impl Budget {
         self.keeps_all.map_or(0, |bytes| bytes.min(self.limit() / FRAMES_SHARE))
     }
 
-    /// Returns the bytes that frames must leave to a waiter. Where nothing can be freed the waiter
-    /// leaves some to frames instead.
+    /// Returns the bytes that frames must leave to a waiting thread. Where nothing can be freed,
+    /// that thread leaves [some](Budget::kept_for_frames) to frames instead.
     fn kept_from_frames(&self) -> u64 {
         if self.keeps_all.is_some() { 0 } else { self.wanted() }
     }
@@ -208,13 +209,13 @@ impl Budget {
         self.grants() && self.charge_within(bytes, room)
     }
 
-    /// Charges `bytes` if they fit without taking those that a waiter wants.
+    /// Charges `bytes` if they fit without taking those that a waiting thread wants.
     pub fn try_charge(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.kept_for_frames() + self.wanted());
         self.grants() && self.charge_within(bytes, room)
     }
 
-    /// Charges `bytes` for the waiter that wanted them.
+    /// Charges `bytes` for the thread that waited for them.
     pub fn try_charge_wanted(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.kept_for_frames());
         let charged = self.grants() && self.charge_within(bytes, room);
@@ -236,7 +237,7 @@ impl Budget {
         self.wanted.fetch_max(bytes, Relaxed);
     }
 
-    /// Returns the bytes that a waiter wants.
+    /// Returns the bytes that a thread waits for.
     pub fn wanted(&self) -> u64 {
         self.wanted.load(Relaxed)
     }
@@ -280,7 +281,7 @@ impl Budget {
         self.connections_limit() / BUFFER_PART
     }
 
-    /// Returns the limit for bytes that connections use, of all budgets that share them.
+    /// Returns the limit for bytes that connections use, summed over all budgets that share them.
     fn connections_limit(&self) -> u64 {
         let limits = self.buffers.limits.load(Relaxed);
         let lasting = self.buffers.lasting.load(Relaxed);
@@ -327,8 +328,8 @@ impl Budget {
         self.buffers.pinned.load(Relaxed)
     }
 
-    /// Returns the bytes by which the budget exceeds its limit, counting what a waiter wants and
-    /// what it must leave to frames.
+    /// Returns the bytes by which the budget exceeds its limit. The bytes that a thread waits for
+    /// count as charged, and then so do those that it must leave to frames.
     pub fn excess(&self) -> u64 {
         let wanted = self.wanted();
         let beside = if wanted > 0 { self.kept_for_frames() } else { 0 };
@@ -349,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connection_buffers_take_from_every_share_alike() {
+    fn every_budget_bears_its_part_of_connection_buffers() {
         let buffers = Arc::default();
         let (large, small) = (Budget::sharing(3000, &buffers), Budget::sharing(1000, &buffers));
         large.charge_buffers(500);
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_freed_and_connections_leave_room_for_each_other() {
+    fn connections_and_memory_that_cannot_be_freed_leave_room_for_each_other() {
         let buffers = Arc::default();
         let (one, other) = (Budget::sharing(4000, &buffers), Budget::sharing(4000, &buffers));
         let limits = |budget: &Budget| {
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_take_nothing_from_items_that_stay() {
+    fn connections_take_nothing_from_items_that_are_never_evicted() {
         let budget = Budget::new(8000).keeping_all(0);
         budget.charge_buffers(700);
         assert_eq!(
@@ -409,7 +410,7 @@ mod tests {
         assert!(budget.try_charge_frames(200) && !budget.try_charge_frames(1));
         budget.unwant();
         assert_eq!(budget.excess(), 0);
-        // However low the limit, most of it stays for all.
+        // Frames keep only a small share even of a low limit.
         budget.release(7000);
         budget.set_limit(320);
         assert_eq!(budget.kept_for_frames(), 10);
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_changes_changes_the_parts() {
+    fn a_changed_limit_changes_the_parts_of_all_budgets() {
         let buffers = Arc::default();
         let (one, other) = (Budget::sharing(1000, &buffers), Budget::sharing(1000, &buffers));
         one.charge_buffers(400);

@@ -18,7 +18,7 @@ const ASLEEP: u64 = u64::MAX;
 #[derive(Debug)]
 #[repr(align(64))]
 struct Seen {
-    /// The epoch of its last quiescent point, or `ASLEEP`.
+    /// The epoch of the participant's last quiescent point, or `ASLEEP`.
     epoch: AtomicU64,
     /// Odd while the participant may hold a reservation that is not filled and published.
     appending: AtomicU64,
@@ -45,11 +45,11 @@ impl Epochs {
         Participant { epochs: Arc::clone(self), seen }
     }
 
-    /// Ends the epoch in which something was unlinked. Returns the epoch that every participant
-    /// must have reached before the unlinked memory may be reused.
+    /// Ends the epoch in which the caller has unlinked memory. Returns the epoch that every
+    /// participant must have reached before that memory may be reused.
     pub fn advance(&self) -> u64 {
         // Pairs with the fence in `tick`: either this thread sees the participant awake, or the
-        // participant sees what was unlinked before.
+        // participant sees that the memory is unlinked.
         fence(Ordering::SeqCst);
         self.current.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -73,13 +73,13 @@ impl Epochs {
     /// A thread that [shows](Participant::appending_seen) its append and then reads what this
     /// thread wrote before the call either sees that write or is waited for.
     ///
-    /// An append that reserved before this thread closed the segment (by changing its tail) is
-    /// seen: the reservation changed the same tail after the mark was set.
+    /// This thread also waits for every append that reserved before this thread closed the segment.
+    /// Both changed the segment's tail, and the append was marked before it did.
     pub fn wait_for_appends(&self) {
         // Pairs with the fence in `appending_seen`.
         fence(Ordering::SeqCst);
-        // Without the lock, because an append that is waited for may itself wait for a thread that
-        // needs the horizon. A participant that joins from here on reserves behind what this thread
+        // Waits without the lock, because an append may itself wait for a thread that needs the
+        // horizon. A participant that joins from here on reserves behind the bytes that this thread
         // has closed.
         let all = self.lock().clone();
         for seen in all {
@@ -139,7 +139,8 @@ impl Participant {
     pub fn appending(&self) -> Appending<'_> {
         let count = self.seen.appending.load(Ordering::Relaxed);
         debug_assert!(count.is_multiple_of(2));
-        // A thread that waits for an append may see only the next append's count.
+        // Released because a waiting thread may see only this count and miss that the append before
+        // ended.
         self.seen.appending.store(count + 1, Ordering::Release);
         Appending { seen: &self.seen }
     }
@@ -165,7 +166,7 @@ impl Participant {
     }
 }
 
-/// A guard: while it lives, commits wait. See [`Participant::appending`].
+/// While this guard lives, commits wait. See [`Participant::appending`].
 #[derive(Debug)]
 pub struct Appending<'a> {
     seen: &'a Seen,
@@ -248,8 +249,8 @@ mod loom_tests {
         });
     }
 
-    /// A writer appends unless it sees that commits fail; the committer says so, waits, and closes.
-    /// No append may come between.
+    /// A writer appends unless it sees that commits fail. The committer announces the failure,
+    /// waits for appends, and closes. No append may begin after the wait.
     #[test]
     fn loom_no_append_begins_behind_a_failure() {
         loom::model(|| {

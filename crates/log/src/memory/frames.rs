@@ -26,7 +26,8 @@ struct Pool {
     used: u32,
 }
 
-/// Frames that only the cleaner may take, so that it always has room to move survivors to.
+/// Number of frames that only the cleaner may take, so that it always has room to move survivors
+/// to.
 pub const CLEANER_RESERVE: usize = 2;
 
 impl Frames {
@@ -47,8 +48,8 @@ impl Frames {
     }
 
     /// Takes a frame: a ready one, or a new one if the budget has room. The last available frames
-    /// are reserved for the cleaner. The cleaner may even exceed the budget, because what it moves
-    /// frees more.
+    /// are reserved for the cleaner. The cleaner may even exceed the budget, because moving records
+    /// frees more memory than it takes.
     pub(crate) fn take(&self, budget: &Budget, for_cleaner: bool) -> Option<*mut u8> {
         if !budget.grants() {
             return None;
@@ -87,7 +88,7 @@ impl Frames {
                 return;
             }
             if budget.excess() > 0 {
-                // `shrink` would return it at once.
+                // `shrink` would return the frame at once.
                 return;
             }
             if !budget.try_charge_frames(self.size as u64) {
@@ -137,7 +138,7 @@ impl Frames {
     }
 
     /// Returns ready frames to the operating system while the budget is exceeded. The cleaner's
-    /// reserve stays ready where the budget does not keep room for it.
+    /// reserve stays ready, unless the budget keeps room for frames.
     pub(crate) fn shrink(&self, budget: &Budget) {
         let mut pool = self.lock();
         let least = if budget.kept_for_frames() > 0 { 0 } else { CLEANER_RESERVE };
@@ -155,7 +156,8 @@ impl Frames {
         self.in_reach(&self.lock(), budget.room()).saturating_sub(CLEANER_RESERVE)
     }
 
-    /// Returns true if a writer could take a frame now, whatever others wait for.
+    /// Returns true if a writer could take a frame now. Where nothing can be freed, a frame may
+    /// also take memory that another thread waits for.
     pub(crate) fn has_one_for_writers(&self, budget: &Budget) -> bool {
         self.in_reach(&self.lock(), budget.room_for_frames()) > CLEANER_RESERVE
     }

@@ -58,12 +58,12 @@ pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     }
 }
 
-/// Makes the system find memory for a huge page and gives it back; the next huge page that this
-/// processor needs is most probably that one. Memory that a virtual machine never used costs its
-/// host milliseconds at the first touch. Joining pages blocks all threads that use them while the
-/// system copies them, so the memory should be found before.
+/// Makes the kernel find memory for a huge page, and gives the page back. The next huge page that
+/// this processor needs is most probably the same. The first touch of memory that a virtual machine
+/// never used costs its host milliseconds. While the kernel joins pages, all threads that use them
+/// are blocked, so the memory should be found before that.
 fn find_huge_page() {
-    /// One thread at a time is enough, however many join pages.
+    /// One search at a time is enough, however many threads join pages.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let Ok(_finding) = ONE_AT_A_TIME.try_lock() else { return };
     // If this fails, users of the joined pages may have to wait for the host.
@@ -148,7 +148,7 @@ impl Region {
     /// copy wait, for about half a millisecond.
     ///
     /// # Errors
-    /// The system's: `EINVAL` if it does not support this, others if it has no memory for it now.
+    /// The kernel's: `EINVAL` if it does not support this, others if it has no huge page now.
     pub fn join_pages(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(HUGE_PAGE) && offset + HUGE_PAGE <= self.bytes);
         find_huge_page();
@@ -236,12 +236,12 @@ impl Mapping {
     /// Takes back a mapping of `bytes` in which a jumbo's record begins at `frame`.
     ///
     /// # Safety
-    /// `frame` must be what [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) stored, no thread may still
-    /// read it, and this must be called only once for it.
+    /// `frame` must be what [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) stored, no thread may
+    /// still read it, and this must be called only once for it.
     pub(crate) unsafe fn of_jumbo(frame: *mut u8, bytes: usize) -> Self {
         let base = frame.wrapping_sub(frame as usize % PAGE);
-        // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
-        // returned. It is taken back once, when its segment is freed.
+        // SAFETY: the record begins in the mapping's first page, so this is the base that
+        // `into_raw` returned. It is taken back once, when its segment is freed.
         unsafe { Mapping::from_raw(base, bytes) }
     }
 }

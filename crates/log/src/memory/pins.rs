@@ -1,7 +1,8 @@
 //! Pins: values that stay readable although their segment is cleaned meanwhile. While the segment
-//! has its memory, a pin costs nothing; it only records which reader reads where. When the memory
-//! is given back, the unread rest is first copied out. A jumbo's mapping, which holds nothing else,
-//! is handed over instead. Only then is the value charged, to the share of connections.
+//! has its memory, a pin costs nothing: it only records where a reader is in the value. Before the
+//! memory is given back, the unread rest is copied out. The mapping of a jumbo, which holds no
+//! other value, is handed to the pins instead. Only then is the value charged, to the share of
+//! connections.
 //!
 //! Pinned values have [a share of memory](Budget::pinned_limit). When they would exceed it, the
 //! value read least recently is given up. So a client that reads never loses its value to one that
@@ -19,21 +20,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub(crate) struct Pins {
     budget: Arc<Budget>,
-    /// Pins of values whose segment still has its memory, by the address of that memory.
+    /// Pins of values whose segment still has its memory, keyed by the address of that memory.
     in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
     /// Pins that own memory.
     keeping: Mutex<Vec<Arc<Pinned>>>,
-    /// Bytes kept by these pins. Each lane has its own share, so no value is given up for a reader
-    /// of another lane.
+    /// Bytes kept by the pins of this log. Each lane has its own share, so no value is given up for
+    /// a reader of another lane.
     kept: Arc<AtomicU64>,
     /// Counts reads, to tell which value was read last.
     reads: AtomicU64,
 }
 
 struct Pinned {
-    /// Address of the segment's memory that it was in.
+    /// Address of the segment's memory in which the value was pinned; 0 for a copy.
     frame: usize,
-    /// The number of its last read.
+    /// Number of the value's last read, from `Pins::reads`.
     read: AtomicU64,
     rest: Mutex<Rest>,
 }
@@ -141,8 +142,8 @@ impl Pins {
             self.make_room(len);
             let mut rest = lock(&pinned.rest);
             if let Rest::InPlace { at, len } = *rest {
-                // SAFETY: the frame is still what it was when the value was pinned: see
-                // `Pins::pin`.
+                // SAFETY: the frame still holds the bytes that it held when the value was pinned:
+                // see `Pins::pin`.
                 let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
                 *rest = Rest::Copied { bytes: KeptMemory::new(bytes, len, self), at: 0 };
             }
@@ -252,7 +253,7 @@ impl Drop for Pin {
         drop(in_place);
         let rest = std::mem::replace(&mut *lock(&self.pinned.rest), Rest::Lost);
         lock(&self.pins.keeping).retain(others);
-        // The memory it kept is freed last, outside the locks.
+        // The memory in `rest` is freed when this function returns, outside the locks.
         if let Rest::Mapped { mapping, .. } = rest {
             debug_assert!(mapping.memory.len() as u64 == mapping.bytes);
         }

@@ -1,5 +1,5 @@
-//! Prefetching memory into the processor's cache. This is a hint: any address is allowed, and
-//! nothing changes.
+//! Prefetching memory into the processor's cache. A prefetch is a hint: any address is allowed, and
+//! no contents change.
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
@@ -25,13 +25,14 @@ pub fn all(bytes: &[u8]) {
     }
 }
 
-/// Prefetches the cache line of `at` for a write of this thread: other processors give it up now.
+/// Prefetches the cache line of `at` for a write by this thread: other processors give the line up
+/// now.
 #[inline]
 pub fn for_writing(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults, and a processor without this instruction ignores it. It is
-    // inline assembly because the intrinsic compiles to a prefetch for reading unless all
-    // processors of the target are known to have it.
+    // inline assembly because the intrinsic compiles to a prefetch for reading, unless all
+    // processors of the target are known to have `prefetchw`.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

@@ -1,5 +1,5 @@
-//! A table that grows while others read it. Its entries never move, because the memory for the
-//! largest possible table is reserved at the start. Pages without entries are never touched and
+//! A table that grows while other threads read it. Its entries never move, because the memory for
+//! the largest possible table is reserved at the start. Pages without entries are never touched and
 //! cost nothing.
 
 use std::cell::UnsafeCell;
@@ -9,11 +9,11 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Entries with numbers from 0.
+/// A growing table of entries, numbered from 0.
 ///
-/// Invariant: entries below `len` are complete and never written as a whole again. Only the holder
-/// of the lock `complete` touches entries behind `len`. `complete` counts the complete entries,
-/// which are at least `len`.
+/// Invariant: entries below `len` are complete and never replaced. Only the holder of the lock
+/// `complete` touches the other entries. `complete` counts the complete entries, which are at least
+/// `len`.
 pub(crate) struct GrowingTable<T> {
     entries: Box<[UnsafeCell<MaybeUninit<T>>]>,
     len: AtomicUsize,
@@ -60,8 +60,8 @@ impl<T> GrowingTable<T> {
         drop(complete);
     }
 
-    /// Makes entries that stay invisible until the table [grows](GrowingTable::grow), which then takes no
-    /// time.
+    /// Makes entries that stay invisible until the table [grows](GrowingTable::grow). Growing then
+    /// only publishes them.
     ///
     /// # Panics
     /// As for [`GrowingTable::grow`].

@@ -25,8 +25,7 @@ use crate::sync::{MutexGuard, lock};
 /// segment with unmarked deaths is counted.
 const COUNTED: usize = 1024;
 
-/// A segment with ends that waits to be freed: what is needed to tell whether deaths elsewhere
-/// block it.
+/// A segment with ends that waits to be freed, and what decides whether deaths elsewhere block it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitingEnds {
     pub(crate) number: SegmentNumber,
@@ -34,8 +33,8 @@ pub(crate) struct WaitingEnds {
     closed: u64,
 }
 
-/// Returns true if a segment with unmarked deaths up to the last commit of `ending` blocks freeing
-/// that one.
+/// Returns true if segment `number` blocks freeing `ending`. The caller has checked that `number`
+/// has unmarked deaths up to the last commit of `ending`.
 fn blocks(store: &Store, number: SegmentNumber, ending: &WaitingEnds) -> bool {
     let opened = store.entry(number).deaths.opened.load(Ordering::Acquire);
     number != ending.number && opened <= ending.closed
@@ -68,7 +67,7 @@ impl Log {
         self.restore_deaths(number, opened.max(store.cover(number) + 1));
     }
 
-    /// Restores [`Log::earliest_death`] of the segment from before the restart.
+    /// Restores what [`Log::earliest_death`] returned for the segment before the restart.
     pub(crate) fn restore_deaths(&self, number: SegmentNumber, earliest: u64) {
         let store = self.durable_log();
         let mut unmarked = lock(&store.deaths.unmarked);
@@ -82,9 +81,9 @@ impl Log {
         self.durable_log().entry(number).deaths.earliest()
     }
 
-    /// Registers all unmarked deaths to be forgotten once the superblock's fence, above all
-    /// versions, is durable. From then on none of these records can come back. The index is being
-    /// emptied, so nothing else can die meanwhile in the segments present now.
+    /// Registers all unmarked deaths, to be forgotten once the superblock's fence is durable. The
+    /// fence lies above all versions, so none of these records can come back then. The index is
+    /// being emptied, so nothing else can die meanwhile in the segments present now.
     pub fn fence_deaths(&self) {
         let Some(store) = &self.store else { return };
         let changes = lock(&store.changing).changes();
@@ -114,8 +113,8 @@ impl Log {
     /// Notes that no more appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
-            // A segment that is opened later is not counted here, and an append may follow its
-            // opening. The fence with which that append was shown makes its thread see that this
+            // A segment that is opened later is not counted here. A thread that appends to it has
+            // passed the fence in `appending_seen` after this one. So that thread sees that this
             // segment is closed.
             fence(Ordering::SeqCst);
             let opened = store.deaths.opened_segments.load(Ordering::SeqCst);
@@ -132,7 +131,7 @@ impl Log {
         deaths(number).opened.load(Ordering::Relaxed) > closed
     }
 
-    /// Returns what decides whether a segment in quarantine is blocked by deaths elsewhere.
+    /// Returns what decides whether deaths elsewhere block freeing a segment in quarantine.
     pub(crate) fn ending(&self, number: SegmentNumber) -> WaitingEnds {
         let entry = self.durable_log().entry(number);
         WaitingEnds {
@@ -154,7 +153,7 @@ impl Log {
         self.blocker(ending).is_some()
     }
 
-    /// Returns the first segment with records that `ending` may hide and no dead map for them.
+    /// Returns the first segment with records that `ending` may hide and that no dead map marks.
     fn blocker(&self, ending: &WaitingEnds) -> Option<SegmentNumber> {
         let store = self.durable_log();
         let unmarked = self.unmarked_deaths();
@@ -165,7 +164,8 @@ impl Log {
         })
     }
 
-    /// Returns the segment with the earliest unmarked deaths that blocks freeing one in quarantine.
+    /// Returns the segment that blocks freeing `number`. Of several, returns the one with the
+    /// earliest unmarked deaths.
     pub fn blocker_of(&self, number: SegmentNumber) -> Option<SegmentNumber> {
         self.blocker(&self.ending(number))
     }
@@ -271,8 +271,8 @@ impl Log {
         self.store.as_ref().is_some_and(|store| !lock(&store.deaths.holders).0.is_empty())
     }
 
-    /// Stops counting the copied tombstones of a segment that is about to be cut as alive, because
-    /// they may lie behind the cut.
+    /// Counts the copied tombstones of a segment as dead. Called when they hide nothing any more,
+    /// and before the segment is cut, because they may lie behind the cut.
     pub(crate) fn release_ends_of(&self, number: SegmentNumber) {
         let store = self.durable_log();
         lock(&store.deaths.holders).remove(number, &store.entry(number).deaths);
@@ -281,7 +281,7 @@ impl Log {
         self.note_changed(number);
     }
 
-    /// Stops counting copied tombstones as alive that hide nothing any more.
+    /// Counts copied tombstones as dead once they hide nothing any more.
     pub fn release_held_ends(&self) {
         let store = self.durable_log();
         loop {
@@ -291,7 +291,7 @@ impl Log {
             match self.blocker(&self.ending(number)) {
                 None => self.release_ends_of(number),
                 Some(blocker) => {
-                    // It blocks every segment closed later, but not itself.
+                    // The blocker blocks every segment closed later, but not itself.
                     let holds = store.entry(blocker).held_bytes.load(Ordering::Relaxed) > 0;
                     if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
                         self.release_ends_of(blocker);
@@ -309,24 +309,24 @@ impl Log {
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
         let (generation, cover) = (segment.generation(), store.commits.settled());
         {
-            // The lock is held to read both numbers, so a death is never missing from both.
+            // Readers of both numbers hold this lock, too, so a death is never missing from both.
             let mut unmarked = lock(&store.deaths.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);
             unmarked.update(number, &store.entry(number).deaths);
         }
-        // Read after the swap: every record that has died was appended before.
+        // Read after the swap: every record whose death was noted before was appended before.
         let until = segment.filled();
         BegunMap { segment: number, generation, cover, until }
     }
 
-    /// Returns whether the index can be asked about the segment.
+    /// Returns whether the index can be asked which records of the segment are alive.
     pub fn map_state(&self, begun: &BegunMap) -> MapState {
         let segment = self.segment(begun.segment);
         if segment.generation() != begun.generation || self.is_marked_free(begun.segment) {
             return MapState::Gone;
         }
-        // A commit that failed may have cut it.
+        // A failed commit may have cut the segment, which then ends before `until`.
         match segment.is_durable(begun.until.min(segment.filled())) {
             true => MapState::Ready,
             false => MapState::Undurable,
@@ -351,7 +351,8 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
     if Rule::DeathsAreNoted.is_broken() {
         return;
     }
-    // The successor's commit does not settle before its append ends, so it is a later one.
+    // The successor's commit does not settle before its append ends, so it is later than the last
+    // settled one.
     let late = if Rule::DeathsAreNotedEarly.is_broken() { 2 } else { 0 };
     let commit = store.commits.settled() + 1 + late;
     let mut unmarked = lock(&store.deaths.unmarked);
@@ -360,7 +361,7 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
 }
 
 impl Store {
-    /// Begins a new generation of the segment, before anything is appended to it.
+    /// Clears the segment's deaths for a new generation, before anything is appended to it.
     pub(crate) fn begin_deaths(&self, number: SegmentNumber) {
         let deaths = &self.entry(number).deaths;
         let order = self.deaths.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;

@@ -1,9 +1,9 @@
 //! How segments are freed. An emptied segment stays in quarantine until nothing can need it any
 //! more.
 //!
-//! Without a store, it waits until every thread has passed a quiescent point. With a store, it also
-//! waits until a crash could no longer bring back anything that the segment's records had
-//! superseded or ended:
+//! Without a store, the segment waits until every thread has passed a quiescent point. With a
+//! store, it also waits until a crash could no longer bring back anything that the segment's
+//! records had superseded or ended:
 //!
 //! 1. every change that took a record of the segment out of the index is durable;
 //! 2. if the segment holds *ends* (records that hide older versions without being hidden
@@ -29,11 +29,12 @@ use crate::segment::State;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// A walk over records prefetches the memory this many bytes ahead.
+/// A walk over records prefetches memory at this distance ahead of the next record, in bytes.
 const FETCHED_AHEAD: usize = 1024;
 
 impl Log {
-    /// Returns the highest `sealed` for which a sealed segment has no appender left.
+    /// Returns the newest epoch that has passed. A segment that was [sealed](crate::Sealed::sealed)
+    /// up to this epoch has no appender left.
     pub fn settled(&self) -> u64 {
         self.epochs.horizon()
     }
@@ -84,7 +85,7 @@ impl Log {
         ends: Vec<u32>,
         undo_count: u64,
     ) -> Result<(), Vec<u32>> {
-        // Who undoes looks at the list afterwards.
+        // Checked under the lock: an undo that begins later finds the entry in the list.
         let mut quarantine = lock(&self.quarantine);
         if self
             .store
@@ -107,7 +108,7 @@ impl Log {
         } else {
             quarantine.push(entry);
         }
-        // Only now, so that the segment is always in `cleaning` or in quarantine.
+        // Called last, so that the segment is always in `cleaning` or in quarantine.
         self.note_quarantined(number);
         Ok(())
     }
@@ -136,8 +137,8 @@ impl Log {
         self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
-    /// Returns the segments, with their generations, from which records are being removed without a
-    /// newer version, until the removal is durable.
+    /// Returns the segments, with their generations, from which records were removed without a
+    /// newer version, or are being removed, while that is not durable.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
             return Vec::new();
@@ -153,7 +154,8 @@ impl Log {
         emptied.into_iter().map(now).filter(is_evicting).collect()
     }
 
-    /// Returns true if such a removal from this generation of a segment is not durable yet.
+    /// Returns true if a removal from this generation of a segment, without a newer version, is in
+    /// progress or not durable yet.
     pub fn is_evicting_from(&self, number: SegmentNumber, generation: u32) -> bool {
         let segment = self.segment(number);
         segment.generation() == generation
@@ -166,8 +168,8 @@ impl Log {
         self.store.as_ref().is_some_and(|store| store.keeps_ends())
     }
 
-    /// Counts a segment from which records are about to be removed. [`Log::end_evicting`] follows
-    /// if the segment is not emptied after all, or once its emptying is durable.
+    /// Counts a segment from which records are about to be removed. [`Log::end_evicting`] must
+    /// follow once the emptying is durable, or when the segment is not emptied after all.
     pub(crate) fn begin_evicting(&self) {
         self.evicting.fetch_add(1, Ordering::AcqRel);
     }
@@ -194,13 +196,13 @@ impl Log {
     }
 
     /// Gives up on a segment in quarantine that waits for dead maps that cannot be made and whose
-    /// ends cannot be moved. Until [`Log::expect_places`], its place does not count as coming, and
-    /// moving its ends is not tried.
+    /// ends cannot be moved. Until [`Log::expect_places`], its place does not count among those
+    /// that will soon be free, and moving its ends is not tried.
     pub fn expect_no_place(&self, number: SegmentNumber) {
         lock(&self.quarantine).give_up(number);
     }
 
-    /// Expects all places again. Returns true if some had been given up.
+    /// Counts all places in quarantine as soon free again. Returns true if some had been given up.
     pub fn expect_places(&self) -> bool {
         lock(&self.quarantine).expect_all()
     }
@@ -220,7 +222,8 @@ impl Log {
             store.take_parts(number)
         });
         let places = parts.into_iter().flatten().chain([number]);
-        // A bad place is not used again, because what is written there would be lost, too.
+        // A place that cannot be read completely is not used again: new data there would be lost,
+        // too.
         let is_bad = |number| self.store.as_ref().is_some_and(|store| store.is_bad(number));
         lock(&self.free_places).extend(places.filter(|&number| !is_bad(number)));
     }

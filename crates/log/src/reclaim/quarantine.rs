@@ -10,22 +10,22 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub(crate) struct Quarantined {
     pub(crate) number: SegmentNumber,
     pub(crate) tier: Tier,
-    /// Its memory, in frames; a jumbo's mapping counts as several.
+    /// The segment's memory, in frames; a jumbo's mapping counts as several.
     pub(crate) frames: usize,
-    /// The epoch that must pass before its frame is reused.
+    /// The epoch that must pass before the segment's frame is reused.
     pub(crate) epoch: u64,
-    /// With a store: the commit that makes its emptying durable.
+    /// With a store: the commit that makes the emptying durable.
     pub(crate) emptied: u64,
-    /// Offsets of the ends that emptying it created.
+    /// Offsets of the records that the emptying removed without a newer version.
     pub(crate) ends: Vec<u32>,
-    /// True if its ends were copied elsewhere, before `emptied`.
+    /// True if the segment's ends were copied elsewhere; `emptied` then covers the copies.
     pub(crate) carried: bool,
 }
 
 /// The segments in quarantine, in the order in which they were emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
-    /// Segments whose free mark is not durable, by their order of arrival.
+    /// Segments whose free mark is not durable, keyed by their order of arrival.
     unmarked: BTreeMap<u64, Quarantined>,
     /// The keys of these segments in `unmarked`.
     orders: HashMap<SegmentNumber, u64>,
@@ -80,7 +80,7 @@ impl Quarantine {
     }
 
     /// Removes the segments that wait for a mark and for which `was_undone` returns true. Returns
-    /// the last one first.
+    /// them, the last one first.
     pub(crate) fn take_undone(
         &mut self,
         was_undone: impl Fn(&Quarantined) -> bool,
@@ -125,12 +125,12 @@ impl Quarantine {
         }
     }
 
-    /// Expects a segment again, because its ends have moved.
+    /// Counts a segment as soon free again, because its ends have moved.
     pub(crate) fn expect(&mut self, number: SegmentNumber) {
         self.stuck.remove(&number);
     }
 
-    /// Expects all segments again. Returns true if any had been given up.
+    /// Counts all segments as soon free again. Returns true if any had been given up.
     pub(crate) fn expect_all(&mut self) -> bool {
         !std::mem::take(&mut self.stuck).is_empty()
     }

@@ -1,5 +1,5 @@
-//! The queues of sealed segments, in the order in which they are reclaimed, kept up to date by looking at
-//! the segments that have changed.
+//! The queues of sealed segments, in the order in which they are reclaimed. They are kept up to
+//! date by examining the segments that have changed.
 
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
@@ -14,7 +14,7 @@ use crate::sync::{MutexGuard, lock};
 const BATCH: usize = 256;
 
 impl Log {
-    /// Locks the table after bringing it up to date with all changes.
+    /// Locks the usage table after bringing it up to date with all changes.
     pub fn usage(&self) -> MutexGuard<'_, UsageTable> {
         loop {
             let mut usage = lock(&self.usage);
@@ -38,15 +38,15 @@ impl Log {
 
     /// Examines up to [`BATCH`] segments that have changed. Returns how many.
     fn look_at_changed(&self, usage: &mut UsageTable) -> usize {
-        // The caller holds the table's lock, so no other query is answered before these are
-        // examined.
+        // The caller holds the table's lock, so no other thread queries the table before these
+        // segments are examined.
         let numbers = {
             let mut changed = lock(&self.changed);
             let rest = changed.len().saturating_sub(BATCH);
             changed.split_off(rest)
         };
         for &number in &numbers {
-            // Cleared before examining the segment: a later change lists it again.
+            // Cleared before the segment is examined: a later change lists it again.
             self.listed[number as usize].swap(0, Ordering::AcqRel);
             self.look_at(usage, number);
         }
@@ -56,7 +56,7 @@ impl Log {
     fn look_at(&self, usage: &mut UsageTable, number: SegmentNumber) {
         let Some(Row { standing, .. }) = usage.row(number).copied() else { return };
         let contents = self.contents(number, usage.gain_room);
-        // Nothing that had to be kept is left.
+        // No record that had to be kept is alive any more.
         let is_over = standing == Standing::Kept && contents.live == 0;
         usage.update(number, if is_over { Standing::Ready } else { standing }, contents);
     }
@@ -108,7 +108,8 @@ impl Log {
         }
     }
 
-    /// Assumes that `bytes` of a segment's records are dead, besides those known to be.
+    /// Assumes that `bytes` of a segment's records are dead, besides those known to be dead.
+    /// Replaces the last assumption.
     pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
         self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
         self.note_changed(number);
@@ -129,8 +130,7 @@ impl Log {
         usage.insert(segment, Row { order, sealed, stream, tier, standing, contents });
     }
 
-    /// Takes every sealed segment out of the queues. The caller must have made sure that no thread
-    /// appends.
+    /// Takes every sealed segment out of the queues. The caller must ensure that no thread appends.
     pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
         let mut usage = lock(&self.usage);
         let all = usage.in_order(None);

@@ -1,6 +1,6 @@
 //! The usage table: what every sealed segment holds, kept in the orders that reclaiming needs. A
-//! query costs about the same however many segments there are, and keeping the orders costs as much
-//! as has changed.
+//! query costs about the same however many segments there are. The cost of keeping the orders
+//! depends only on the number of changes.
 //!
 //! Threads that make records dead, or that give a segment a frame or take it away, put the
 //! segment's number on a list. Before the table answers a query it examines the segments on that
@@ -71,17 +71,17 @@ pub(super) enum Standing {
 /// The contents of a segment, as far as the table needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
-    /// Unix seconds at which it was opened.
+    /// Unix seconds at which the segment was opened.
     pub(super) born: u32,
     /// Bytes of all records.
     pub(super) filled: u32,
     /// Bytes of live records.
     pub(super) live: u32,
-    /// Bytes gained by emptying it.
+    /// Bytes gained by emptying the segment.
     pub(super) gain: u32,
-    /// The Unix second at which the first of its records expires; 0 if none does.
+    /// The Unix second at which the first record of the segment expires; 0 if none does.
     pub(super) min_expiry: u32,
-    /// The Unix second at which the last of its records expires; 0 if some never do.
+    /// The Unix second at which the last record of the segment expires; 0 if some never do.
     pub(super) max_expiry: u32,
     /// Bytes of a jumbo's mapping; 0 for a normal segment.
     pub(super) jumbo: u32,
@@ -102,9 +102,9 @@ impl Contents {
 /// A segment in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// Its place in the queue of its stream.
+    /// The segment's place in the queue of its stream.
     pub(super) order: i64,
-    /// See [`Sealed::sealed`](crate::Sealed::sealed).
+    /// The epoch of sealing: see [`Sealed::sealed`](crate::Sealed::sealed).
     pub(super) sealed: u64,
     pub(super) stream: Stream,
     pub(super) tier: Tier,
@@ -150,19 +150,19 @@ impl SegmentTotals {
 pub struct Candidate {
     /// The segment.
     pub segment: SegmentNumber,
-    /// The stream in whose queue it is.
+    /// The stream in whose queue the segment is.
     pub stream: Stream,
     order: i64,
-    /// Unix seconds at which it was opened.
+    /// Unix seconds at which the segment was opened.
     pub born: u32,
-    /// Bytes of all its records.
+    /// Bytes of all records in the segment.
     pub filled: u32,
-    /// Bytes of its live records.
+    /// Bytes of the live records in the segment.
     pub live: u32,
 }
 
 impl Candidate {
-    /// Orders two segments that are otherwise equal: the lower one comes first.
+    /// Returns the rank among segments that are otherwise equal. The lower rank comes first.
     fn place(&self) -> (u8, i64) {
         (self.stream as u8, self.order)
     }
@@ -172,7 +172,7 @@ impl Candidate {
 #[derive(Debug)]
 pub struct UsageTable {
     pub(super) rows: Vec<Option<Row>>,
-    /// The orders of the next segments at the front and at the back of a queue.
+    /// The values of `order` for the next segments at the front and at the back of a queue.
     pub(super) next: (i64, i64),
     /// Segments that cannot be reclaimed yet, by their orders.
     pub(super) waiting: BTreeMap<i64, SegmentNumber>,
@@ -204,7 +204,7 @@ impl UsageTable {
     pub(crate) fn new(limit: usize) -> Self {
         let classes = || vec![BTreeSet::new(); CLASSES + 1].into_boxed_slice();
         UsageTable {
-            // Memory that was never written costs nothing.
+            // The memory of the rows costs nothing until it is written.
             rows: Vec::with_capacity(limit),
             next: (-1, 0),
             waiting: BTreeMap::new(),
@@ -306,7 +306,7 @@ impl UsageTable {
         }
     }
 
-    /// Returns a segment with nothing alive in it, the oldest first.
+    /// Returns a segment without live records: the oldest one of its tier and residency.
     pub fn dead(&self, among: Among) -> Option<(Stream, SegmentNumber)> {
         self.dead_of(&[Tier::Fast, Tier::Lower], among)
     }
@@ -330,8 +330,8 @@ impl UsageTable {
         self.candidates(&[Tier::Fast], Among::Resident, 0..=percent).next()
     }
 
-    /// Returns the first segment behind `after`, by the time of its last expiry, in which
-    /// everything has expired at `now`; with that time.
+    /// Returns the first segment behind `after`, in the order of last expiry, whose records have
+    /// all expired at `now`. Returns that expiry with it.
     pub fn expired(
         &self,
         now: u32,
@@ -412,7 +412,7 @@ impl UsageTable {
         })
     }
 
-    /// Returns the oldest segment of every class.
+    /// Returns the oldest segment of each class in `classes`, for every tier and residency.
     fn candidates(
         &self,
         tiers: &[Tier],

@@ -16,7 +16,8 @@ use crate::sync::lock;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 
-/// Numbers read at a time: memory for what an image claims to hold is allocated only as it is read.
+/// The largest number of list entries that memory is reserved for before they are read. The length
+/// in an image is not trusted.
 const CHUNK: usize = 4096;
 
 /// Writes an image into free segments. Free segments must not be taken until the next start. The
@@ -65,7 +66,7 @@ impl<'a> ImageWriter<'a> {
         Ok(())
     }
 
-    /// Writes the rest. Returns the first part's place and the image's length.
+    /// Writes the last part. Returns the first part's place and the image's length in bytes.
     ///
     /// # Errors
     /// Those of the device.
@@ -183,7 +184,7 @@ impl Log {
             numbers.clone().map(|number| self.row(store, number)).collect();
         let quarantine = lock(&self.quarantine);
         for entry in quarantine.marked() {
-            // No thread reads it after the stop, so it is free.
+            // No thread reads the segment after the stop, so its places are free.
             for number in store.parts(entry.number).into_iter().chain([entry.number]) {
                 rows[number as usize - 1].usage = Usage::Free;
             }
@@ -248,7 +249,8 @@ impl Log {
             last_commit: entry.last_commit.load(Ordering::Relaxed),
             cover: entry.cover.load(Ordering::Relaxed),
             filled: segment.filled(),
-            // The next start determines anew whether its tombstones are still needed.
+            // Copied tombstones count as dead: the next start determines anew whether they are
+            // needed.
             dead: self.dead(number) + entry.held_bytes.load(Ordering::Relaxed),
             end: entry.end.load(Ordering::Relaxed),
             born: segment.born(),
@@ -277,7 +279,7 @@ impl Log {
             image.read_exact(&mut bytes)?;
             rows.push(ImageRow::decode(&bytes).ok_or_else(|| unusable("not a row"))?);
         }
-        // The store may have grown since.
+        // The store may have grown since the stop.
         rows.resize(store.segment_count(), ImageRow::default());
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;
@@ -363,7 +365,7 @@ impl Log {
     /// segment stays without, because readers of its lost records must get an error.
     ///
     /// # Errors
-    /// Those of the device, or that the segment is not what it was.
+    /// Those of the device, or an error if the segment on the device is damaged.
     pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
         let segment = self.segment(number);
         if segment.state() != State::Sealed || !segment.frame().is_null() || segment.is_dead_jumbo()

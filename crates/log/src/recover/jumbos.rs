@@ -18,18 +18,18 @@ use std::{io, ptr};
 /// The result of loading a jumbo.
 #[derive(Clone, Copy, Debug)]
 pub enum LoadedJumbo {
-    /// It is part of the log.
+    /// The jumbo is part of the log.
     Loaded(Trailer),
-    /// It is damaged, or its commit did not complete.
+    /// The jumbo is damaged, or its commit did not complete.
     Damaged,
-    /// There is no memory for it.
+    /// There is no memory for the jumbo.
     NoMemory,
 }
 
 /// The facts that reading a jumbo has established.
 #[derive(Clone, Copy, Debug)]
 pub struct JumboFacts {
-    /// The trailer that ends it.
+    /// The trailer that ends the jumbo.
     pub trailer: Trailer,
     record_bytes: usize,
     value_bytes: usize,
@@ -55,7 +55,8 @@ pub fn jumbo_footprint(record: usize) -> usize {
 }
 
 impl Log {
-    /// Reads a jumbo and makes it part of the log, unless that would take memory from frames.
+    /// Reads a jumbo and makes it part of the log, unless less than an eighth of memory would then
+    /// be left for frames.
     ///
     /// # Errors
     /// Those of the device.
@@ -86,7 +87,7 @@ impl Log {
     /// `release` to give back what was charged for it before.
     ///
     /// # Errors
-    /// Those of the device, or that the jumbo is not what it was.
+    /// Those of the device, or an error if the jumbo on the device is damaged.
     pub fn load_absent_jumbo(
         &self,
         number: SegmentNumber,
@@ -101,7 +102,7 @@ impl Log {
             true
         };
         if segment.generation() == generation && !segment.frame().is_null() {
-            // Another thread was faster.
+            // Another thread has loaded the jumbo.
             return Ok(());
         }
         let read = self.read_jumbo(&found, fits)?;
@@ -124,7 +125,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the header that recovery would find for a jumbo of the log.
+    /// Returns what a survey would find of a jumbo of the log.
     fn find_jumbo(&self, store: &Store, number: SegmentNumber, generation: u32) -> Found {
         let segment = self.segment(number);
         Found::without_meta(Header {
@@ -275,7 +276,7 @@ impl Log {
     }
 
     /// Makes a dead jumbo part of the log, so that its places are freed as usual. `ends` is true if
-    /// nothing newer hides it.
+    /// no newer version hides it.
     pub fn enter_dead(&self, found: &Found, ends: bool) {
         let segment = self.segment(found.number);
         self.forget_mapping(found.number);
@@ -312,8 +313,8 @@ fn read_first(store: &Store, found: &Found) -> io::Result<Option<ReadBuffer>> {
     Ok(store.read(place, first.bytes_mut())?.then_some(first))
 }
 
-/// Parses the jumbo that begins with this block. Returns `None` if it is damaged or not the one
-/// that was found.
+/// Parses the jumbo that begins with this block. Returns `None` if it is damaged or of another
+/// generation than the one found.
 fn open<'a>(store: &Store, found: &Found, first: &'a [u8]) -> Option<Jumbo<'a>> {
     Jumbo::open(first, &store.identity, found.number, store.geometry.segment_size())
         .ok()

@@ -25,7 +25,7 @@ pub(super) struct Metas<'a> {
 pub(super) struct MetaCopies {
     /// Their bytes: one block, or the whole meta if it has a dead map.
     pub(super) bytes: [Vec<u8>; 2],
-    /// The greatest version that an unreadable copy may have.
+    /// The greatest version that an unreadable copy may have; `None` if both copies are readable.
     pub(super) unread: Option<u64>,
 }
 

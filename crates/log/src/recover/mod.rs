@@ -1,5 +1,5 @@
 //! Reading a store back: finds the segments and reads their records into frames while there is
-//! memory. Which version of a key counts is for the engine to decide.
+//! memory. The engine decides which version of a key counts.
 
 pub mod index_image;
 
@@ -57,19 +57,19 @@ pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, Sup
 /// A segment that was found on the device.
 #[derive(Debug)]
 pub struct Found {
-    /// Its number.
+    /// The segment's number.
     pub number: SegmentNumber,
-    /// Its header.
+    /// The segment's header.
     pub header: Header,
-    /// The first commit number that can be in it; newer segments have greater ones.
+    /// The first commit that can be in the segment; newer segments have greater numbers.
     pub opened: u64,
-    /// The offset at which it was cut; 0 if it ends at its sealed trailer.
+    /// The offset at which the segment was cut; 0 if it ends at its sealed trailer.
     end: u32,
     meta: Option<Meta>,
-    /// The dead map: its records that are marked as dead.
+    /// The segment's dead map.
     pub dead: Box<[u8]>,
-    /// True if a copy of its meta cannot be read. That copy may say that records are dead or that
-    /// the place is free, so all records are marked dead: they only hide older versions.
+    /// True if a copy of the segment's meta cannot be read. That copy may say that records are dead
+    /// or that the place is free. So all records are marked dead: they only hide older versions.
     pub unmarked: bool,
 }
 
@@ -80,7 +80,7 @@ impl Found {
         Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
-    /// Returns the greatest commit that its header or its dead map names. Later commits must have
+    /// Returns the greatest commit that the header or the dead map names. Later commits must have
     /// greater numbers, or records that they supersede here would count as covered by that map.
     /// Commits without records leave no other trace.
     pub fn newest_known(&self) -> u64 {
@@ -88,8 +88,8 @@ impl Found {
     }
 }
 
-/// Stands in for the unreadable header of a segment that has trailers of one generation. The
-/// segment may be as old as the store and belong to either stream.
+/// Stands in for the unreadable header of a segment whose trailers name its generation. The segment
+/// may be as old as the store and belong to either stream.
 const HEADLESS: Header = Header {
     segment: 0,
     generation: 0,
@@ -207,7 +207,7 @@ impl Log {
         Survey::default()
     }
 
-    /// Surveys one place. Returns false if it is free.
+    /// Surveys one place. Returns false if it is free or retired.
     fn survey_one(
         &self,
         store: &Store,
@@ -272,8 +272,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Surveys a place whose header is damaged. If its block is unreadable but the place has
-    /// trailers, returns a header that stands in for it.
+    /// Surveys a place whose header is damaged. If the header's block is unreadable but the place
+    /// has trailers, returns a header that stands in for the lost one.
     fn survey_headless(
         &self,
         store: &Store,
@@ -284,7 +284,7 @@ impl Log {
         readable: bool,
     ) -> io::Result<Option<Header>> {
         let segment = self.segment(number);
-        // Only the trailers tell which generation this was. The next one must differ.
+        // Only the trailers tell which generation this was. The next generation must differ.
         let over = meta.map_or(0, |meta| meta.over());
         let next = store.superblock().generation_floor.max(segment.generation() + 1);
         let found = self.find_trailers(survey, store, number, over + 1..=next)?;
@@ -295,7 +295,7 @@ impl Log {
         }
         survey.headless.insert(number, over + u32::from(is_dead));
         let newest = match found {
-            // It may have held durable records.
+            // The place may have held durable records.
             None if self.is_lost_whole(store, number) => Some(0),
             found => found.map(|(_, newest)| newest),
         };
@@ -349,8 +349,8 @@ impl Log {
                     further.into_iter().map(|piece| piece.place).collect(),
                 );
             } else {
-                // Its commit never completed, it was being freed, or some pieces lie in places with
-                // an unreadable meta.
+                // The jumbo's commit never completed, the jumbo was being freed, or some pieces lie
+                // in places with an unreadable meta.
                 let missing = (jumbo.parts as usize - 1).saturating_sub(further.len());
                 let is_lost = (1..=survey.unknown).contains(&missing);
                 survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
@@ -375,8 +375,8 @@ impl Log {
     }
 
     /// Reads a normal segment, checks its commits, and makes it part of the log. Uses a frame if
-    /// the segment needs one. `extent` is what is known about its end from elsewhere. Calls `visit`
-    /// with its records and their offsets, in order.
+    /// the segment needs one. `extent` is what is known about the segment's end from elsewhere.
+    /// Calls `visit` with the records and their offsets, in order.
     ///
     /// # Errors
     /// Those of the device.
@@ -390,8 +390,8 @@ impl Log {
         let store = self.durable_log();
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
-        // Until the segment's end is written, single records in its tail place cannot be read from
-        // the device, so it needs a frame.
+        // Until the segment's end is written, records in its tail place cannot be read from the
+        // segment's own place. So it needs a frame.
         let has_tail = survey.has_tail(found);
         if frame.is_null() && has_tail {
             let taken = self.frames.take(&self.budget, true);
@@ -438,7 +438,7 @@ impl Log {
     pub fn read_summary(&self, found: &Found) -> io::Result<Option<Summary>> {
         let store = self.durable_log();
         if found.end != 0 {
-            // It was cut instead of sealed, so it has no summary.
+            // The segment was cut instead of sealed, so it has no summary.
             return Ok(None);
         }
         self.summary(store, found.number, found.header.generation)
@@ -520,7 +520,8 @@ impl Log {
         let failed_syncs = store.failed_syncs();
         let mut written = Written::default();
         for &number in useless {
-            // Later commits would make a commit that is torn now look damaged.
+            // The places are marked as free. Otherwise later commits would make a torn commit look
+            // damaged.
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
                 if !store.is_bad(place) {
@@ -528,8 +529,8 @@ impl Log {
                 }
             }
         }
-        // If a place still named an incomplete jumbo as its own, a later start might report that jumbo
-        // as lost.
+        // If a place still named an incomplete jumbo as its owner, a later start might report that
+        // jumbo as lost.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
         for number in damaged.chain(survey.orphans.iter().copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
@@ -552,8 +553,8 @@ impl Log {
             // Even a sealed segment may have parts of its last blocks only in tail places.
             self.write_tail_blocks(survey, store, found)?;
             if !sealed {
-                // Without a good commit it ends behind its header; an end of 0 would mean its
-                // sealed trailer.
+                // Without a good commit, the segment ends behind its header. An end of 0 would mean
+                // that it ends at its sealed trailer.
                 let end = segment.filled().max(HEADER_BYTES as u32);
                 store.entry(found.number).end.store(end, Ordering::Relaxed);
                 self.write_end(survey, store, found, end, &mut written)?;

@@ -1,8 +1,8 @@
 //! RAM copies of records whose segments have no frame, so that records read often from a device are
 //! read from memory instead. A record never changes, and an address leads to one record for as long
-//! as its segment stays in one generation. A copy therefore needs no upkeep: it is found by address
-//! and generation, and once its record has died no reader looks for it. The index, the cleaner of
-//! segments, commits and recovery do not know about copies.
+//! as its segment stays in one generation. A copy therefore needs no upkeep: readers find it by
+//! address and generation, and once its record has died none looks for it. The index, the cleaner
+//! of segments, commits and recovery do not know about copies.
 //!
 //! Copies lie in frames of their own, from the same pool as the segments' frames, in two queues:
 //! new copies in [`Queue::Small`], copies read again in [`Queue::Main`], which works as a clock.
@@ -51,9 +51,9 @@ pub enum Kept {
     NeedsFrame,
 }
 
-/// Slots of a bucket, which is one cache line.
+/// Number of slots in a bucket, which is one cache line.
 const BUCKET: usize = 8;
-/// Buckets of the first table.
+/// Number of buckets of the first table.
 const FIRST_BUCKETS: usize = if cfg!(loom) { 1 } else { 1 << 9 };
 /// Bytes in front of each copied record: its address, its generation, its size.
 const HEAD: usize = 16;
@@ -198,13 +198,13 @@ fn is_crowded(state: &CopyState, table: &CopyTable) -> bool {
 
 #[derive(Debug, Default)]
 struct CopyState {
-    /// Frames from the oldest to the newest, with their filled bytes; the last frame is written to.
+    /// Frames from the oldest to the newest, with their filled bytes. Copies go to the last frame.
     queues: [VecDeque<(u32, usize)>; 2],
-    /// Numbers without a frame.
+    /// Frame numbers without a frame.
     free: Vec<u32>,
-    /// Numbers below this one have been used.
+    /// Frame numbers below this one have been used.
     fresh: u32,
-    /// Slots in use.
+    /// Number of slots in use.
     slots: usize,
     /// Frames that no slot leads to any more, with the epochs that must pass before reuse.
     retired: VecDeque<(u64, u32)>,
@@ -333,9 +333,9 @@ impl Copies {
         found.map(|(_, place, slot)| slot.count_read(place)).is_some()
     }
 
-    /// Returns true if a record that is read without a frame or a copy should be copied. While
-    /// there is room, that needs an earlier read at any time (`was_read`); once copies are evicted
-    /// for others, a recent one.
+    /// Returns true if a record that was read without a frame or a copy should be copied. Until
+    /// copies are evicted for others, it must have been read before (`was_read`). From then on, it
+    /// must have been read recently.
     ///
     /// # Safety
     /// The thread must be awake in the epochs.
@@ -481,9 +481,9 @@ impl Copies {
         if first { Kept::NeedsFrame } else { Kept::No }
     }
 
-    /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if there
-    /// is none. Copies that were read stay if `is_wanted` accepts their records; `forgotten` is
-    /// called for the others.
+    /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if
+    /// there is none. Copies that were read stay if `is_wanted` accepts their records; `forgotten`
+    /// is called for the others.
     pub fn evict(
         &self,
         queue: Queue,

@@ -31,7 +31,7 @@ impl Deref for Image {
 /// A frame that was taken out of its segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped {
-    /// The epoch that must pass before it is reused.
+    /// The epoch that must pass before the frame is reused.
     pub(super) epoch: u64,
     pub(crate) frame: usize,
     /// The length of a jumbo's mapping in bytes; 0 for a normal frame.
@@ -41,8 +41,9 @@ pub(crate) struct Dropped {
 /// A segment that was read so that all its records can be examined.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its bytes.
+    /// The segment's bytes.
     pub image: Image,
-    /// True if something in it was damaged; fillers stand there, or it ends there.
+    /// True if some bytes were damaged. Fillers replace them; the image of a damaged jumbo is
+    /// empty.
     pub damaged: bool,
 }

@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// Returns such a record outside the log.
+/// Returns a record outside the log, like those that `append` writes.
 fn bytes_of_record(byte: u8) -> Vec<u64> {
     let fields = Fields { seq: u64::from(byte), ..Fields::default() };
     let layout = Layout::of(&fields, 1, VALUE);

@@ -80,18 +80,18 @@ impl Log {
         store.entry(number).sealed.load(Ordering::Acquire) && durable
     }
 
-    /// Returns true if the commit in flight, or an earlier one, covers the record at `address`.
+    /// Returns true if a closed commit covers the record at `address`.
     pub fn is_closed(&self, address: Address) -> bool {
         self.segment(address.segment()).closed() > address.offset() as u32
     }
 
-    /// Returns true if the record at `address` may be changed in place: no commit covers it, and it
-    /// was not written early. Without a store: its segment is still open, unless nothing is evicted.
-    /// So a record that is changed again and again moves on in the log, and is not evicted as an old
-    /// one.
+    /// Returns true if the record at `address` may be changed in place. With a store, no commit may
+    /// cover it, and it must not have been written early. Without a store, its segment must still
+    /// be open, unless nothing is evicted. So a record that is changed again and again moves on in
+    /// the log, and is not evicted as an old one.
     ///
-    /// With a store, the thread must [show](crate::Participant::appending_seen) that it appends. Then
-    /// a commit that is closed after this call waits for the thread.
+    /// With a store, the thread must [show](crate::Participant::appending_seen) that it appends.
+    /// Then a commit that is closed after this call waits for the thread.
     #[inline]
     pub fn is_changeable(&self, address: Address, record: &Record<'_>) -> bool {
         let segment = self.segment(address.segment());
@@ -134,14 +134,14 @@ impl Log {
         }
     }
 
-    /// Returns true if a sealed segment will not change any more: its last appenders were done by
-    /// `settled`, which is [`Log::settled`], and it [is settled](Log::is_settled).
+    /// Returns true if a sealed segment will not change any more: its appenders have finished, and
+    /// it [is settled](Log::is_settled). `settled` is the result of [`Log::settled`].
     pub fn is_final(&self, sealed: Sealed, settled: u64) -> bool {
         sealed.sealed <= settled && self.is_settled(sealed.segment)
     }
 
     /// Drops the frame of a sealed, durable segment, which stays in the store. Returns false if the
-    /// frame cannot go.
+    /// frame must stay.
     pub fn drop_frame(&self, number: SegmentNumber) -> bool {
         let segment = self.segment(number);
         if segment.state() != State::Sealed || !self.is_settled(number) {
@@ -218,7 +218,7 @@ impl Log {
     /// `None` if it has a frame.
     ///
     /// # Errors
-    /// Those of the device, or that the segment is not what it was.
+    /// Those of the device, or an error if the device holds other bytes than the segment's.
     pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Loaded>> {
         let segment = self.segment(number);
         if !segment.frame().is_null() {
@@ -292,7 +292,7 @@ impl Log {
         Ok(damaged)
     }
 
-    /// Returns the address under which a jumbo's head is requested, without its value.
+    /// Returns the address under which callers request a jumbo's head, without its value.
     pub fn jumbo_head(number: SegmentNumber) -> Address {
         Address::new(number, RECORD_AT)
     }
@@ -300,7 +300,7 @@ impl Log {
     /// Reads one record of a normal segment without a frame.
     ///
     /// # Errors
-    /// Those of the device, or that what is there is not the record.
+    /// Those of the device, or an error if the bytes there are not the record.
     pub fn read_record(&self, address: Address) -> io::Result<ReadBuffer> {
         self.read_records(address, None)
     }
@@ -332,8 +332,8 @@ impl Log {
         }
     }
 
-    /// Estimates the bytes of a record of a segment from those of the record that superseded it
-    /// (`newer`).
+    /// Estimates the size of a superseded record in a segment, in bytes. `newer` is the size of the
+    /// record that superseded it.
     pub fn likely_size(&self, number: SegmentNumber, newer: usize) -> usize {
         const SHARE: usize = 64;
         match self.segment(number).record_size() {
@@ -342,8 +342,8 @@ impl Log {
         }
     }
 
-    /// Returns a record's offset on the device and how many bytes to read there: `size`, or a guess
-    /// from other records of its segment.
+    /// Returns a record's offset on the device and how many bytes to read there: `size`, or an
+    /// estimate from other records of its segment.
     pub fn record_range(&self, address: Address, size: Option<usize>) -> (u64, usize) {
         let geometry = &self.durable_log().geometry;
         let place = geometry.segment(address.segment()) + address.offset() as u64;

@@ -1,5 +1,5 @@
-//! The records in a part of a segment that was read from a device, for readers that examine all of
-//! them and need not have the whole segment in memory at once.
+//! The records in a part of a segment that was read from a device. They serve readers that examine
+//! all records and need not have the whole segment in memory at once.
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::Appended;
@@ -9,7 +9,7 @@ use crate::log::Log;
 use crate::record::{self, Head, Record};
 
 /// Iterates over the records in some bytes of a segment, in order, and checks each. Ends before a
-/// record that does not end inside the bytes, and before damage.
+/// record that these bytes do not contain completely, and before damage.
 #[derive(Debug)]
 pub struct PartialRecords<'a> {
     bytes: &'a [u8],
@@ -19,7 +19,7 @@ pub struct PartialRecords<'a> {
     start: usize,
     /// Offset of the next record in the segment.
     pub next: usize,
-    /// The run ended because of damage.
+    /// True if the iteration ended because of damage.
     pub damaged: bool,
 }
 
@@ -51,7 +51,8 @@ impl<'a> Iterator for PartialRecords<'a> {
     fn next(&mut self) -> Option<Appended<'a>> {
         let rest = self.bytes.get(self.next - self.start..)?;
         let Some(record) = Record::parse(rest, None) else {
-            // The record may be cut off, and a rest that is too short for a head is cut off, too.
+            // The bytes may end inside this record, and a rest too short for a head may always be
+            // cut off.
             let cut = rest.len() < record::HEADER + record::MAX_KEY + 16;
             self.damaged = !cut && Head::parse(rest, None).is_none();
             return None;

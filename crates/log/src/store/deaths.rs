@@ -6,9 +6,9 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeSet;
 
-/// No record has died.
+/// Stands for the commit of the earliest death if no record has died.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// The segment is not closed yet.
+/// Stands for the order of closing if the segment is not closed yet.
 pub(crate) const OPEN: u64 = u64::MAX;
 
 /// What a segment knows about its dead records.
@@ -16,7 +16,7 @@ pub(crate) const OPEN: u64 = u64::MAX;
 pub(crate) struct Deaths {
     /// The earliest commit in which a record may have died since the last map was begun.
     pub(crate) noted: AtomicU64,
-    /// The same for the deaths that the map being made will mark.
+    /// The earliest commit of the deaths that the map being made will mark.
     pub(crate) mapping: AtomicU64,
     /// The commit by which [`Unmarked`], the list of segments with unmarked deaths, sorts this
     /// segment; `NEVER` if it is not in the list. Changes only together with the list.
@@ -108,8 +108,8 @@ impl Holders {
     }
 }
 
-/// Segments whose records are below a fence, which is durable once this many superblock changes
-/// are.
+/// Segments whose dead records lie below a fence of `flush_all`, with their generations. The fence
+/// is durable once `changes` superblock changes are.
 #[derive(Debug, Default)]
 pub(crate) struct Fenced {
     pub(crate) changes: u64,
@@ -120,10 +120,10 @@ pub(crate) struct Fenced {
 #[derive(Debug, Default)]
 pub(crate) struct DeathLists {
     pub(crate) unmarked: Mutex<Unmarked>,
-    /// Of these, what a fence that is not durable yet will put to rest.
+    /// The segments of `unmarked` whose deaths a fence will make harmless once it is durable.
     pub(crate) fenced: Mutex<Fenced>,
     /// Segments that hold copied tombstones.
     pub(crate) holders: Mutex<Holders>,
-    /// Counts the segments that were opened in this life of the store.
+    /// Number of segments that were opened since the store was.
     pub(crate) opened_segments: AtomicU64,
 }

@@ -11,7 +11,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
 impl Store {
-    /// Begins a new generation of a segment and writes its header at `at`.
+    /// Begins the bookkeeping of a segment's new generation, and writes its header at `at`.
+    /// `jumbo_parts` are the further places of a jumbo.
     ///
     /// # Safety
     /// The caller must own the header's bytes at `at`.
@@ -23,12 +24,13 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
-        // A jumbo's commit must agree with the list that this commit takes jumbos from, so the list
-        // is locked. Other segments are begun under their stream's lock, and no commit is closed
-        // without it.
+        // The header of a jumbo must name the commit that takes the jumbo from the list, so the
+        // list is locked until both are done. Other segments are begun under their stream's lock,
+        // which is held while a commit is closed.
         let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
-        // Not the open commit, which may be one too late.
+        // Not the open commit: the cover must lie before the first commit that can be in the
+        // segment.
         entry.cover.store(self.commits.settled(), Ordering::Relaxed);
         self.begin_deaths(number);
         entry.end.store(0, Ordering::Relaxed);
@@ -45,8 +47,8 @@ impl Store {
         }
     }
 
-    /// Counts a segment to a later commit than the one it was opened in. Nothing of the segment may
-    /// be durable.
+    /// Moves a segment from the commit that it was opened in to the open one, by writing its header
+    /// again. No part of the segment may be durable.
     ///
     /// # Safety
     /// As [`Store::begin_segment`].
@@ -116,7 +118,7 @@ impl Store {
         lock(&self.parts).remove(&number).unwrap_or_default()
     }
 
-    /// Notes the records at these offsets, which were removed without a newer version.
+    /// Notes that the records at these offsets were removed from the index without a newer version.
     pub fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
         if !ends.is_empty() {
             let mut all = lock(&self.kept_ends.by_segment);

@@ -1,14 +1,14 @@
 //! Growing a store while it is used.
 //!
-//! A place follows from its number alone, so growing adds numbers behind the last one and moves
-//! nothing. The steps, each durable before the next:
+//! A segment's number alone determines its place, so growing adds numbers behind the last one and
+//! moves nothing. The steps, each durable before the next:
 //!
 //! 1. the device has its new size;
 //! 2. both copies of the superblock say how many places there are.
 //!
-//! Only then may the new places be used. A crash in between leaves a device that is larger than its
-//! store, like a device that was enlarged before a start. In the other order the store would be
-//! refused as cut off.
+//! Only then may the new places be used. A crash between the steps leaves a device that is larger
+//! than its store, like a device that was enlarged before a start. In the other order, it would
+//! leave a superblock with places that the device lacks, and the next start would refuse the store.
 
 use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
@@ -35,7 +35,7 @@ pub enum GrowError {
     },
     /// The requested size has no room for another segment.
     TooLittle {
-        /// The least size that has, in bytes.
+        /// The least size that has room, in bytes.
         least: u64,
     },
     /// The tables of a running store cannot grow that far.
@@ -88,8 +88,8 @@ impl Log {
         let now = store.superblock().geometry;
         let next = self.next_geometry(store, now, bytes)?;
         grow_device(store, bytes, &mut unsure).map_err(GrowError::Device)?;
-        // The server may have stopped while the device was busy. The device is then larger than its
-        // store.
+        // The server may have stopped while the device was busy. The device then stays larger than
+        // its store.
         let closed = lock(&store.closed_to_growth);
         if *closed {
             return Err(GrowError::Closed);
@@ -104,7 +104,7 @@ impl Log {
     }
 
     /// Refuses every growth from now on, including one that still waits for its device. Does not
-    /// wait for that one.
+    /// wait for that growth.
     pub fn close_to_growth(&self) {
         if let Some(store) = &self.store {
             *lock(&store.closed_to_growth) = true;
@@ -140,7 +140,7 @@ impl Log {
     fn use_places(&self, store: &Store, last: SegmentNumber) {
         let (first, len) = (self.numbers().end, last as usize + 1);
         let Some(more) = (last + 1).checked_sub(first) else { return };
-        // Like places that were free at the last start.
+        // The new places get the generation of places that were free at the last start.
         let generation = store.superblock().generation_floor.saturating_sub(1);
         self.budget.charge(u64::from(more) * bytes_per_segment(true) as u64);
         let segment = |_| {
@@ -148,7 +148,7 @@ impl Log {
             segment.set_generation(generation);
             segment
         };
-        // Before taking the locks, which writers wait for.
+        // Prepared before the locks are taken, because writers wait for them.
         store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
@@ -173,7 +173,7 @@ fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Resul
         });
     match grown {
         Ok(()) => *unsure = None,
-        // If that fails too, the next growth begins with it.
+        // If setting the size back fails, too, the next growth begins with that.
         Err(_) => drop(undo_growth(store, unsure)),
     }
     grown

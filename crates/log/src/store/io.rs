@@ -40,8 +40,8 @@ impl Store {
         Ok(false)
     }
 
-    /// As [`Store::read`], block by block: blocks that cannot be read are zero. Returns false if
-    /// there are any.
+    /// Like [`Store::read`], but block by block: only blocks that cannot be read are zero. Returns
+    /// false if there are any.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -59,10 +59,10 @@ impl Store {
         Ok(self.read_blocks(offset + half as u64, back)? & front)
     }
 
-    /// Returns true if the device at `offset` can be read at all: at least one copy of the
-    /// superblock, or on the lower device one of three blocks.
+    /// Returns true if the device that `offset` lies on can be read at all: at least one copy of
+    /// the superblock, or on the lower device one of three blocks.
     fn answers(&self, offset: u64) -> bool {
-        // Reads around the page cache.
+        // Bypasses the page cache, which could answer for a dead device.
         let can_read = |at| self.device.read_stored(at, &mut [0; BLOCK]).is_ok();
         match self.lower_from {
             Some(lower) if offset >= lower => {
@@ -79,7 +79,7 @@ impl Store {
         lock(&self.io.bad).insert(number);
     }
 
-    /// Returns how the meta of a place marks that its last generation is over.
+    /// Returns the use to write into the meta of a place whose last generation is over.
     pub(crate) fn unused(&self, number: SegmentNumber) -> Use {
         if self.is_bad(number) { Use::Retired } else { Use::Free }
     }

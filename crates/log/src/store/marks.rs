@@ -12,7 +12,8 @@ pub enum CommitState {
     Durable,
     /// The commit is being filled or written.
     Pending,
-    /// The commit could not be made durable; its changes were undone.
+    /// The commit could not be made durable. Its changes were undone, or a later commit writes
+    /// them.
     Failed,
 }
 
@@ -25,7 +26,7 @@ pub struct CommitMarks {
     closed: AtomicU64,
     /// The last commit that is durable or has failed.
     settled: AtomicU64,
-    /// The last durable commit. A failed commit that is written again is settled, but becomes
+    /// The last durable commit. A failed commit that is retried is settled, but its records become
     /// durable only with a later one.
     durable: AtomicU64,
     failed: Mutex<FailedCommits>,
@@ -67,10 +68,10 @@ impl CommitMarks {
         self.closed.store(commit, Ordering::Release);
     }
 
-    /// Returns a commit that will cover what was reserved before this call, either by the calling
-    /// thread in an [`Appending`](crate::Appending) that still lives, or by another thread that has
-    /// published it. While a commit is being closed, that commit may already cover it: see
-    /// [`CommitMarks::of`].
+    /// Returns a commit that will cover certain records that were reserved before this call: those
+    /// of the calling thread, while its [`Appending`](crate::Appending) lives, and those that other
+    /// threads have published. While a commit is being closed, that commit may already cover them:
+    /// see [`CommitMarks::of`].
     #[inline]
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
@@ -88,9 +89,9 @@ impl CommitMarks {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Returns the commit that decides about what lies before `end` in a segment, or `None` if that
-    /// is durable. It is exact: if this commit fails, what depends on it has not happened. May be
-    /// called by the thread that has just reserved the space, while its
+    /// Returns the commit that makes the bytes before `end` of a segment durable, or `None` if they
+    /// are durable already. The result is exact: if this commit fails, the changes in these bytes
+    /// fail with it. May be called by the thread that has just reserved the space, while its
     /// [`Appending`](crate::Appending) lives, and by any thread that has found the record
     /// published.
     #[inline]
@@ -145,7 +146,7 @@ impl CommitMarks {
     }
 
     /// Returns the undo count. It changes when un-durable changes begin to be undone and when that
-    /// has ended. It is odd in between.
+    /// ends, so it is odd in between.
     pub fn undo_count(&self) -> u64 {
         self.undo_count.load(Ordering::Acquire)
     }

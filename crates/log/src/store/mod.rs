@@ -1,9 +1,9 @@
 //! The store: what the log knows about its device. That is the geometry, the superblock, and for
 //! each segment the commits it belongs to.
 //!
-//! A segment's number is its place on the device. `docs/file-format.md` describes what is written
-//! where. It also explains why every acknowledged record stays readable after a crash at any
-//! moment.
+//! A segment's number determines its place on the device. `docs/file-format.md` describes what is
+//! written where. It also explains why every acknowledged record stays readable after a crash at
+//! any moment.
 
 pub(crate) mod deaths;
 mod entries;
@@ -34,13 +34,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Number of versions of one stripe that a lease covers. It is large enough that no stripe uses it
-/// up between two commits. It is small enough for a crash every second for half a year.
+/// up between two commits. A crash wastes the rest of a lease. With this size, all versions last
+/// for half a year even with a crash every second.
 pub const SEQ_LEASE: u64 = 1 << 24;
 /// The smallest number of versions that must be left when a store is opened. They last half a year
 /// with a million versions of one key a second.
 pub const SEQ_LIFE: u64 = 1 << 44;
 
-/// Returns the limit that leases versions behind `seq`.
+/// Returns the seq limit of a lease that begins behind `seq`.
 pub fn seq_lease(seq: u64) -> u64 {
     (seq + SEQ_LEASE).min(MAX_SEQ)
 }
@@ -59,8 +60,8 @@ pub struct Store {
     pub(crate) changing: Mutex<Changing>,
     /// Held while the superblock is written, and taken before `changing`.
     writing_superblock: Mutex<()>,
-    /// Held while the store grows. Contains the size to which the device is set back before the
-    /// next growth, if the last growth may not be durable.
+    /// Held while the store grows. Contains the size to which the next growth first sets the device
+    /// back, if the last growth failed and may not be durable.
     pub(crate) growing: Mutex<Option<u64>>,
     /// True if the store was closed to growth. Held while new places are published, and never while
     /// the device allocates space.
@@ -113,7 +114,7 @@ impl Store {
         }
     }
 
-    /// Returns the bytes of all kinds written to the device since the store was opened.
+    /// Returns all bytes written to the device since the store was opened.
     pub fn written(&self) -> u64 {
         self.io.written.load(Ordering::Relaxed)
     }
@@ -128,7 +129,7 @@ impl Store {
         self.work.freed.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes read to look at whole segments since the store was opened.
+    /// Returns the bytes of whole segments that were read since the store was opened.
     pub fn segment_bytes_read(&self) -> u64 {
         self.work.segment_reads.load(Ordering::Relaxed)
     }
@@ -198,8 +199,8 @@ impl Store {
         &self.entries[number as usize]
     }
 
-    /// Returns the commit up to which deaths are mapped: every record of the segment that was dead
-    /// after this commit is marked in its durable dead map.
+    /// Returns the segment's cover: its durable dead map marks every record that had died by
+    /// this commit.
     pub(crate) fn cover(&self, number: SegmentNumber) -> u64 {
         self.entry(number).cover.load(Ordering::Relaxed)
     }

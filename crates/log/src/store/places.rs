@@ -35,12 +35,12 @@ impl Tier {
 #[derive(Clone, Copy, Debug)]
 struct Free {
     number: SegmentNumber,
-    /// True if it was free when the log was opened and has not been used since; perhaps it was
-    /// never written.
+    /// True if the place was free when the log was opened and has not been used since. It may never
+    /// have been written.
     blank: bool,
 }
 
-/// Free numbers of each tier. Those freed last are taken first.
+/// The free numbers of each tier. The number freed last is taken first.
 #[derive(Debug)]
 pub(crate) struct Places {
     free: [Vec<Free>; 2],
@@ -49,8 +49,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Creates it with no free places. The first `fast` numbers lie on the fast device; with 0, all
-    /// do.
+    /// Creates a list without free places. The first `fast` numbers lie on the fast device; with 0,
+    /// all do.
     pub(crate) fn new(fast: u32) -> Self {
         let last_fast = if fast == 0 { SegmentNumber::MAX } else { fast };
         Places { free: Default::default(), last_fast }
@@ -92,7 +92,7 @@ impl Places {
         }
     }
 
-    /// Returns all free places. Those that new writes would take first come last.
+    /// Returns all free places. Those that new writes take first come last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentNumber> {
         self.free.iter().rev().flatten().map(|free| free.number)
     }

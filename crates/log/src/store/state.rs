@@ -13,13 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct SegmentEntry {
     /// The commit that was open when the segment was opened.
     pub(crate) opened: AtomicU64,
-    /// The last commit that covers a part of it.
+    /// The last commit that covers a part of the segment.
     pub(crate) last_commit: AtomicU64,
-    /// Every record in it that was dead after this commit is marked in its durable dead map.
+    /// The commit up to which the durable dead map is complete: the map marks every record that had
+    /// died by this commit.
     pub(crate) cover: AtomicU64,
-    /// When records in it died that are not marked.
+    /// The deaths in the segment that its durable dead map does not mark.
     pub(crate) deaths: Deaths,
-    /// About how many bytes its ends would take as tombstones.
+    /// Estimated bytes that the segment's ends would take as tombstones.
     pub(crate) end_bytes: AtomicU32,
     /// Bytes of tombstones that were copied here because they are still needed. They count as
     /// alive.
@@ -27,38 +28,38 @@ pub(crate) struct SegmentEntry {
     /// Bytes of records that are most probably dead: see
     /// [`Log::assume_dead`](crate::Log::assume_dead).
     pub(crate) assumed_dead: AtomicU32,
-    /// Version of its meta on the device.
+    /// Version of the segment's meta on the device.
     pub(crate) meta_version: AtomicU64,
-    /// Offset at which it was cut. With 0 it ends at its sealed trailer, or is open.
+    /// Offset at which the segment was cut. With 0 it ends at its sealed trailer, or is open.
     pub(crate) end: AtomicU32,
-    /// Bytes from its start that were written early, or are about to be; 0 if none.
+    /// Bytes from the segment's start that were written early, or are about to be; 0 if none.
     pub(crate) early: AtomicU32,
-    /// True if it was cut and that is not durable yet; until then its frame is needed.
+    /// True if the segment was cut and the cut is not durable yet. Until then its frame is needed.
     pub(crate) cutting: AtomicBool,
-    /// True if its last trailer was written or it was cut: nothing more is written to it.
+    /// True if the segment's last trailer was written or it was cut: nothing more is written to it.
     pub(crate) sealed: AtomicBool,
 }
 
 /// The cost of freeing segments, in bytes since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundWork {
-    /// Dead maps written.
+    /// Bytes of dead maps that were written.
     pub(crate) maps: AtomicU64,
-    /// Records of segments that were freed.
+    /// Bytes of records in segments that were freed.
     pub(crate) freed: AtomicU64,
-    /// Whole segments that were read.
+    /// Bytes of whole segments that were read.
     pub(crate) segment_reads: AtomicU64,
 }
 
 /// The superblock, and how many of its changes are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changing {
-    /// Its counter is the durable one; the next write uses the next number.
+    /// The counter in it is that of the last durable write; the next write uses the next number.
     pub(crate) superblock: Superblock,
     /// Counts changes; the superblock is durable when `durable` has reached `changes`.
     pub(super) changes: u64,
     pub(super) durable: u64,
-    /// True if both copies have the durable contents, because one copy may become unreadable.
+    /// True if both copies on the device have the durable contents. One copy may become unreadable.
     pub(super) mirrored: bool,
 }
 
@@ -95,7 +96,7 @@ pub(super) struct IoState {
     pub(super) syncing: Mutex<()>,
     /// Number of syncs that have failed.
     pub(super) failed_syncs: AtomicU64,
-    /// Places of which a part cannot be read.
+    /// Places that cannot be read completely.
     pub(super) bad: Mutex<BTreeSet<SegmentNumber>>,
 }
 

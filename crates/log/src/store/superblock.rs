@@ -21,13 +21,14 @@ impl Store {
         lock(&self.changing).superblock
     }
 
-    /// Changes the superblock and makes that durable at once. Waits for the device; other threads
-    /// may change the superblock meanwhile. For threads that no client waits for. Workers leave the
-    /// change to a commit.
+    /// Changes the superblock and makes the change durable at once. Waits for the device; other
+    /// threads may change the superblock meanwhile. For threads that no client waits for: workers
+    /// leave a change to a commit.
     ///
     /// # Errors
     /// Those of the device. Then nothing is changed, and the next commit writes the unchanged
-    /// superblock. What a crash before that commit shows is as uncertain as after any failed write.
+    /// superblock. After a crash before that commit, either version may be found, as after any
+    /// failed write.
     pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
         // Keeps the committer waiting, because two writers would write the same copy.
         let _writing = lock(&self.writing_superblock);
@@ -63,7 +64,7 @@ impl Store {
     /// The result must be passed to [`Store::settle_superblock`] after the sync.
     pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
         let _writing = lock(&self.writing_superblock);
-        // Works on a copy, so that readers of the superblock do not wait for the device.
+        // Works on a copy of the superblock, so that its readers do not wait for the device.
         let changing = *lock(&self.changing);
         if !changing.wants_write() {
             return Ok(None);
@@ -76,7 +77,7 @@ impl Store {
     /// Notes that a write by [`Store::write_changed_superblock`] is durable.
     pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
         let mut changing = lock(&self.changing);
-        // Otherwise a change that was made durable at once has overwritten the same copy.
+        // If not, `change_superblock_now` has overwritten the same copy since.
         if changing.superblock.counter < written.counter {
             changing.superblock.counter = written.counter;
             changing.mirrored = written.changes == changing.durable;

@@ -24,7 +24,7 @@ fn a_failed_sync_fails_for_all_whose_writes_had_begun() {
     assert!(store.sync(failed_syncs).is_err());
     store.write(SIZE / 2, b"once more").unwrap();
     store.sync(store.failed_syncs()).unwrap();
-    // A superblock change does not trust a sync after another one has failed, either.
+    // Writes that begin after the failure do not depend on it.
     store.change_superblock_now(|superblock| superblock.fence = 6).unwrap();
     assert_eq!(store.superblock().fence, 6);
 }

@@ -1,4 +1,4 @@
-//! Code shared by the models of this crate and of the engine.
+//! Code shared by the loom models of this crate and of the engine.
 
 use loom::thread::{self, JoinHandle};
 use std::collections::BTreeSet;
@@ -6,12 +6,12 @@ use std::sync::Mutex;
 
 /// Bytes of a model thread's stack. Loom's own stacks are too small for a log.
 const STACK: usize = 1 << 20;
-/// The largest number of operations of all threads in one run.
+/// The largest number of operations of all threads in one run of a model.
 const OPERATIONS: usize = 50_000;
 
 /// Runs `model` with every interleaving that preempts threads at most `switches` times, and with
-/// everything that the memory orders allow. What the model does before it calls [`loom::explore`]
-/// is done once per run, in order.
+/// every value that the memory orderings allow. The steps before its call of [`loom::explore`] run
+/// in program order only.
 pub fn check(switches: usize, model: impl Fn() + Clone + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);

@@ -39,14 +39,14 @@ impl Cell {
     }
 }
 
-/// See the documentation of the same functions without loom.
+/// Described at the function of the same name in `sync.rs`.
 pub fn reads(at: *const u8) {
     for cell in CELLS.range(at as usize, at as usize + 1) {
         cell.0.with(|_| ());
     }
 }
 
-/// As above.
+/// Described at the function of the same name in `sync.rs`.
 pub fn writes(at: *const u8) {
     let cell = {
         let mut cells = CELLS.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ pub fn writes(at: *const u8) {
     cell.write();
 }
 
-/// As above.
+/// Described at the function of the same name in `sync.rs`.
 pub fn discarded(at: *const u8, bytes: usize) {
     for cell in CELLS.range(at as usize, at as usize + bytes) {
         cell.write();

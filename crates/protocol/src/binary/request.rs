@@ -42,7 +42,7 @@ pub enum Command<'a> {
     Flush {
         /// The time of the flush: an expiry time as the client wrote it, 0 for now.
         exptime: u32,
-        /// Send no reply on success.
+        /// True to send no reply on success.
         quiet: bool,
     },
     /// noop.
@@ -53,7 +53,7 @@ pub enum Command<'a> {
     Stat(&'a [u8]),
     /// quit.
     Quit {
-        /// Send no reply.
+        /// True to send no reply.
         quiet: bool,
     },
 }
@@ -63,9 +63,9 @@ pub enum Command<'a> {
 pub struct Get {
     /// The new expiry time of the item, as the client wrote it.
     pub exptime: Option<u32>,
-    /// The reply repeats the key, also on a miss.
+    /// True if the reply repeats the key, also on a miss.
     pub with_key: bool,
-    /// Send no reply on a miss.
+    /// True to send no reply on a miss.
     pub quiet: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct Store<'a> {
     pub flags: u32,
     /// The expiry time as the client wrote it; 0 for append and prepend.
     pub exptime: u32,
-    /// Send no reply on success.
+    /// True to send no reply on success.
     pub quiet: bool,
     /// The value.
     pub value: &'a [u8],
@@ -92,7 +92,7 @@ pub struct Store<'a> {
 pub struct Delete {
     /// Delete only if the item has this cas id.
     pub compare: Option<u64>,
-    /// Send no reply on success.
+    /// True to send no reply on success.
     pub quiet: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Arithmetic {
     pub create: Option<Create>,
     /// Change only if the item has this cas id.
     pub compare: Option<u64>,
-    /// Send no reply on success.
+    /// True to send no reply on success.
     pub quiet: bool,
 }
 

@@ -16,19 +16,19 @@ pub enum Status {
     NotFound = 0x01,
     /// The item exists, or has another cas id.
     Exists = 0x02,
-    /// An item above the largest item size.
+    /// The item is larger than the largest item size.
     TooLarge = 0x03,
-    /// Lengths that do not fit the opcode.
+    /// The lengths do not fit the opcode.
     InvalidArguments = 0x04,
     /// The mode of a storage command does not allow the write.
     NotStored = 0x05,
-    /// increment or decrement of a value that is not a number.
+    /// The value to increment or decrement is not a number.
     NonNumeric = 0x06,
-    /// Not allowed.
+    /// The operator has forbidden the command.
     AuthError = 0x20,
-    /// An opcode that is not supported.
+    /// The opcode is not supported.
     UnknownCommand = 0x81,
-    /// Not enough memory.
+    /// There is not enough memory.
     OutOfMemory = 0x82,
     /// The server cannot store the item.
     InternalError = 0x84,

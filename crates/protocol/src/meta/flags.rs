@@ -41,7 +41,7 @@ impl Flags {
     /// Reads the flags of `command`.
     ///
     /// # Errors
-    /// The reply that refuses the command. `q` never hides it.
+    /// Returns the reply that refuses the command. The flag `q` (quiet) never suppresses it.
     pub fn parse(command: &Meta<'_>) -> Result<Flags, &'static str> {
         let mut flags = Flags {
             seen: 0,

@@ -1,4 +1,5 @@
-//! The flags of an `ma` that takes units of a rate limit: one with a budget (`B`) or a policy (`Q`).
+//! The flags of an `ma` that takes units of a rate limit, that is, one with a budget (`B`) or a
+//! policy (`Q`).
 
 use super::Meta;
 use crate::reply;
@@ -12,13 +13,13 @@ const WINDOW_MAX: u64 = i32::MAX as u64 * 1000;
 pub enum LimitFlags<'a> {
     /// Q: the name of a policy.
     Policy(&'a [u8]),
-    /// A limit of its own.
+    /// A limit that the command's own flags describe.
     Own {
         /// M: how used units are counted.
         mode: LimitMode,
         /// B: the budget, in units.
         budget: u64,
-        /// N: the length of the window in milliseconds; 0 for ever.
+        /// N: the length of the window in milliseconds; 0 is a window that never ends.
         window_ms: u64,
         /// G: the burst of [`LimitMode::Gcra`], in units.
         burst: Option<u64>,
@@ -45,7 +46,7 @@ impl<'a> LimitFlags<'a> {
     /// Reads the limit of an `ma` whose [`Flags`](super::Flags) are correct and have B or Q.
     ///
     /// # Errors
-    /// The reply that refuses the command. `q` never hides it.
+    /// Returns the reply that refuses the command. The flag `q` (quiet) never suppresses it.
     pub fn parse(command: &Meta<'a>) -> Result<Self, &'static str> {
         let (mut policy, mut budget, mut window, mut burst, mut mode) =
             (None, None, None, None, None);

@@ -13,21 +13,21 @@ pub enum Admin<'a> {
     FlushAll {
         /// The time as the client wrote it; 0 or less means now.
         exptime: i32,
-        /// Send no reply.
+        /// True to send no reply.
         noreply: bool,
     },
     /// verbosity.
     Verbosity {
         /// The new level.
         level: u32,
-        /// Send no reply.
+        /// True to send no reply.
         noreply: bool,
     },
     /// cache_memlimit.
     MemoryLimit {
         /// The new limit, in MiB.
         megabytes: u32,
-        /// Send no reply.
+        /// True to send no reply.
         noreply: bool,
     },
     /// shutdown.
@@ -40,7 +40,7 @@ pub enum Admin<'a> {
     Grow(Grow<'a>),
     /// A valid tuning command that has no effect.
     Accepted {
-        /// Send no reply.
+        /// True to send no reply.
         noreply: bool,
     },
 }
@@ -56,7 +56,7 @@ pub enum Shutdown {
     Unknown,
 }
 
-/// Whether to drain a device of the store.
+/// A request to drain a device of the store, or to keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device<'a> {
     /// The name of the device: the rest of the line.
@@ -65,7 +65,7 @@ pub struct Device<'a> {
     pub drain: bool,
 }
 
-/// Grows a device of the store.
+/// A request to grow a device of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grow<'a> {
     /// The new size of the device, in bytes.
@@ -95,7 +95,8 @@ pub enum DumpFormat {
 /// The highest slab class in memcached's default configuration.
 const SLAB_CLASS_MAX: i32 = 39;
 
-/// The largest number of arguments of an admin command.
+/// The largest number of arguments of an admin command that are kept. Further ones are only
+/// counted.
 const TOKENS_MAX: usize = 8;
 
 struct Arguments<'a> {

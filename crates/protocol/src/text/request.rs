@@ -35,11 +35,12 @@ pub enum Request<'a> {
 /// A retrieval of any number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get {
-    /// The reply shows cas ids (gets, gats).
+    /// True if the reply shows cas ids (gets, gats).
     pub cas: bool,
     /// The new expiry time of the items, as the client wrote it (gat, gats).
     pub exptime: Option<i32>,
-    /// No keys have been parsed. They follow in the input; see [`parse_keys`](super::parse_keys).
+    /// True if no key has been parsed yet. The keys follow in the input; see
+    /// [`parse_keys`](super::parse_keys).
     pub keys_follow: bool,
 }
 
@@ -54,7 +55,7 @@ pub struct Store<'a> {
     pub flags: u32,
     /// The expiry time, truncated to 32 bits as memcached does.
     pub exptime: i32,
-    /// Send no reply.
+    /// True to send no reply.
     pub noreply: bool,
     /// The value, without its line end.
     pub value: &'a [u8],
@@ -63,7 +64,7 @@ pub struct Store<'a> {
 /// A delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delete {
-    /// Send no reply.
+    /// True to send no reply.
     pub noreply: bool,
 }
 
@@ -74,7 +75,7 @@ pub struct Arithmetic {
     pub decrement: bool,
     /// The amount to add or subtract.
     pub delta: u64,
-    /// Send no reply.
+    /// True to send no reply.
     pub noreply: bool,
 }
 
@@ -83,6 +84,6 @@ pub struct Arithmetic {
 pub struct Touch {
     /// The expiry time as the client wrote it.
     pub exptime: i32,
-    /// Send no reply.
+    /// True to send no reply.
     pub noreply: bool,
 }

@@ -1,8 +1,8 @@
-//! get, gets, gat and gats. A line up to [`LINE_LEN_MAX`] is parsed as a whole, so one illegal key
-//! refuses all of it. Longer lines are allowed, because clients ask for 18,000 keys at once. Their
-//! keys are parsed and answered as they arrive, before the line ends, so a connection never buffers
-//! more than one key. Only the length of a line decides which way it is parsed, never how it was
-//! split into packets.
+//! get, gets, gat and gats. A line of up to [`LINE_LEN_MAX`] bytes is parsed as a whole, so one
+//! illegal key refuses all of it. Longer lines are allowed, because some clients ask for 18,000
+//! keys at once. Their keys are parsed and answered as they arrive, before the line ends, so a
+//! connection never buffers more than one key. Only the length of a line decides how it is parsed,
+//! never how it was split into packets.
 
 use super::{Frame, Get, Parsed, Request, refuse, request};
 use crate::scan::{find, find_separator, parse_i32};

@@ -42,7 +42,7 @@ pub(super) fn set_one<'a>(
     Some((store, input.len() - rest.len()))
 }
 
-/// Parses a number of at most nine digits; returns it and what follows.
+/// Parses a number of at most nine digits. Returns the number and the bytes after it.
 #[inline(always)]
 fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
     const DIGITS_MAX: usize = 9;

@@ -17,8 +17,8 @@ use tokio::time::{Instant, Sleep};
 
 /// The largest number of connections at a time.
 const CONNECTIONS: usize = 32;
-/// The longest time without a byte sent or received: a header that does not come, a reply that is
-/// not read, or no request. Longer than monitors usually wait between two requests.
+/// The longest time without a byte sent or received: the client sends no request or only a part of
+/// one, or does not read a reply. Monitors usually wait less between two requests.
 const SILENCE: Duration = Duration::from_secs(75);
 
 /// The listener of the admin page, with its limits.
@@ -29,7 +29,7 @@ pub(super) struct Door {
     silence: Duration,
 }
 
-/// The state that the door keeps for a connection, through which it ends it.
+/// The state that the door keeps for a connection. The door ends the connection through it.
 #[derive(Debug)]
 struct Guest {
     state: Mutex<GuestState>,

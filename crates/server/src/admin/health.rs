@@ -90,7 +90,7 @@ pub(super) async fn live(State(subject): State<Arc<Subject>>, query: RawQuery) -
     answer(running, query, health)
 }
 
-/// Whether the server wants traffic.
+/// Reports whether the server wants traffic.
 pub(super) async fn ready(Serving(running): Serving, query: RawQuery) -> Response {
     let health = running.readiness();
     answer(&running, query, health)

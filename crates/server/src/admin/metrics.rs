@@ -1,6 +1,6 @@
 //! `/metrics` in Prometheus' text format. Names and labels follow the memcached exporter, with
-//! `larder_` in place of `memcached_`. `stats reset` does not touch the counters of the event
-//! loops. Those of the engine then start at 0 again, which Prometheus treats as a restart.
+//! `larder_` in place of `memcached_`. `stats reset` sets the counters of the engine and of the
+//! policies to 0, which Prometheus treats as a restart. The counters of the event loops continue.
 
 use std::fmt::{Display, Write};
 

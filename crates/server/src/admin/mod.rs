@@ -1,6 +1,6 @@
 //! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
-//! answers from before a store is read. It is read-only and takes no lock of the data path.
-//! Invariant: a web page from elsewhere cannot read it, see [`origin`].
+//! already answers before a store is read. It is read-only and takes no lock of the data path.
+//! Invariant: a foreign web page cannot read it, see [`origin`].
 
 mod door;
 mod health;
@@ -26,7 +26,7 @@ use door::Door;
 use subject::Serving;
 pub(crate) use subject::Subject;
 
-/// A running admin page, until it is dropped.
+/// A running admin page. Dropping it stops the page.
 #[derive(Debug)]
 pub(crate) struct Admin {
     /// The address, with the port that the kernel chose for port 0.
@@ -37,7 +37,7 @@ pub(crate) struct Admin {
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// Listens, so that an unusable address is known before the start.
+/// Binds and listens, so that an unusable address is known before the start.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -45,7 +45,8 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Admin {
-    /// Serves on its own thread. Reports on a start with these `settings` until the server serves.
+    /// Serves on its own thread. Until the server serves, reports the progress of its start.
+    /// `settings` are those of the start.
     pub(crate) fn start(listener: TcpListener, settings: &Settings) -> io::Result<Admin> {
         let address = listener.local_addr()?;
         let subject = Arc::new(Subject::new(settings.clone()));
@@ -58,8 +59,9 @@ impl Admin {
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
             tokio::select! {
-                // A dropped sender means the end too. The stop does not wait for requests in
-                // flight, because a reader that keeps its connection open must not delay it.
+                // A message and a dropped sender both mean the end. The stop does not wait for
+                // requests in flight, because a reader that keeps its connection open must not
+                // delay it.
                 _ = ended => {}
                 result = axum::serve(Door::new(listener), router) => if let Err(error) = result {
                     tracing::error!(event = "admin_failed", %error);

@@ -62,7 +62,8 @@ fn name_of(host: &str) -> &str {
     }
 }
 
-/// Returns true for an address, which cannot be rebound, and for a name that the operator allows.
+/// Returns true for an IP address, which DNS rebinding cannot affect, for localhost, and for a name
+/// that the operator allows.
 fn is_ours(name: &str, names: &[String]) -> bool {
     name.parse::<IpAddr>().is_ok()
         || name.eq_ignore_ascii_case("localhost")

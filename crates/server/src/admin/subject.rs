@@ -37,7 +37,7 @@ impl Subject {
         let _ = self.running.set(running);
     }
 
-    /// The statistics, once it serves.
+    /// Returns the running server, once it serves.
     pub(super) fn running(&self) -> Option<&Arc<Running>> {
         self.running.get()
     }

@@ -1,6 +1,6 @@
 //! The binary protocol. A request has at most one key; a multi-get is a batch of quiet requests. So
-//! a request is continued half-way only in the middle of a long value. Quiet requests receive error
-//! replies too; only the miss of a quiet get receives none.
+//! only a long value can interrupt a request half-way. A quiet request still receives error
+//! replies; a quiet get receives none for a miss.
 
 use super::count::count;
 use super::execution::conclude;
@@ -129,7 +129,7 @@ impl Dialect for Binary {
     }
 }
 
-/// Replies that the engine refused.
+/// Replies that the engine refused the request.
 #[cold]
 fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, why: EngineRefusal) -> Executed {
     let (status, text) = match (why, &request.command) {
@@ -170,7 +170,7 @@ fn execute_rare(
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),
-        // These commands always have a key, which the parser has found.
+        // The parser always finds the key of these commands, so this arm is never reached.
         Command::Get(_)
         | Command::Touch { .. }
         | Command::Store(_)
@@ -187,7 +187,7 @@ fn on_refusal(request: &Store<'_>) -> OnRefusal {
     }
 }
 
-/// Replies that a write, or the data that a request read, was not kept.
+/// Replies that the request's commit failed, so its write, or the data that it read, was not kept.
 pub(crate) fn put_failure_reply(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }

@@ -21,8 +21,8 @@ pub trait Hooks: Send + Sync {
     fn reset_stats(&self);
     /// Begins to shut down. If `graceful`, running requests get time to finish.
     fn shutdown(&self, graceful: bool);
-    /// Applies a new `verbosity`: 0 logs what the settings say, 1 and 2 log more. Does nothing
-    /// by default, for implementations without a log.
+    /// Applies a new `verbosity`: 0 logs at the level of the settings, 1 and 2 log more. The
+    /// default does nothing, for implementations without a log.
     fn set_verbosity(&self, _level: u32) {}
 }
 
@@ -54,8 +54,8 @@ impl Default for Switches {
 const DUMPS: usize = 4;
 /// Time after which a dump whose client has stopped reading may lose its place, in seconds.
 const STALLED: UnixSeconds = 10;
-/// The lowest assumed reading rate of a client, in bytes per second. At this rate, bytes already
-/// sent may still be in transit, so a dump that sends nothing meanwhile does not count as stalled.
+/// The lowest reading rate that a client is assumed to have, in bytes per second. A dump counts as
+/// stalled [`STALLED`] seconds after its client could have read all sent bytes at this rate.
 const LEAST_RATE: u64 = 64 << 10;
 /// The largest number of bytes assumed to be in transit to a client.
 const ON_THE_WAY: u64 = 2 << 20;
@@ -65,7 +65,8 @@ const ON_THE_WAY: u64 = 2 << 20;
 pub(super) struct DumpPlace {
     /// `None` after another dump has taken the place.
     pub(super) cursor: Mutex<Option<ScanCursor>>,
-    /// When all sent bytes have reached a client that reads at [`LEAST_RATE`], as Unix time in ms.
+    /// Time at which a client that reads at [`LEAST_RATE`] has read all sent bytes, as Unix time in
+    /// ms.
     arrives: AtomicU64,
 }
 
@@ -254,8 +255,8 @@ mod tests {
         fn shutdown(&self, _: bool) {}
     }
 
-    /// A socket accepts a few hundred KiB at once, then nothing until the client has read most of
-    /// that.
+    /// Models sockets that accept a few hundred KiB at once, then nothing until the client has read
+    /// most of that.
     #[test]
     fn a_dump_that_is_read_slowly_but_steadily_keeps_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };
@@ -294,7 +295,7 @@ mod tests {
         let engine = Engine::open_without_threads(options).unwrap();
         let context = ServerContext::new(engine, 1000, Box::new(NoHooks));
         let dumps: Vec<_> = (0..DUMPS).map(|_| context.begin_dump(1000).unwrap()).collect();
-        // The number of bytes that the sockets accepted does not matter.
+        // Of the bytes that a socket accepted, at most `ON_THE_WAY` count.
         dumps.iter().for_each(|dump| dump.note(1000, 1 << 30));
         assert!(context.begin_dump(1041).is_none());
         assert!(context.begin_dump(1042).is_some());

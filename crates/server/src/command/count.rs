@@ -3,8 +3,9 @@
 use super::{Execution, Unready};
 use larder_engine::{Arith, Counted, Create, Expiry, Key, NANOS, UnixSeconds};
 
-/// Counts a number up or down. The policy of the key's prefix, if there is one, counts increments, and
-/// creates a missing counter that expires with the policy's window. It refuses none.
+/// Increments or decrements a counter. If the key's prefix has a policy, an increment is counted
+/// under the policy and creates a missing counter, which expires with the policy's window. The
+/// policy never refuses an increment.
 pub(super) fn count(
     x: &mut Execution<'_, '_>,
     key: &Key<'_>,
@@ -18,7 +19,7 @@ pub(super) fn count(
         Ok(seconds) => Expiry::at(x.session.now().saturating_add(seconds)),
         Err(_) => Expiry::at(UnixSeconds::MAX),
     };
-    // Who compares the cas id of an item wants no other one.
+    // A client that compares a cas id means an existing item, so none is created.
     let new = arith.compare.is_none().then_some(Create { initial: arith.delta, expiry });
     let create = arith.create.or(new);
     let counted = x.settle(x.session.arith(key, &Arith { create, ..arith }))?;

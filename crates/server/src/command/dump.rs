@@ -37,7 +37,7 @@ enum Format {
         items: usize,
         bytes: usize,
     },
-    /// The counters per prefix, continuing after this prefix.
+    /// The counters per prefix, from the first prefix after this one.
     Prefixes(Option<Box<[u8]>>),
     /// Only the last line is left to send.
     Empty(&'static str),

@@ -119,7 +119,7 @@ pub(crate) enum Executed {
     Close,
 }
 
-// Every request returns it, so it must fit into two registers.
+// Every request returns this type, so it must fit into two registers.
 const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
 
 /// A retrieval of which only the first keys are answered. After `value`, the connection reads the
@@ -170,8 +170,8 @@ pub(crate) enum Sent {
     Gone,
 }
 
-/// Appends an item's value and `trailer`. Copies a value up to the output's limit whole. Of a
-/// longer value, copies a part and returns the rest.
+/// Appends an item's value and `trailer`. If the value is longer than the output's limit, appends
+/// only a part and returns the rest.
 #[inline(always)]
 pub(crate) fn put_value(
     output: &mut OutputBuffer<'_>,

@@ -1,15 +1,17 @@
-//! The meaning of expiry times as clients write them. 0 means never, a negative time has already
-//! passed, up to 30 days counts from now, and anything else is an absolute time by the wall clock, as
-//! that was set when the server started. In text and meta commands times are signed 32-bit numbers, as in memcached. In the binary protocol they are
-//! unsigned and reach to 2106.
+//! The meaning of expiry times as clients write them. 0 means never. A negative time has already
+//! passed. A time of up to 30 days counts from now. A larger one is an absolute time of the wall
+//! clock, as that was set when the server started.
+//!
+//! In text and meta commands, times are signed 32-bit numbers, as in memcached. In the binary
+//! protocol they are unsigned and reach to 2106.
 
 use larder_engine::{Expiry, UnixSeconds};
 
 /// The longest relative time, in seconds.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// Returns the expiry that `exptime` means at `now` on a server that started at `started`, when the
-/// wall clock was `wall_ahead` seconds ahead.
+/// Returns the expiry that `exptime` means at `now`. When the server started, at `started`, the
+/// wall clock was `wall_ahead` seconds ahead of the engine's time.
 #[inline]
 pub(crate) fn expiry(
     exptime: i64,

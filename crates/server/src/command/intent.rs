@@ -74,8 +74,9 @@ impl<'e> Execution<'e, '_> {
     }
 
     /// Removes or keeps the existing item after a refused write. Returns `Err` if the call must be
-    /// repeated. A store that never evicts keeps an acknowledged item until a newer version exists.
-    /// Elsewhere the item stays only if the device fails, because its removal would not last.
+    /// repeated. A store that never evicts always keeps the item: an acknowledged item stays until
+    /// a newer version exists. Otherwise an item to be removed stays only if the device fails,
+    /// because its removal would not last.
     pub(super) fn leave(&mut self, key: &Key<'_>, on_refusal: OnRefusal) -> Result<(), Unready> {
         let options = self.context.engine().options();
         let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;
@@ -89,9 +90,9 @@ impl<'e> Execution<'e, '_> {
         }
     }
 
-    /// Flushes all items, now or at the time that `exptime` means. No item is older than the
-    /// server, so a time before its start flushes none. Like every flush, it replaces one that is
-    /// not due yet.
+    /// Flushes all items, now or at the time that `exptime` means. A time before the server's start
+    /// flushes nothing: in memcached, no item is older than the server. Every flush replaces one
+    /// that is not due yet.
     pub(super) fn flush(&mut self, exptime: i64) -> Result<(), Unready> {
         let at = match self.expiry(exptime).seconds() {
             _ if exptime <= 0 => None,

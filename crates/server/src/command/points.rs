@@ -2,8 +2,8 @@
 
 use larder_engine::{CommitPoint, CommitState};
 
-/// The commits that a reply waits for. Even of one lane, all of them count, not only the last: a
-/// commit may fail and a later one succeed after the lane has continued in another place.
+/// The commits that a reply waits for. All commits of a lane count, not only the last: after a
+/// failed commit, a later one of the same lane may succeed.
 #[derive(Debug)]
 pub(crate) struct Points {
     first: CommitPoint,

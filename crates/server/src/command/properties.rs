@@ -8,14 +8,14 @@ use larder_protocol::meta::Meta;
 /// The properties of a request. The default has none of them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Properties<'r> {
-    /// The client wants no reply, not even an error.
+    /// True if the client wants no reply, not even an error.
     pub(crate) noreply: bool,
-    /// The request carries a value to store.
+    /// True if the request carries a value to store.
     pub(crate) stores: bool,
-    /// The request most probably takes the lock of its key's stripe.
+    /// True if the request most probably takes the lock of its key's stripe.
     pub(crate) locks: bool,
-    /// The requests behind it wait for another turn, because it may take long or closes the
-    /// connection.
+    /// True if the requests behind this one wait for another turn, because this one may take long
+    /// or closes the connection.
     pub(crate) ends_turn: bool,
     /// The effect of the request on its items.
     pub(super) effect: Effect<'r>,

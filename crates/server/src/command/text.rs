@@ -110,7 +110,7 @@ impl Dialect for Text {
     fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
         let none = Properties::default();
         match request {
-            // A retrieval seldom locks. Only its flags would tell.
+            // `locks` stays false, because a retrieval seldom locks.
             Request::Get(get) => {
                 let effect = if get.exptime.is_none() { Effect::Reads } else { Effect::Other };
                 Properties { effect, ..none }
@@ -166,7 +166,7 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
         Request::Quit => Executed::Close,
         Request::Stats(arguments) => stats::execute(x, arguments),
         Request::Admin(admin) => return execute_admin(x, admin),
-        // These requests always have a key, which the parser has found.
+        // The parser always finds the key of these requests, so this arm is never reached.
         Request::Get(_)
         | Request::Meta(_)
         | Request::Store(_)

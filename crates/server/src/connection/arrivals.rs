@@ -1,7 +1,7 @@
-//! Admission of values that are too long to wait for in the input. Such a value takes a place
-//! before its first byte is kept, and the places of all connections together take a bounded share
-//! of memory. Clients that announce values and send only half of them wait for each other and delay
-//! no one else.
+//! Admission of values that are too long to stay in a connection's input until they are complete.
+//! Such a value needs a place before its first byte is kept. The places of all connections together
+//! take a bounded share of memory. So clients that announce values and send them slowly delay only
+//! each other.
 //!
 //! A value with a place continues at its client's speed. While others wait, its client must not
 //! pause for longer than [`PAUSE`], and after a grace period the value must arrive at
@@ -21,21 +21,21 @@ use std::time::{Duration, Instant};
 
 /// A value is long if it takes more than 1/`LONG_SHARE` of the memory for arriving values.
 const LONG_SHARE: u64 = 4;
-/// No value of up to this many bytes is long. Values up to the usual size limit thus share places,
-/// however little memory there is.
+/// Values of up to this many bytes never count as long, however little memory there is. This is the
+/// usual size limit of an item.
 const USUAL: u64 = 1 << 20;
-/// The longest pause of the client of an admitted value while others wait.
+/// The longest pause of a client that sends an admitted value while others wait.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest time that a value keeps its place while others wait, if this server has not looked
-/// at its input or has no memory for it.
+/// Time after which a value loses its place while others wait, although its client may not be to
+/// blame: no byte was read yet, or the server had no memory for the bytes.
 const IDLE: Duration = Duration::from_secs(5);
-/// Time since its first byte after which, while others wait, the rate of a value counts.
+/// Time after a value's first byte in which its rate does not count yet.
 const GRACE: Duration = Duration::from_millis(500);
-/// The lowest rate after that, in bytes per second.
+/// The lowest rate of an admitted value after [`GRACE`] while others wait, in bytes per second.
 const LEAST_RATE: u64 = 1 << 20;
-/// Interval between checks of the rates while a value waits.
+/// Interval between checks of the rates, while any value waits.
 pub(super) const LOOK: Duration = Duration::from_millis(40);
-/// One check takes memory from slow values until it has freed this many bytes. Unmapping 1 MiB
+/// A check stops taking memory from slow values once it has freed this many bytes. Unmapping 1 MiB
 /// stops the worker for about 0.2 ms.
 const EXPELLED_AT_ONCE: usize = 1 << 20;
 
@@ -45,7 +45,7 @@ pub(super) enum Memory {
     /// Nothing has arrived, or the value has lost its place.
     #[default]
     None,
-    /// Memory of the pool. The complete value is copied from it.
+    /// A buffer of the pool. The complete value is copied from it into the log.
     Buffer(ValueBuffer),
     /// Memory of the engine, which becomes the item's own.
     Large(LargeValue),
@@ -74,11 +74,11 @@ pub(super) enum Standing {
     Expelled,
 }
 
-/// State of a value that is being received, shared by its connection and the workers.
+/// The state of a value that is being received. Its connection and all workers share it.
 struct Place {
-    /// Bytes of the value.
+    /// Length of the value, in bytes.
     len: usize,
-    /// Bytes of the memory for arriving values that it may take.
+    /// Bytes that it may take of the memory for arriving values.
     memory: u64,
     waker: Waker,
     state: Mutex<PlaceState>,
@@ -91,9 +91,9 @@ struct PlaceState {
     times: Option<(Instant, Instant)>,
     /// Time of the first check that found it admitted but without a byte.
     idle_since: Option<Instant>,
-    /// This server has no memory for the bytes that arrived.
+    /// True if the server had no memory for the bytes that arrived last.
     starved: bool,
-    /// Value and trailer have arrived completely.
+    /// True if value and trailer have arrived completely.
     complete: bool,
     arrived: usize,
     memory: Memory,
@@ -108,15 +108,15 @@ impl Place {
         self.lock().standing = Standing::Admitted;
     }
 
-    /// Checks whether a value arrives too slowly. If so, and if it `may`, takes its memory and
-    /// returns the number of bytes that had arrived.
+    /// Takes the memory of a value that arrives too slowly, if `may` is true. Returns the number of
+    /// bytes that had arrived, or `None` if the value keeps its memory.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
         let slow = match state.times {
             _ if state.complete => false,
-            // This server may not have looked at the input yet. But a client that does not read its
-            // replies could prevent that forever.
+            // Perhaps the server has not looked at the input yet. The wait is bounded, because a
+            // client that does not read its replies could prolong it forever.
             None => since(*state.idle_since.get_or_insert(now)) > IDLE,
             Some((_, last)) if state.starved => since(last) > IDLE,
             Some((first, last)) => {
@@ -134,7 +134,7 @@ impl Place {
     }
 }
 
-/// Values of one kind, with a place or waiting for one.
+/// The values of one kind, usual or long: those with a place, and those that wait for one.
 #[derive(Default)]
 struct ArrivalQueue {
     taken: u64,
@@ -143,8 +143,8 @@ struct ArrivalQueue {
 }
 
 impl ArrivalQueue {
-    /// Returns true if a value that takes `memory` bytes may be admitted now. A value that is alone
-    /// may have any length.
+    /// Returns true if a value that takes `memory` bytes may be admitted, when all admitted values
+    /// may take `room` bytes. A value that is alone may have any length.
     fn has_room(&self, memory: u64, room: u64) -> bool {
         self.taken == 0 || self.taken + memory <= room
     }
@@ -176,7 +176,7 @@ impl ArrivalQueue {
         }
     }
 
-    /// Removes a place. Returns false if it is not here.
+    /// Removes a place. Returns false if this queue does not contain it.
     fn leave(&mut self, place: &Arc<Place>) -> bool {
         let is_it = |other: &Arc<Place>| Arc::ptr_eq(place, other);
         if let Some(at) = self.admitted.iter().position(is_it) {
@@ -207,7 +207,7 @@ impl ArrivalQueue {
 /// The values that all connections are receiving.
 pub(crate) struct Arrivals {
     engine: Arc<Engine>,
-    /// Values of usual length, and long ones.
+    /// The queue of values of usual length, and the queue of long ones.
     lines: Mutex<[ArrivalQueue; 2]>,
     waiting: AtomicUsize,
     pub(crate) buffers: Arc<ValueBufferPool>,
@@ -246,7 +246,7 @@ impl Arrivals {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Gives the places of values that are too slow to waiting ones.
+    /// Takes the places of values that are too slow, and admits waiting ones.
     pub(super) fn expel_slow(&self) {
         let now = Instant::now();
         self.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(now)));
@@ -266,7 +266,7 @@ impl Arrivals {
     }
 }
 
-/// A value's place, or its position in the queue, until it is dropped.
+/// A value's place, or its position in the queue. Dropping it gives the place up.
 pub(super) struct Arrival {
     arrivals: Arc<Arrivals>,
     place: Arc<Place>,
@@ -277,7 +277,8 @@ impl Arrival {
         self.place.lock().standing
     }
 
-    /// Calls `receive` with the memory of an admitted value. Otherwise returns the reason.
+    /// Calls `receive` with the memory of an admitted value. For another value, returns its
+    /// standing.
     pub(super) fn with<T>(
         &mut self,
         receive: impl FnOnce(&mut Memory) -> T,
@@ -396,7 +397,7 @@ mod tests {
         expel();
         assert_eq!(slow.standing(), Standing::Admitted);
         let others = [enter(), enter(), enter()];
-        // None of these has been checked yet.
+        // No check has run since these values came.
         assert_eq!(others[2].standing(), Standing::Waiting);
         expel();
         assert_eq!(others[2].standing(), Standing::Admitted);

@@ -12,11 +12,11 @@ use larder_protocol::{KeySink, Parse, Then};
 
 /// The largest number of requests in a batch.
 const REQUESTS_MAX: usize = 64;
-/// Number of requests ahead for which locks are prefetched. If this were much larger, another
-/// thread would take the cache lines back before their use.
+/// The lock of a request is prefetched this many requests ahead of its execution. With a much
+/// larger number, another thread would take the cache line back before its use.
 const LOCKS_AHEAD: usize = 4;
 
-/// A worker's memory for batches. It is empty between batches.
+/// Vectors that a worker reuses for its batches. They are empty between batches.
 pub(super) struct Scratch<D: Dialect> {
     keys: Vec<Key<'static>>,
     entries: Vec<Entry<'static, D>>,
@@ -38,7 +38,7 @@ impl<D: Dialect> Scratch<D> {
     }
 }
 
-/// A dialect that workers keep memory for batches of.
+/// A dialect for whose batches a worker has a [`Scratch`].
 pub(super) trait Batched: Dialect {
     fn scratch(worker: &mut Worker) -> &mut Scratch<Self>;
 }
@@ -62,10 +62,10 @@ fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
 }
 
-/// A request of a batch, or what stands in its place.
+/// A request of a batch, or the refusal of one.
 struct Entry<'a, D: Dialect> {
     action: Action<'a, D>,
-    /// Index, among the keys of the batch, behind its last key.
+    /// Index of the key after its last key, among the keys of the batch.
     keys_end: usize,
     /// Offset in the input at which it ends.
     end: usize,
@@ -86,7 +86,7 @@ enum Stop<'a, D: Dialect> {
     Turn,
     /// A value has to be received first.
     Value { request: D::Request<'a>, value: Announced },
-    /// What follows a refused request is not a request.
+    /// A refused request says how to treat the bytes behind it.
     Then(Then),
 }
 
@@ -141,9 +141,9 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Does the same for the keys of a batch and of a last request whose value has not arrived.
-    /// `overwrites` says whether that last request overwrites an existing item. An overwritten
-    /// record is read only if it must be.
+    /// Fetches the records of a whole batch, and of the request behind it whose value has not
+    /// arrived. `overwrites` is true if that last request sets its key unconditionally. An
+    /// overwritten record is read from the device only if it must be.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
@@ -168,7 +168,7 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Does the second stage for keys that are only guessed. It reads nothing from the store.
+    /// Prefetches the records of keys that are only guessed. Reads nothing from the store.
     #[inline]
     pub(super) fn prefetch_records(&mut self) {
         for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {

@@ -1,8 +1,8 @@
-//! Values that are too long for the input of a connection. The connection keeps their header, and
-//! their memory grows as bytes arrive, so a client that announces much and sends nothing costs
-//! nothing. When the value is complete, the header is parsed again and executed with it. The
-//! largest values arrive in the engine's memory, where they stay. `arrivals.rs` decides which
-//! client may send when.
+//! Values that are too long for the input of a connection. The connection keeps the header of such
+//! a value. The value's memory grows as bytes arrive, so a client that announces much and sends
+//! nothing costs nothing. When the value is complete, the header is parsed again and the request is
+//! executed. The largest values arrive in the engine's memory, where they stay. `arrivals.rs`
+//! decides which values may arrive.
 
 use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
@@ -14,7 +14,7 @@ use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
 use std::sync::Arc;
 
-/// A request of at most this many bytes, with its value, waits in the input.
+/// The largest request, value included, that stays in the input until it is complete, in bytes.
 const HELD_MAX: usize = 16 << 10;
 
 /// The longest trailer of any protocol, in bytes.
@@ -49,9 +49,9 @@ enum Received {
     All,
     /// More input is needed.
     Part,
-    /// It waits for a place, or for memory.
+    /// The value waits for a place, or for memory.
     Wait,
-    /// There is no memory for it.
+    /// There is no memory for the value.
     NoMemory,
 }
 
@@ -169,7 +169,7 @@ impl Worker {
         Step::Next
     }
 
-    /// Appends `bytes` to a value of `len` bytes of which `filled` have arrived.
+    /// Appends `bytes` to a value of `len` bytes, of which `filled` have arrived.
     fn receive(
         &self,
         memory: &mut Memory,
@@ -220,13 +220,13 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Step {
         let State::Body(body) = &mut connection.state else { return Step::Next };
-        // The keys borrow from it while the rest of the body changes.
+        // The keys borrow from the header while the rest of the body changes.
         let header = Arc::clone(&body.header);
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let parsed = D::parse(&header, &mut keys);
         let keys = keys.into_inner();
         let Parse::NeedValue { request, .. } = parsed else {
-            // It parsed as a header when the value began.
+            // This cannot happen: the same bytes parsed as a header when the value began.
             return Step::Stop(Flow::Close);
         };
         let received = body.fill(self, &keys, input);
@@ -255,12 +255,12 @@ impl Worker {
         }
         let mut execute =
             |memory: &mut Memory| D::execute(&mut x, &request, &keys, Some(memory.value()));
-        // A complete value cannot lose its place.
+        // A value that is marked as complete keeps its place until it is executed.
         let executed = match &mut body.arrival {
             Some(arrival) => arrival.with(&mut execute),
             None => Ok(execute(&mut Memory::None)),
         };
-        // It may have lost its place just as its last bytes arrived.
+        // Another worker may have taken the place before the value was marked as complete.
         match executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys)) {
             Executed::Again => Step::Stop(Flow::Park),
             Executed::Close => Step::Stop(Flow::Close),

@@ -1,8 +1,8 @@
-//! Replies that may not be sent yet. Each waits for commits. All replies written behind it wait
-//! too, because replies keep the order of their requests. A connection has such a queue only while
-//! it waits for something.
+//! Replies that may not be sent yet. A *gate* is a reply that waits for commits. All replies behind
+//! it wait too, because replies keep the order of their requests. A connection has a queue of gates
+//! only while it withholds replies.
 //!
-//! While a call runs, replies go to the output as always. At its end the queue
+//! While a call of the service runs, replies go to the output as always. At its end the queue
 //! [absorbs](Gates::absorb) the output from the first gate on. Positions count the bytes of all
 //! replies since the queue was created, so they stay valid while bytes are released.
 //!
@@ -20,14 +20,14 @@ use smallvec::SmallVec;
 pub(super) enum Repair {
     /// A reply that says that something was not kept.
     Say(FailureReply),
-    /// The present state: this request, which changes nothing, is executed again.
+    /// The reply to the same request, executed again. The request only reads.
     Again(Box<[u8]>),
-    /// None is possible, so the connection closes.
+    /// No replacement is possible, so the connection closes.
     Close,
 }
 
 impl Repair {
-    /// Writes the replacement if that needs no more work. Returns false otherwise.
+    /// Writes the replacement if it is a fixed reply. Returns false otherwise.
     pub(super) fn put(&self, output: &mut OutputBuffer<'_>) -> bool {
         match self {
             Repair::Say(reply) => reply.put(output),
@@ -44,7 +44,7 @@ struct Gate {
     end: u64,
     points: Points,
     repair: Repair,
-    /// The rest of a long value follows.
+    /// True if the rest of a long value follows.
     open: bool,
 }
 
@@ -58,8 +58,7 @@ impl Gate {
     }
 }
 
-/// Bytes of replies that a queue holds without an allocation: most clients wait for one short
-/// reply.
+/// Bytes of withheld replies that need no allocation. Most clients wait for one short reply.
 const SHORT: usize = 32;
 
 /// The state of the queue after a release.
@@ -69,7 +68,7 @@ pub(super) enum Front {
     None,
     /// The first gate still waits.
     Pending,
-    /// The first gate's commit has failed, and its reply needs more than a replacement.
+    /// The first gate's commit has failed, and no fixed reply can replace its reply.
     Failed,
 }
 
@@ -83,13 +82,13 @@ pub(super) struct Gates {
     gates: SmallVec<[Gate; 1]>,
     /// The sum of the gates' costs, in bytes.
     cost: usize,
-    /// For each lane that a gate has waited for, the last commit.
+    /// The last commit of each lane that a gate has waited for.
     lanes: SmallVec<[CommitPoint; 1]>,
     /// Offset in the output of the running call at which the withheld bytes begin.
     split: usize,
     /// Bytes charged to the budget.
     charged: usize,
-    /// The connection closes when everything is released.
+    /// True if the connection closes once everything is released.
     pub(super) closing: bool,
 }
 
@@ -141,7 +140,7 @@ impl Gates {
         output.truncate(self.split);
     }
 
-    /// Appends everything that may be sent to the output. `state` returns the state of a commit.
+    /// Appends to the output everything that may be sent. `state` returns the state of a commit.
     /// Must be called at the beginning of a call, or after the call's output was absorbed.
     pub(super) fn release(
         &mut self,
@@ -181,8 +180,8 @@ impl Gates {
         (position - self.base) as usize
     }
 
-    /// Returns true if the last reply continues behind the withheld bytes, which must be released
-    /// first.
+    /// Returns true if the last reply is a long value whose rest is not written yet. The rest must
+    /// wait until the withheld bytes are released.
     pub(super) fn is_open(&self) -> bool {
         self.gates.last().is_some_and(|gate| gate.open)
     }
@@ -206,9 +205,8 @@ impl Gates {
         Some(Failed { points: gate.points, repair: gate.repair, open: gate.open, last })
     }
 
-    /// Puts back a gate that was [taken out](Self::take_failed). Its reply is now the output from
-    /// the beginning of the withheld bytes on. It waits for `points`; without any it counts as
-    /// failed, as before.
+    /// Puts back a gate that was [taken out](Self::take_failed). The output from `split` on becomes
+    /// its reply. The gate waits for `points`; without them it counts as failed, as before.
     pub(super) fn put_back(
         &mut self,
         failed: Failed,
@@ -232,9 +230,8 @@ impl Gates {
         self.gates.insert(0, gate);
     }
 
-    /// Returns true if the queue holds the reply to a change that has not failed. A request
-    /// executed again now would then see a later state than its place in the order of requests
-    /// allows.
+    /// Returns true if the queue holds the reply to a change that has not failed. A retrieval
+    /// executed again would then see a change that follows it.
     pub(super) fn holds_change(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
         let changes = |gate: &Gate| !matches!(gate.repair, Repair::Again(_) | Repair::Close);
         self.gates

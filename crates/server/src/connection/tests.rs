@@ -56,7 +56,7 @@ fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
     Worker::new(Arc::new(context), session, Box::new(|| u64::from(NOW) * NANOS))
 }
 
-/// A client that keeps the input its connection leaves, and takes all output.
+/// A client that keeps the input that the connection did not consume, and takes all output.
 struct Client<'w> {
     worker: &'w mut Worker,
     connection: Option<Connection>,

@@ -1,17 +1,18 @@
-//! A pool of buffers for arriving values. The allocator maps and unmaps large buffers one by one,
-//! and either stalls the page faults of every thread. So the pool keeps some buffers for later
-//! values.
+//! A pool of buffers for arriving values. The allocator maps and unmaps every large buffer, and
+//! each of these calls stalls the page faults of all threads. So the pool keeps some buffers for
+//! later values.
 //!
-//! Invariants: a buffer, lent or idle, is charged for at least its resident bytes less one page,
-//! and for at most its capacity. The charges of idle buffers and the capacities of lent ones
-//! together stay within the limit for arriving values, if the capacities of the lent ones alone do.
+//! Invariants: the charge of a buffer, lent or idle, is at most its capacity and at least its
+//! resident bytes less one page. Idle buffers are kept only while their charges and the capacities
+//! of the lent buffers together fit the limit for arriving values.
 
 use larder_engine::Engine;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Idle buffers may be charged for 1/`IDLE_PART` of the limit for arriving values.
+/// All idle buffers together are charged for at most 1/`IDLE_PART` of the limit for arriving
+/// values.
 const IDLE_PART: u64 = 8;
 /// The largest charge of all idle buffers, in bytes.
 const IDLE_MAX: u64 = 16 << 20;
@@ -45,7 +46,7 @@ pub(crate) struct ValueBufferPool {
 /// Invariant: `charged` is the sum of the charges of `buffers`.
 #[derive(Default)]
 struct Idle {
-    /// Each with the time of its return, oldest first.
+    /// The idle buffers with the times of their return, oldest first.
     buffers: VecDeque<(Instant, Allocation)>,
     /// Bytes charged to the engine's memory limit.
     charged: usize,
@@ -101,7 +102,7 @@ impl ValueBufferPool {
         allocation.bytes.clear();
         let mut idle = self.idle();
         idle.lent -= capacity;
-        // A buffer that was hardly used would cost the next value the same page faults.
+        // A buffer that was hardly used has few resident pages, so it would save few page faults.
         if !(POOLED_MIN..=POOLED_MAX).contains(&capacity)
             || allocation.charged < capacity / 2
             || allocation.charged > self.room(&idle)

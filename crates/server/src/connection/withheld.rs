@@ -40,8 +40,8 @@ impl Connection {
         let (repair, open) = match executed {
             // There is no reply yet.
             Executed::Again => (Repair::Say(FailureReply::Silent), false),
-            // Some of its keys are answered, and later output may have been sent when the commit
-            // fails.
+            // This is only the beginning of the reply. Later calls write the rest, so no
+            // replacement would fit.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
@@ -62,7 +62,7 @@ impl Connection {
     ) {
         let Some(points) = x.points.take() else { return };
         if matches!(repair, Repair::Say(FailureReply::Silent)) && start == x.output.len() {
-            // No reply waits for it. The call still requests its commit, like that of any change.
+            // No reply waits for the commit, but like that of any change it must be requested.
             return points.each(|point| x.session.wake_on_commit(point));
         }
         let gates = self.gates.get_or_insert_with(|| Box::new(Gates::new(start)));
@@ -76,8 +76,8 @@ impl Connection {
 }
 
 impl Worker {
-    /// Sends the withheld replies that may be sent. Returns the next flow if the connection does
-    /// nothing else now.
+    /// Sends the withheld replies that may be sent. Returns a flow if the connection must do
+    /// nothing else in this call.
     #[inline(never)]
     pub(super) fn release(
         &mut self,
@@ -97,7 +97,8 @@ impl Worker {
                     let closing = gates.closing;
                     return closing.then(|| self.withhold(connection, Flow::Park, output));
                 }
-                // A new reply needs the whole output to itself.
+                // The replacement needs an empty output, because a failed attempt clears the
+                // output.
                 Front::Failed if !output.is_empty() => return Some(Flow::Drain),
                 Front::Failed => {
                     if let Some(flow) = self.repair(connection, output) {
@@ -168,7 +169,7 @@ impl Worker {
     ) -> (Again, Option<Points>) {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
-            // It parsed as a request when it was first executed.
+            // This cannot happen: the same bytes parsed as a request before.
             return (Again::Impossible, None);
         };
         if overtaken {

@@ -22,7 +22,7 @@ pub(super) enum LimitAction {
     Take(u64),
     /// Show the limiter.
     Look,
-    /// Make the limiter as new.
+    /// Remove the limiter, so that all its units are free again.
     Reset,
 }
 

@@ -1,6 +1,6 @@
 //! The connections of the limit port: their number, the memory and the time that each may take.
 //!
-//! hyper serves them, because it has the limits that axum's server does not let one set.
+//! hyper serves them, because it can limit the length of heads, which axum's server cannot.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -27,16 +27,17 @@ use crate::server::Running;
 /// The largest number of connections at a time. A further one replaces the one that has waited for
 /// a request for longest.
 pub(crate) const CONNECTIONS: usize = 1024;
-/// The largest number of bytes kept of a request, and of replies that the client does not read. A
-/// proxy passes on the headers of its clients, which have cookies.
+/// The largest number of bytes kept of a request, and of replies that the client does not read. It
+/// leaves room for the cookies of clients, which proxies pass on.
 pub(super) const BUFFER: usize = 16 << 10;
-/// The longest time between two complete requests. Longer than proxies keep idle connections.
+/// The longest time between two complete requests of a connection. Proxies close idle connections
+/// earlier.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
 /// The longest time that a request waits for memory, for a record that is not in memory, and for
 /// the commit of its decision.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What executes the requests of the connections.
+/// The server's state, and the channel to the worker that executes requests.
 #[derive(Clone, Debug)]
 pub(super) struct Callee {
     pub(super) running: Arc<Running>,
@@ -47,10 +48,10 @@ pub(super) struct Callee {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 
-/// The state of a connection, through which another one can end it.
+/// The state of a connection. A new connection can end an old one through it.
 #[derive(Debug)]
 struct LimitClient {
-    /// A request is being executed.
+    /// True while a request is being executed.
     is_busy: Cell<bool>,
     /// Time of the last reply, or of the connect.
     waits_since: Cell<Instant>,
@@ -117,7 +118,7 @@ async fn serve(
     loop {
         let silent = client.waits_since.get() + SILENCE;
         tokio::select! {
-            // An error is the client's.
+            // An error concerns only this client.
             _ = connection.as_mut() => return,
             () = client.leave.notified() => return,
             () = sleep_until(silent.max(Instant::now())) => {

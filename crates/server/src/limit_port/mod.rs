@@ -5,20 +5,20 @@
 //! clients that speak HTTP. Instead, this port has one thread, which owns an engine session like a
 //! worker.
 //!
-//! The thread runs two kinds of tasks in turn. The tasks of the connections parse requests
-//! (`request.rs`) and send them to the task of the [`LimitWorker`]. That one executes all that have
-//! arrived in one turn of the session, replies, and sleeps until more arrive or the engine wakes it.
-//! So the session ticks once per turn, however many requests the turn has, and is asleep whenever
-//! another task runs.
+//! The thread runs two kinds of tasks. The tasks of the connections parse requests (`request.rs`)
+//! and send them to the task of the [`LimitWorker`]. In one turn of the session, that task executes
+//! all requests that have arrived and replies. Then the session sleeps until more requests arrive
+//! or the engine wakes it. So the session ticks once per turn, however many requests the turn has,
+//! and is asleep whenever another task runs.
 //!
 //! The key of a limiter is the prefix of its policy and the key of the request. So
 //! `POST /v1/limit/logins?key=ann` and `ma login/ann Qlogins` share one limiter if `login/` is the
 //! prefix.
 //!
 //! Invariants: a client, whatever it sends, holds one of [`CONNECTIONS`] connections and at most
-//! [`BUFFER`] bytes in each direction; its body is never read. A connection that completes no
-//! request for [`SILENCE`] is closed, and every request is answered within [`PATIENCE`]. Web pages
-//! cannot take units, see `request.rs`.
+//! [`BUFFER`] bytes in each direction. The body of a request is never read. A connection that
+//! completes no request for [`SILENCE`] is closed, and every request is answered within
+//! [`PATIENCE`]. Web pages cannot take units, see `request.rs`.
 //!
 //! [`BUFFER`]: connections::BUFFER
 //! [`SILENCE`]: connections::SILENCE
@@ -50,12 +50,12 @@ pub(crate) use connections::CONNECTIONS;
 use connections::{Callee, Clients, PATIENCE, accept};
 use worker::LimitWorker;
 
-/// A running limit port, until it is dropped.
+/// A running limit port. Dropping it stops the port.
 #[derive(Debug)]
 pub(crate) struct LimitPort {
     /// The addresses, with the ports that the kernel chose for port 0.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The end of the time that a stop leaves for requests in flight, once there is a stop.
+    /// The deadline of requests in flight, once the port is told to stop.
     stop: watch::Sender<Option<Instant>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -87,10 +87,10 @@ impl LimitPort {
         Ok(LimitPort { addresses, stop, thread: Some(thread) })
     }
 
-    /// Accepts no new connections, and leaves requests in flight at most `grace`. Later calls change
-    /// nothing.
+    /// Accepts no new connections, and gives requests in flight at most `grace` to finish. Later
+    /// calls change nothing.
     pub(crate) fn stop(&self, grace: Duration) {
-        // Requests in flight take no longer than their patience.
+        // No request takes longer than `PATIENCE`.
         let end = Instant::now() + grace.min(PATIENCE);
         self.stop.send_modify(|stop| *stop = stop.or(Some(end)));
     }
@@ -100,13 +100,13 @@ impl Drop for LimitPort {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
         if let Some(thread) = self.thread.take() {
-            // The end of a panic has been reported.
+            // `LimitPortEnd` has already reported a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Serves until the port is stopped and all requests are answered or their time is over.
+/// Serves until the port is stopped and all requests are answered, or until the stop's deadline.
 async fn serve(
     sockets: Vec<TcpListener>,
     worker: LimitWorker,
@@ -126,7 +126,7 @@ async fn serve(
     }
 }
 
-/// Waits until the time is over that a stop leaves for requests in flight.
+/// Waits until the port is told to stop and the deadline of that stop has passed.
 async fn grace(stopped: &mut watch::Receiver<Option<Instant>>) {
     let end = stopped.wait_for(Option::is_some).await.ok().and_then(|end| *end);
     if let Some(end) = end {

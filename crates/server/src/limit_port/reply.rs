@@ -25,7 +25,7 @@ const MILLI: u64 = 1_000_000;
 /// The largest integer of a structured field (RFC 9651).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// The body of a reply about a limiter. `None` is for ever, or never.
+/// The body of a reply about a limiter. A time of `None` means never.
 #[derive(Serialize)]
 struct LimitBody<'a> {
     /// Absent in the reply to a look.
@@ -35,7 +35,7 @@ struct LimitBody<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     shadow: bool,
     policy: &'a str,
-    /// The units that may be used at once.
+    /// The largest number of units that may be used at once.
     limit: u64,
     remaining: u64,
     reset_ms: Option<u64>,
@@ -90,8 +90,8 @@ fn policy_field(policy: &Policy) -> String {
     field
 }
 
-/// Returns the value of RateLimit. Its time is that until the same request passes, if it was
-/// refused, else that until the limiter is as new.
+/// Returns the value of RateLimit. If the request was refused and may pass later, the time in it is
+/// the wait until then. Otherwise it is the time until all units are free again.
 fn limit_field(policy: &Policy, decision: &Decision) -> String {
     let mut field = format!("\"{}\";r={}", policy.name, decision.remaining.min(INTEGER_MAX));
     let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
@@ -117,7 +117,7 @@ pub(super) fn long_key(prefix: usize, max: usize) -> Response {
     error(StatusCode::BAD_REQUEST, &reason)
 }
 
-/// Returns the reply to a request whose key holds something else than a limiter.
+/// Returns the reply to a request whose key belongs to an item that is no limiter.
 pub(super) fn not_a_limiter() -> Response {
     error(StatusCode::CONFLICT, "the key holds an item that is neither a limiter nor a number")
 }
@@ -156,7 +156,7 @@ fn error(status: StatusCode, reason: &str) -> Response {
     hardened((status, Json(ErrorBody { error: reason })))
 }
 
-/// Keeps a reply out of caches, and out of the hands of a browser that would interpret it.
+/// Forbids caches to keep a reply, and browsers to guess its type.
 fn hardened(reply: impl IntoResponse) -> Response {
     const HEADERS: [(HeaderName, &str); 2] =
         [(header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(fields(&policy, passed), [r#""api/v1";q=100;w=60"#, r#""api/v1";r=3;t=2"#]);
         let refused = decision(false, Some(4 * NANOS), Some(9 * NANOS));
         assert_eq!(fields(&policy, refused)[1], r#""api/v1";r=3;t=4"#);
-        // A cost above the budget is never possible.
+        // A request that costs more than the budget never passes.
         let never = decision(false, None, Some(9 * NANOS));
         assert_eq!(fields(&policy, never)[1], r#""api/v1";r=3;t=9"#);
     }

@@ -1,12 +1,15 @@
 //! Parses HTTP requests. Keys are any bytes, so everything is percent-decoded as bytes. An unknown
 //! or repeated parameter is an error: a misspelt cost must not become the default.
 //!
-//! A web page can make a browser send requests to any address. `/v1/limit/` refuses those: a browser
-//! adds a header that names the page, or says that a page asks. `/v1/forward-auth/` cannot refuse
-//! them, because proxies pass on the headers of their clients. It takes the key from a header, and a
-//! page cannot set such headers for another site. With DNS rebinding, the page's own name resolves to
-//! this port, so the browser takes it for the page's site. Such a name has a dot, and is no accepted
-//! Host. Names without a dot are those of the private network, and of proxies' settings.
+//! A web page can make a browser send requests to any address. `/v1/limit/` refuses them by their
+//! headers: `Origin`, which names the page, or `Sec-Fetch-Site`, which says that a page asks.
+//! `/v1/forward-auth/` cannot refuse them, because proxies pass on the headers of their clients. It
+//! takes the key from a header that a page cannot set for another site.
+//!
+//! With DNS rebinding, a page's own host name resolves to this port, so the browser takes this port
+//! for the page's site. Such a name has a dot. So a Host with a dot is refused unless it is an
+//! address or is allowed by `--admin-host`. Names without a dot belong to private networks and to
+//! the settings of proxies.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +25,7 @@ use crate::settings::Settings;
 pub(super) struct Mistake {
     pub(super) status: StatusCode,
     pub(super) reason: Cow<'static, str>,
-    /// The methods that would be right, with status 405.
+    /// The methods that are allowed, for status 405.
     pub(super) allow: Option<&'static str>,
 }
 
@@ -125,8 +128,8 @@ fn forward_auth(
     })
 }
 
-/// Returns the last address of X-Forwarded-For: that of the client of the nearest proxy. A client
-/// can write any addresses in front of it.
+/// Returns the last address of X-Forwarded-For, which the nearest proxy wrote: that of its client.
+/// Clients can forge all addresses in front of it.
 fn last_address(headers: &HeaderMap) -> Result<Vec<u8>, Mistake> {
     let list = headers.get_all("x-forwarded-for").iter().next_back();
     let last = list.and_then(|list| list.as_bytes().rsplit(|byte| *byte == b',').next());
@@ -155,7 +158,7 @@ fn cost_of(text: Option<&[u8]>) -> Result<u64, Mistake> {
     cost.ok_or_else(|| bad(format!("cost must be a whole number from 0 to {}", u64::MAX)))
 }
 
-/// Returns the values of the parameters with these names. An empty name is that of no parameter.
+/// Returns the values of the parameters with these names. An empty name stands for no parameter.
 fn parameters<const N: usize>(
     query: &str,
     names: [&str; N],

@@ -112,7 +112,7 @@ fn units_are_taken_until_none_are_left() {
     assert!(body.starts_with(r#"{"allowed":false,"policy":"logins","limit":5,"remaining":2,"#));
     assert_eq!(field(&head, "retry-after"), Some("3600"));
     assert_eq!(field(&head, "ratelimit"), Some(r#""logins";r=2;t=3600"#));
-    // More than the limit is never possible.
+    // A request for more than the limit never passes.
     let (status, head, body) = take("key=ann&cost=18446744073709551615");
     assert_eq!((status, field(&head, "retry-after")), (429, None));
     assert!(body.ends_with(r#""retry_after_ms":null}"#), "{body}");
@@ -269,7 +269,7 @@ fn large_heads_and_bodies_harm_nobody() {
     assert!(reply(&mut honest).1.contains("\"remaining\":2,"));
 }
 
-/// A limiter that exists goes on, and a new one is refused without a decision.
+/// Without memory, an existing limiter still decides, and a new one is refused without a decision.
 #[test]
 fn no_memory_is_no_decision() {
     let (when_full, memory) = (WhenFull::Refuse, 8 << 20);
@@ -312,7 +312,8 @@ fn a_stop_waits_for_no_idle_client() {
     assert!(matches!(half.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// The decisions of a policy that is durable survive. Records that are only in the store are read.
+/// The decisions of a durable policy survive a restart. Limiters that are only in the store are
+/// read from there.
 #[test]
 fn limiters_of_a_store_are_read_and_kept() {
     const KEYS: usize = 40;

@@ -1,7 +1,7 @@
 //! The worker of the limit port: one engine session that decides about all requests.
 //!
-//! Invariant: the session is asleep whenever the worker waits, because it holds no items then, and
-//! an awake session that does not tick would stop the reclaiming of memory.
+//! Invariant: the session is asleep whenever the worker waits. It holds no items then. An awake
+//! session that does not tick would stop the reclaiming of memory.
 
 use std::sync::Arc;
 use std::task::Wake;
@@ -28,7 +28,7 @@ pub(super) struct LimitWorker {
     calls: mpsc::Receiver<Call>,
     /// Notified by the engine when a request that waits may go on.
     woken: Arc<Woken>,
-    /// Requests that were not executed yet.
+    /// Requests that wait for reads or for memory.
     parked: Vec<ParkedCall>,
     /// Replies that wait for commits.
     withheld: Vec<WithheldReply>,
@@ -77,7 +77,7 @@ impl LimitWorker {
         LimitWorker { session, clock, policies, calls, woken, parked, withheld }
     }
 
-    /// Executes calls until no one can make any more.
+    /// Executes calls until all senders of calls are gone.
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(TURN);
         loop {
@@ -182,7 +182,7 @@ fn respond(
         LimitAction::Take(cost) => cost,
         LimitAction::Look => 0,
         LimitAction::Reset => {
-            // Other items are not its business.
+            // A reset must not delete other items, so first check that the item is a limiter.
             return match session.take(&key, &policy.take(0)) {
                 Outcome::Ready(Taken::NonNumeric) | Outcome::AfterCommit(Taken::NonNumeric, _) => {
                     Outcome::Ready(reply::not_a_limiter())

@@ -78,7 +78,7 @@ impl OutputMemory {
         OutputMemory::with_capacity(limit + (16 << 10))
     }
 
-    /// Empties the memory of an event loop. Frees what grew for a large reply.
+    /// Empties the memory of an event loop. Frees the part that was added for a large reply.
     #[inline]
     pub(super) fn recycle(&mut self, limit: usize) {
         self.clear();

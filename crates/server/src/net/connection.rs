@@ -344,7 +344,7 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Adds a connection to the ready list. Its connections continue in the next turns without an
+    /// Adds a connection to the ready list, whose connections continue in the next turns without an
     /// event.
     pub(super) fn queue(&mut self, key: u32) {
         if let Some(connection) = self.connections.get_mut(key)
@@ -421,8 +421,8 @@ impl<S: Service, I> Core<S, I> {
         });
     }
 
-    /// Returns true if a connection waits for input and nothing of it is in flight. A half-sent
-    /// command counts as in flight until the client has had time to send the rest.
+    /// Returns true if a connection waits for input and has no command or reply in flight. A
+    /// half-sent command counts as in flight until the client has had time to send the rest.
     pub(super) fn is_quiet(&mut self, key: u32) -> bool {
         let given_up = self.has_given_up_clients();
         let Some(connection) = self.connections.get_mut(key) else { return true };
@@ -450,8 +450,8 @@ impl<S: Service, I> Core<S, I> {
     /// Begins a turn: reads the clock and plans the next tick.
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
-        // Read the clock even if nothing depends on it now: a timeout that is set later counts from
-        // the times recorded before.
+        // Read the clock in every turn, even if nothing depends on it now. A timeout that is set
+        // later counts from times that are recorded now.
         self.now = coarse_ms();
         self.turn_began = self.has_ready().then(Instant::now);
         self.plan_tick();

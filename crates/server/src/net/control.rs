@@ -33,8 +33,8 @@ pub(super) struct Desk {
     inbox: Mutex<Vec<OwnedFd>>,
     /// Number of connections placed with this worker, including those not taken over yet.
     load: AtomicUsize,
-    /// Set by another worker that found that connections keep too many bytes, but that its own
-    /// connections are within their part.
+    /// Set by another worker when all connections together keep too many bytes, but its own are
+    /// within their part.
     pub(super) relief_wanted: AtomicBool,
 }
 

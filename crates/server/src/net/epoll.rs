@@ -3,7 +3,7 @@
 //! registration. In return, the loop must remember which sockets it has not read completely
 //! (`readable`). A connection with more to do continues in the next turn, after the others.
 //!
-//! A single request costs one wait, shared with all other connections, one receive and one send.
+//! A single request costs one receive and one send. All connections share one wait.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -173,7 +173,8 @@ impl<S: Service> Epoll<S> {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
         };
-        // SAFETY: as above; the time lives until the call returns, and no signal mask is given.
+        // SAFETY: the kernel fills at most as many events as the slice has. The time lives until
+        // the call returns, and no signal mask is given.
         let n = unsafe {
             let no_mask = std::ptr::null::<libc::sigset_t>();
             let (events, limit) = (events.as_mut_ptr(), &raw const limit);
@@ -367,7 +368,7 @@ impl<S: Service> Epoll<S> {
         connection.io.waits_for_output = wait;
         let fd = connection.socket.as_raw_fd();
         let interest = if wait { INTEREST | OUTPUT } else { INTEREST };
-        // Changing a registration reports what is already ready, so no event is lost.
+        // Changing a registration reports readiness that already exists, so no event is lost.
         if self.register(libc::EPOLL_CTL_MOD, fd, interest, key.into()).is_err() {
             self.core.remove(key);
         }
@@ -439,7 +440,7 @@ impl<S: Service> Epoll<S> {
                 libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags)
             };
             if fd >= 0 {
-                // SAFETY: as above.
+                // SAFETY: `fd` is a new descriptor without another owner.
                 let socket = unsafe { OwnedFd::from_raw_fd(fd) };
                 match self.core.admit(socket) {
                     Admission::Own(socket) => self.attach(socket, true),

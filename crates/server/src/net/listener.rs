@@ -317,7 +317,7 @@ fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|error| BindError::new(endpoint, error))
         }
-        // Either a process listens on this file, or this process may not find out.
+        // A process may listen on this file, but this process has no permission to find out.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(BindError::PermissionDenied(endpoint.clone()))
         }

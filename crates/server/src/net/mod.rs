@@ -108,9 +108,9 @@ pub trait Service {
     fn turn(&mut self);
 
     /// Called when the loop has no work. Returns how long the loop should wait for events before it
-    /// [sleeps](Service::sleep). Sleeping begins work that more clients can share after such a wait.
-    /// With a zero duration, the loop checks for events once more without waiting. With `None`, it
-    /// sleeps at once.
+    /// [sleeps](Service::sleep). Sleeping may begin work, such as a commit, that more clients share
+    /// if the loop waits first. With a zero duration, the loop checks for events once more without
+    /// waiting. With `None`, it sleeps at once.
     fn lingers(&mut self) -> Option<Duration> {
         None
     }

@@ -11,12 +11,12 @@ use super::connection::Core;
 use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
-/// When connections are closed, they are closed until only `LEFT`/`PARTS` of the limit is in use.
-/// The margin makes checks rare, because each check scans all connections.
+/// Once connections must be closed, closing continues until only `LEFT`/`PARTS` of the limit is in
+/// use. The margin makes checks rare, because each check scans all connections.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// Time without a byte moved counts up to this limit, in milliseconds.
+/// A longer silence of a connection counts as this one, in milliseconds.
 const SILENCE_MS: u64 = 5_000;
 
 /// The longest pause of a client that is not too slow, in milliseconds. After that the client must
@@ -27,8 +27,7 @@ const PAUSE_MS: u64 = 500;
 /// keeps bytes.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// A connection may keep 1/`MODEST_SHARE` of an equal share of the limit without being closed
-/// first.
+/// Connections that keep at most 1/`MODEST_SHARE` of an equal share of the limit are closed last.
 const MODEST_SHARE: u64 = 4;
 
 /// Interval between checks after a check that closed no connection, in milliseconds.
@@ -73,7 +72,7 @@ impl Holder {
     }
 }
 
-/// Returns the connections to close in order to free `excess` bytes of those kept.
+/// Returns the connections to close so that `excess` bytes become free.
 fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
     // If all connections together keep more than the limit, some connection keeps more than this
     // share.
@@ -87,9 +86,8 @@ fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterat
 }
 
 impl<S: Service, I> Core<S, I> {
-    /// Returns the connections to close now; none unless too much is kept. Connections above their
-    /// share come first, then those whose clients are too slow. Among these, the connections that
-    /// keep most and have been silent for longest come first.
+    /// Returns the connections to close now, in the order of [`Holder::cost`]. Returns none unless
+    /// too much is kept.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
         if self.now() < self.look_after {
             return Vec::new();
@@ -100,8 +98,8 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
-        // Connections that only continue now may still keep too many bytes afterwards, so check
-        // again.
+        // The check ignored connections that continue without an event. They may still keep too
+        // many bytes afterwards, so check again.
         self.look_at_budget = true;
         if gone.is_empty() {
             self.look_after = self.now() + LOOK_MS;
@@ -168,8 +166,9 @@ impl<S: Service, I> Core<S, I> {
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
             let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
-            // Otherwise a client that has sent many slow commands could keep its bytes for as long
-            // as it likes.
+            // Connections that continue without an event are left out, except slow clients whose
+            // input was postponed: many expensive commands would let them keep their bytes for as
+            // long as they like.
             if (connection.queued || goes_on) && !(connection.postponed && slow) {
                 moving += bytes;
                 continue;

@@ -70,13 +70,13 @@ pub(super) fn end_output(socket: &OwnedFd) {
 
 /// Ends both directions of a connection. This completes all operations in the kernel on its socket.
 pub(super) fn abort(socket: &OwnedFd) {
-    // SAFETY: as in `end_output`.
+    // SAFETY: takes no pointers. A failure means that the connection is already broken.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
 /// Makes a listener refuse all further connections.
 pub(super) fn stop_listening(listener: RawFd) {
-    // SAFETY: as in `end_output`. On Linux this ends the listening state of TCP and Unix sockets.
+    // SAFETY: takes no pointers. On Linux this ends the listening state of TCP and Unix sockets.
     unsafe { libc::shutdown(listener, libc::SHUT_RD) };
 }
 

@@ -1,9 +1,9 @@
-//! The results of a policy's decisions, counted. All workers may use one policy all the time, so
-//! each worker counts on a cache line of its own as long as there are enough.
+//! Counters of the results of a policy's decisions. All workers may use one policy at the same
+//! time, so each counts on a cache line of its own, up to `SHARDS` workers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The result of a decision, by Envoy's names.
+/// The result of a decision, with Envoy's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionResult {
     /// Passed, and at most `NEAR_PERCENT` of the capacity are used.
@@ -39,15 +39,15 @@ impl DecisionResult {
     }
 }
 
-/// The number of shards of a policy's counters. Workers beyond it share them.
+/// The number of shards of a policy's counters. If there are more workers, several share a shard.
 const SHARDS: usize = 16;
 
 /// The counters of one policy.
 #[derive(Debug, Default)]
 pub struct PolicyCounters([Shard; SHARDS]);
 
-/// Counts of some workers. The alignment keeps two shards off one pair of cache lines, which
-/// processors fetch together.
+/// The counts of the workers that share a shard. Processors fetch cache lines in pairs, so the
+/// alignment keeps two shards off one pair.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard([AtomicU64; DecisionResult::ALL.len()]);

@@ -52,7 +52,7 @@ impl CurrentPolicies {
 pub struct PolicyReader {
     table: Arc<Policies>,
     current: Arc<CurrentPolicies>,
-    /// The version of `table`, or an earlier one.
+    /// The version of `table`, or an earlier one, because it is read before the table.
     version: u64,
     /// The number of the worker.
     worker: usize,
@@ -91,7 +91,7 @@ impl PolicyReader {
         policy.counters.count(self.worker, result);
     }
 
-    /// Counts an increment of a plain counter, which is never refused, to `value`.
+    /// Counts an increment of a plain counter to `value`. Such an increment is never refused.
     #[inline]
     pub fn count_plain(&self, policy: &Policy, value: u64) {
         policy.counters.count(self.worker, DecisionResult::of(value, policy.limit.capacity()));

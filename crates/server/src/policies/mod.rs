@@ -20,15 +20,15 @@ pub use table::Policies;
 pub struct Policy {
     /// The name, which no other policy has.
     pub name: String,
-    /// The keys that the policy applies to begin with this. `None`: only requests that name the
-    /// policy.
+    /// The prefix of the keys that the policy applies to. With `None`, the policy applies only to
+    /// requests that name it.
     pub prefix: Option<String>,
     /// The limit.
     pub limit: Limit,
-    /// Requests that the limit would refuse pass and are only counted.
+    /// True if requests that the limit would refuse pass and are only counted.
     pub shadow: bool,
-    /// The durability of the policy's limiters, never [`Durability::None`]. `None`: that of the
-    /// store.
+    /// The durability of the policy's limiters, never [`Durability::None`]. With `None`, they have
+    /// that of the store.
     pub durability: Option<Durability>,
     /// The results of decisions. A policy that replaces another of the same name shares its
     /// counters.

@@ -39,7 +39,8 @@ impl Policies {
         Policies { policies, prefixes }
     }
 
-    /// Creates a table of `policies` that shares the counters of those in `self` with the same name.
+    /// Creates a table of `policies`. They share the counters of the policies in `self` with the
+    /// same name.
     pub(super) fn replaced_by(&self, mut policies: Vec<Policy>) -> Policies {
         for policy in &mut policies {
             if let Some(old) = self.named(policy.name.as_bytes()) {
@@ -76,8 +77,8 @@ impl Policies {
 /// Returns the index of the longest prefix that `key` begins with. `end` is the number of prefixes
 /// up to `key` in the order of bytes.
 ///
-/// The last of these may not match. A shorter one that does is also a beginning of that last one,
-/// which lies between it and `key`.
+/// The search begins with the last of these and follows `shorter`. It misses no match: in the order
+/// of bytes, the last one lies between a match and `key`, so it begins with the match too.
 fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
     let mut at = end.checked_sub(1);
     while let Some(prefix) = prefixes.get(at?) {

@@ -52,11 +52,11 @@ impl Given<'_> {
     }
 }
 
-/// The bytes of each device that a store uses.
+/// The number of bytes that the store uses on each device.
 pub(super) type Used = Vec<(PathBuf, u64)>;
 
-/// Checks that every device of the store is given once and in its role. Returns how much of each is
-/// used.
+/// Checks that every device of the store is given once and in its role. Returns the number of bytes
+/// that the store uses on each.
 pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     let mut given: Vec<Given<'_>> = Vec::new();
     for store in &settings.store {
@@ -105,7 +105,8 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     Ok(used)
 }
 
-/// Returns an error if a newer program has written the device, which must then not even be grown.
+/// Returns an error if a newer version of Larder wrote the device. Such a device must not even be
+/// grown.
 fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
     match content {
         Content::Store(superblock) => superblock.may_write().err().map(StoreError::Superblock),
@@ -135,8 +136,8 @@ fn find<'g, 'a>(given: &'g [Given<'a>], store: &StorePath) -> Option<&'g Given<'
     given.iter().find(|given| given.store == store)
 }
 
-/// Returns what is wrong with a lane's fast device. A device without a store is found when it is
-/// opened.
+/// Returns an error text if a lower device is given as the lane's fast device. Opening the device
+/// detects all other mistakes.
 fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     matches!(fast.content, Content::Lower(_) | Content::UnusableLower(_)).then(|| {
@@ -149,7 +150,8 @@ fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     })
 }
 
-/// Returns what is wrong with a lane's lower device, given that the fast one is in its place.
+/// Returns an error text if the lane's lower device is wrong or missing. The fast device must have
+/// been checked.
 fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     let Some(lower) = lane.lower.and_then(|lower| find(given, lower)) else {
@@ -168,7 +170,8 @@ fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
             lower.name(),
             lower.lane()
         )),
-        // The superblock of a lane is durable before its lower device is labelled.
+        // A lane's superblock is durable before its lower device gets a label. So a label with
+        // another store id belongs to another lane; no crash can leave it behind.
         Content::Lower(label) if fast.lane_id() != Some(label.store_id) => Some(format!(
             "--store {} is the lower device of {}, and {} is not the fast device of that lane",
             lower.name(),
@@ -179,7 +182,7 @@ fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     }
 }
 
-/// Returns the flags that use every part of a store in its role. Names in capitals stand for
+/// Returns the `--store` flags that give every device its right role. Names in capitals stand for
 /// devices that were not given.
 fn command_line(given: &[Given<'_>]) -> String {
     let is_lower = |given: &&Given<'_>| given.content.is_lower() && !given.content.is_store();

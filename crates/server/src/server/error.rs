@@ -18,14 +18,14 @@ pub enum StartError {
     Resolve {
         /// The address as configured.
         address: String,
-        /// Why.
+        /// Why the host name has no address.
         error: io::Error,
     },
     /// The address given for the admin page cannot be used.
     Admin {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Why the admin page cannot use it.
         error: io::Error,
     },
     /// A device of the store is given in the wrong role.
@@ -41,16 +41,16 @@ pub enum StartError {
     Recovery {
         /// The store as `--store` names it.
         store: String,
-        /// Why.
+        /// Why the store cannot be used.
         error: StoreError,
     },
     /// The engine cannot be opened.
     Engine(OpenError),
-    /// The kernel refuses another operation.
+    /// Another operation of the kernel failed.
     System {
         /// The operation that failed.
         doing: String,
-        /// Why.
+        /// The error that the kernel returned.
         error: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What commands ask of the server.
+//! The implementation of [`Hooks`]: what commands can ask the server to do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::running::Running;
 use crate::command::Hooks;
 use crate::stats;
 
-/// The running server as the commands reach it.
+/// Gives commands access to the running server.
 pub(super) struct ServerHooks(pub(super) Arc<Running>);
 
 impl Hooks for ServerHooks {
@@ -20,7 +20,7 @@ impl Hooks for ServerHooks {
     }
 
     fn shutdown(&self, _graceful: bool) {
-        // Nothing is lost by waiting for commands in flight, so both forms do.
+        // Both forms of `shutdown` finish the commands in flight, because that loses nothing.
         self.0.stopper.stop("the shutdown command");
     }
 

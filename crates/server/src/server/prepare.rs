@@ -1,5 +1,5 @@
-//! Preparation of the process for a server: limits, listeners, files, and finally fewer rights. The
-//! caller decides the order, because listeners and files may need the rights that are dropped.
+//! Prepares the process for a server: its limits, listeners, files, and finally fewer rights. The
+//! caller must drop rights last, because listeners and files may need them.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -55,7 +55,7 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
 /// Raises the limit of open files for `max_connections`. Returns the number of connections
 /// possible.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
-    // Besides connections: listeners, one or two descriptors per worker, the admin page.
+    // Descriptors besides connections: listeners, one or two per worker, the admin page.
     let mut beside = 64 + 4 * settings.threads as u64;
     if settings.limit_port != Port::Off {
         beside += limit_port::CONNECTIONS as u64;
@@ -64,7 +64,7 @@ pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
     Ok((allowed.saturating_sub(beside) as usize).min(settings.max_connections))
 }
 
-/// Explains why only `reachable` connections are possible.
+/// Returns the message that only `reachable` connections are possible.
 pub(super) fn too_few_files(reachable: usize) -> String {
     format!(
         "the limit of open files is enough for {reachable} connections: raise it (ulimit -n, \
@@ -72,14 +72,14 @@ pub(super) fn too_few_files(reachable: usize) -> String {
     )
 }
 
-/// Time for which an address in use is tried again. The kernel releases what a killed process held
-/// through io_uring some milliseconds after the process has ended, and an immediate restart must
-/// not fail because of that.
+/// Time for which binding an address in use is retried. The kernel releases what a killed process
+/// held through io_uring some milliseconds after the process has ended, and an immediate restart
+/// must not fail because of that.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Binds an address, which may become free in a moment.
+/// Binds an address. Retries for up to `PATIENCE` while the address is in use.
 fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     let begun = Instant::now();
     loop {
@@ -90,7 +90,7 @@ fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     }
 }
 
-/// Binds TCP addresses without listening. `port` is that of addresses that name none.
+/// Binds TCP addresses without listening. `port` is for addresses that do not name one.
 fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for listen in addresses {
@@ -100,7 +100,8 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
         let mut failed = None;
         let before = listeners.len();
         for mut address in addresses {
-            // Both families of one name share the port that the kernel chose for the first.
+            // The IPv4 and the IPv6 address of one name share the port that the kernel chose for
+            // the first.
             if address.port() == 0
                 && let Some(first) = listeners.get(before).and_then(Listener::address)
             {
@@ -108,7 +109,7 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
             }
             match take(&Endpoint::Tcp(address)) {
                 Ok(listener) => listeners.push(listener),
-                // A machine may lack one of the two families.
+                // The machine may lack IPv4 or IPv6.
                 Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
                     failed = Some(error);
                 }
@@ -127,7 +128,7 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
 pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     let mut listeners = bind_tcp(&settings.listen_addresses(), settings.default_port())?;
     if let Some(path) = &settings.socket {
-        // The directory may change when the server goes to the background.
+        // The current directory changes when the server goes to the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
         listeners.push(take(&endpoint).map_err(StartError::Bind)?);
@@ -135,8 +136,8 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     for listener in &listeners {
         listener.set_backlog(settings.listen_backlog);
     }
-    // A program that waits for the path to appear connects at once. Without a recovery that need
-    // not fail.
+    // Some programs wait for the path to appear and then connect at once. Without a store there is
+    // no recovery to wait for, so let the kernel queue such connections now.
     if let (Some(_), false, Some(socket)) =
         (&settings.socket, settings.has_store(), listeners.last())
     {
@@ -168,8 +169,8 @@ pub(super) fn inherit(
     sockets.into_iter().map(|socket| Listener::inherit(socket).map_err(StartError::Bind)).collect()
 }
 
-/// Binds the admin address. If the default address is in use, the server starts without the page;
-/// an address that was asked for is an error then.
+/// Binds the admin address. If the default address cannot be bound, the server starts without the
+/// page. For an address that the user asked for, that is an error.
 pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpListener>, StartError> {
     let Some(address) = settings.admin else { return Ok(None) };
     let default = Settings::default().admin == Some(address) && !settings.is_asked("admin");
@@ -188,13 +189,13 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
     }
 }
 
-/// The file with the process number. It is locked for the life of the process. So the file of a
-/// running server differs from one that a killed server left, even if its number was reused.
+/// The file with the process id. It is locked for the life of the process. The lock tells the file
+/// of a running server from one that a killed server left, even if its id was reused.
 #[derive(Debug)]
 pub(super) struct Pidfile {
     path: PathBuf,
-    /// Holds the lock. A path that is no regular file (a pipe) is not kept open, because its reader
-    /// waits for the end.
+    /// Holds the lock. `None` if the path is a pipe or another special file: its reader waits until
+    /// the server has closed it.
     _lock: Option<File>,
 }
 
@@ -225,7 +226,7 @@ impl Pidfile {
     }
 
     pub(super) fn remove(self) {
-        // After a change of user this may fail. The next start then overwrites the file.
+        // This may fail after a change of user. The next start then overwrites the file.
         let _ = std::fs::remove_file(self.path);
     }
 }
@@ -254,7 +255,7 @@ pub(super) fn drop_rights(settings: &Settings) -> Result<(), StartError> {
             Some(user) => {
                 process::become_user(user).map_err(system(format!("become --user {user}")))?;
             }
-            // memcached refuses this.
+            // memcached refuses to run as root without a user.
             None => warn!(event = "running_as_root", advice = "give --user to drop its rights"),
         }
     } else if let Some(user) = &settings.user {

@@ -1,6 +1,6 @@
-//! Changes to a running server: the log level (the `verbosity` command, SIGHUP) and, with SIGHUP,
-//! the few settings below. All other settings were fixed when sockets, threads and memory were
-//! created. A reload reports them instead of applying half of them.
+//! Changes to a running server. The `verbosity` command changes the log level. SIGHUP also changes
+//! the settings in `RELOADED` and the policies. The other settings took effect when sockets,
+//! threads and memory were created, so a reload only reports that they need a restart.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ const RELOADED: [&str; 11] = [
     "verbose",
 ];
 
-/// Keys that only repeat another key.
+/// Aliases of other keys. They are not reported again.
 const ALIASES: [&str; 1] = ["disable-evictions"];
 
 /// Gives a server new settings, from any thread.
 #[derive(Clone, Debug)]
 pub struct Reloader(pub(super) Arc<Running>);
 
-/// The result of a reload. Each list is readable as it is.
+/// The result of a reload. Each list holds texts for a log line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Settings that changed: `memory 64MB -> 128MB`.
     pub changed: Vec<String>,
-    /// Settings that differ in the sources and need a restart.
+    /// Settings that changed in their sources but need a restart.
     pub needs_restart: Vec<String>,
     /// Settings that could not change, with the reason.
     pub refused: Vec<String>,
@@ -67,7 +67,7 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // The start may have adapted settings to the machine that no one asked for.
+            // The start may have adapted a default to the machine. The user did not change it.
             let adapted = !old.is_asked(key) && !new.is_asked(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
@@ -86,8 +86,7 @@ impl Reloader {
                 continue;
             }
             merged.take_over(key, new);
-            // The log level is compared below with the one in use, which `verbosity` may have
-            // changed.
+            // The log level is reported below, because `verbosity` may have changed it too.
             if !matches!(key, "log-level" | "verbose") {
                 reloaded.changed.push(changed);
             }
@@ -155,7 +154,8 @@ mod tests {
         }
     }
 
-    /// Returns the reply to `flush_all` on a new connection, or `None` if it is not served.
+    /// Returns the reply to `flush_all` on a new connection, or `None` if the server does not serve
+    /// that connection.
     fn served(server: &Server) -> Option<String> {
         let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -220,7 +220,7 @@ mod tests {
         let counts = policies().named(b"a").unwrap().counters.totals();
         assert_eq!(counts[2], ("over", 1));
 
-        // The running server has no store, whatever the new settings say.
+        // The policy needs a store, and the running server has none.
         let sync = Policy { durability: Some(Durability::Sync), ..policy("a", 9) };
         let reloaded = server.reloader().reload(&with(vec![sync]));
         assert!(reloaded.refused[0].contains("durability sync needs something"), "{reloaded:?}");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_does_and_the_rest_is_named() {
+    fn changeable_settings_change_and_the_rest_is_reported() {
         let levels = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&levels);
         let host = Host {

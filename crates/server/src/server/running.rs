@@ -28,19 +28,19 @@ pub(crate) struct Running {
     pub(crate) net: net::Control,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stopper: Stopper,
-    /// Sets the process's log level; `None` in most tests, which keep theirs.
+    /// Sets the process's log level. `None` in most tests, which must not change it.
     pub(super) set_log_level: Option<SetLogLevel>,
     /// Number of running workers.
     pub(crate) workers: AtomicUsize,
     /// Set when the server accepts no new connections.
     pub(crate) draining: AtomicBool,
-    /// Set if writes were refused for lack of space in the last seconds.
+    /// Set while the server counts as refusing writes for lack of space (see `watch`).
     pub(super) refusing: AtomicBool,
     /// The commands' context, once it exists. Weak, because the context holds `self` as its hooks.
     context: OnceLock<Weak<ServerContext>>,
-    /// The way in which records that are not in memory are read.
+    /// How workers read records that are not in memory: "uring" or "threads".
     pub(crate) flash_io: OnceLock<&'static str>,
-    /// The counters at the last reset.
+    /// The counters of event loops and commands at the last reset.
     baseline: Mutex<NetTotals>,
 }
 
@@ -76,7 +76,7 @@ impl Running {
         }
     }
 
-    /// Sets the commands' context when it exists.
+    /// Sets the commands' context. Called once, as soon as it exists.
     pub(crate) fn set_context(&self, context: &Arc<ServerContext>) {
         // Setting cannot fail: a server creates only one context.
         let _ = self.context.set(Arc::downgrade(context));
@@ -170,7 +170,7 @@ impl Running {
         if self.workers.load(Relaxed) < self.settings().threads {
             return Err("a worker has ended".into());
         }
-        // Reads continue, but clients that write should know.
+        // Reads still work, but clients that write must know.
         match self.store_failure() {
             Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
             None if self.refusing.load(Relaxed) => Err("full: writes are refused".into()),

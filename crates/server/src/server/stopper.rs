@@ -39,7 +39,7 @@ impl Stopper {
         first
     }
 
-    /// Requests a stop that waits for nothing.
+    /// Requests a stop that does not wait for commands in flight.
     pub fn stop_now(&self, reason: &str) {
         self.stop(reason);
         let mut state = self.state();

@@ -1,5 +1,5 @@
-//! The store in the life of a server. It is opened and locked while the process has all its rights,
-//! recovered before a client may connect, and closed at the end.
+//! Opens, recovers and closes the server's store. Opening and locking need the rights of the
+//! process. Recovery ends before a client can connect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
 
-/// A new store without a given size holds this many times the memory limit.
+/// Without a given size, a new store gets this multiple of the memory limit, but at least
+/// `DEFAULT_SIZE` and at most a quarter of the free space.
 const MEMORY_TIMES: u64 = 4;
 
 /// Interval between log lines during a long recovery.
@@ -33,7 +34,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wish = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        // The device may have grown in use, so the command line may be out of date.
+        // The device may have grown while in use, so the command line may give too small a size.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
         let device = FileDevice::open_checked(&store.path, size, wish, is_ours);
@@ -110,7 +111,7 @@ impl<'a> Teller<'a> {
     /// Begins to report on a recovery.
     pub(super) fn new(subject: Option<&'a Subject>, tell: Option<Tell>) -> Self {
         let mut teller = Teller { subject, tell, told: Instant::now() };
-        // Not logged, because most recoveries end a moment later.
+        // This message is not logged, because most recoveries end a moment later.
         teller.say("recovering: reading the store");
         teller
     }
@@ -137,8 +138,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// Returns the clock of a server with this engine: it continues the time of the store, if there is
-/// one.
+/// Returns the server's clock. With a store, it continues the time of the store.
 pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
     let Some(opened_at) = engine.opened_at() else { return clock };
     let clock = clock.continuing(opened_at);
@@ -218,7 +218,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
     );
 }
 
-/// Chooses how a worker's session reads items that are not in memory. Returns the name of that way.
+/// Chooses how a worker's session reads items that are not in memory. Returns the method's name.
 pub(super) fn flash_io(
     session: &mut Session,
     worker: &net::EventLoop,

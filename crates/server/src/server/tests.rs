@@ -125,7 +125,7 @@ fn a_failed_start_names_the_reason() {
     assert!(error.contains("cannot write --pidfile /does/not/exist/larder.pid"), "{error}");
 }
 
-/// Binds the addresses as a process leaves them that was just killed.
+/// The test binds the addresses first, as if a process that was just killed still held them.
 #[test]
 fn a_start_waits_for_an_address_that_becomes_free() {
     let folder = std::env::temp_dir().join(format!("larder-late-{}", std::process::id()));
@@ -179,7 +179,8 @@ fn a_server_writes_and_removes_its_files() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// From then on a stop signal is handled differently, see `Host::serving`.
+/// After `Host::serving` was called, only a `Stopper` may end the server. So the call must come
+/// before the first client.
 #[test]
 fn the_host_is_told_before_a_client_can_connect() {
     let folder = std::env::temp_dir().join(format!("larder-serving-{}", std::process::id()));

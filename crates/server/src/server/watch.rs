@@ -1,6 +1,6 @@
 //! A thread that does background work once a second, so that no worker has to. It logs each kind of
-//! trouble in one line with a count and advice, and then not again for some time. So no worker ever
-//! writes to a slow log. It also returns freed memory to the kernel.
+//! trouble in one line with a count and advice, at most once per `SILENCE`. So no worker waits for
+//! a slow log. It also returns freed memory to the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,13 +17,13 @@ use crate::stats::NetTotals;
 
 /// Interval between checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time after a log line in which the same trouble is not logged again.
+/// Time after a log line during which the same trouble is not logged again.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Time after a refused write during which the server counts as refusing writes.
 const REFUSING: Duration = Duration::from_secs(5);
 
-/// The allocator returns freed memory to the kernel when the resident memory without a charge has
-/// grown by this many bytes.
+/// Growth of the uncharged memory, in bytes, after which the allocator returns freed memory to the
+/// kernel. Uncharged memory is resident memory that the budget does not count.
 const UNCHARGED: u64 = 8 << 20;
 
 /// A thread that watches a server.
@@ -74,7 +74,8 @@ impl Watcher {
             self.refused_at = Some(now);
         }
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
-        // Comes before the log lines: a reader of the log finds the health that it names.
+        // Set before the log lines are written, so that a reader of the log finds the same state on
+        // the admin page.
         running.refusing.store(refuses, Relaxed);
         if self.trouble.is_empty() {
             self.trouble = KINDS.iter().map(Trouble::new).collect();
@@ -118,23 +119,23 @@ impl Watcher {
     }
 }
 
-/// The least uncharged resident memory since the allocator last returned memory, in bytes.
+/// The smallest uncharged memory since the allocator last returned memory, in bytes.
 #[derive(Default)]
 struct Heap {
     least: Option<u64>,
 }
 
 impl Heap {
-    /// Returns true if the allocator probably keeps much freed memory, given the `uncharged` bytes
-    /// now.
+    /// Returns true if the allocator probably keeps much freed memory. `uncharged` is the present
+    /// uncharged memory in bytes.
     fn has_grown(&mut self, uncharged: u64) -> bool {
         let least = self.least.map_or(uncharged, |least| least.min(uncharged));
         self.least = Some(least);
         uncharged - least >= UNCHARGED
     }
 
-    /// Notes that the allocator could not return these bytes, so that it is not asked again for
-    /// them.
+    /// Notes that `uncharged` bytes remained after the allocator returned memory, so that it is not
+    /// asked for them again.
     fn note_given_back(&mut self, uncharged: u64) {
         self.least = Some(uncharged);
     }
@@ -200,7 +201,8 @@ impl Trouble {
         Trouble { kind, told: 0, told_at: None }
     }
 
-    /// Returns the number of cases since the last log line, if it is time to log them.
+    /// Returns the number of cases since the last log line. Returns `None` if there are none, or if
+    /// the last line is too recent.
     fn news(&mut self, totals: &Totals, net: &NetTotals, now: Instant) -> Option<u64> {
         let count = (self.kind.count)(totals, net);
         let silent = self.told_at.is_some_and(|at| now.duration_since(at) < SILENCE);
@@ -212,7 +214,7 @@ impl Trouble {
     }
 }
 
-/// Motion of keys between devices, as it was already logged.
+/// The motion of partitions between lanes, as last logged.
 #[derive(Debug, Default)]
 struct Moves {
     lanes: Vec<LaneState>,
@@ -260,7 +262,7 @@ mod tests {
         let mib = |n: u64| n << 20;
         assert!(!heap.has_grown(mib(20)) && !heap.has_grown(mib(27)));
         assert!(heap.has_grown(mib(28)));
-        // 25 of the 30 MiB stay.
+        // The allocator cannot return 25 of the 28 MiB.
         heap.note_given_back(mib(25));
         assert!(!heap.has_grown(mib(30)) && !heap.has_grown(mib(3)) && !heap.has_grown(mib(10)));
         assert!(heap.has_grown(mib(11)));

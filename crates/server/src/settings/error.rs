@@ -28,7 +28,7 @@ pub enum SettingsError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be read.
         reason: String,
     },
     /// Two values contradict each other, or a value is out of range.

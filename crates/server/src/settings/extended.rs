@@ -43,7 +43,7 @@ fn matches(name: &str, pattern: &str) -> bool {
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.extended = text.to_owned();
     if settings.ext_path {
-        // Discards an `ext_path` from a weaker source.
+        // Discards an `ext_path` from a source of lower precedence.
         settings.ext_path = false;
         settings.store.clear();
     }

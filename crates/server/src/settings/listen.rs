@@ -53,7 +53,7 @@ impl ListenAddress {
         Ok(ListenAddress { host: host.to_owned(), port })
     }
 
-    /// Returns its socket addresses. `*` stands for both IPv4 and IPv6.
+    /// Returns the socket addresses of the host. `*` stands for both IPv4 and IPv6.
     pub(crate) fn resolve(&self, default_port: u16) -> std::io::Result<Vec<SocketAddr>> {
         let port = self.port.unwrap_or(default_port);
         if self.host == "*" {

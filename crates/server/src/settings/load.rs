@@ -113,7 +113,7 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-/// Returns the value that the part of the command line before `end` gives to a setting.
+/// Returns the value that a setting has in the command line before the argument index `end`.
 fn flag(setting: &Setting, matches: &ArgMatches, end: usize) -> Option<String> {
     if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine)
         || matches.index_of(setting.key)? >= end

@@ -12,15 +12,16 @@ const MIN_STORE: u64 = 2 << 20;
 /// A directory, file or block device of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePath {
-    /// As it was given.
+    /// The path, as it was given.
     pub path: PathBuf,
-    /// The size in bytes. Without it, an existing store keeps its size and a new one chooses.
+    /// The size in bytes. With `None`, an existing store keeps its size, and a new one gets a
+    /// default.
     pub size: Option<u64>,
     /// The tier of the device, if there are tiers.
     pub tier: Option<String>,
 }
 
-/// A lane of the store: a device, or one of each tier.
+/// The devices of a lane: one, or one of each tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePaths<'a> {
     /// The device for new items.

@@ -1,5 +1,5 @@
-//! The tables `[[limit]]` of the configuration file, each a policy of rate limits. They are not in
-//! the table of settings, because a policy does not fit into a flag or a variable.
+//! The tables `[[limit]]` of the configuration file. Each defines a policy of rate limits. They are
+//! not in the table of settings, because a policy does not fit into a flag or a variable.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn algorithm_name(algorithm: Algorithm) -> String {
     name_of(algorithm, ALGORITHMS)
 }
 
-/// Returns a window as it is written in the settings; `0s` is for ever.
+/// Returns a window as it is written in the settings; `0s` is a window that never ends.
 pub(crate) fn show_window(window: Nanos) -> String {
     show_duration(Duration::from_nanos(window))
 }
@@ -97,7 +97,7 @@ pub(super) fn read(
     Ok(policies)
 }
 
-/// Returns where in the file a fault of a policy is: `line 4: limit "logins": budget`.
+/// Returns the place of a fault in the file, in the form `line 4: limit "logins": budget`.
 fn place(text: &str, index: usize, table: &toml::Table, key: Option<String>) -> String {
     let mut place = match line(text, index, key.as_deref()) {
         Some(line) => format!("line {line}: {KEY}"),
@@ -255,10 +255,10 @@ impl Settings {
         changed.map(|(name, here, there)| (name.to_owned(), here, there)).collect()
     }
 
-    /// Checks that this server can keep what `policies` promise.
+    /// Checks that the settings name a durable store if any of `policies` asks for a durability.
     ///
     /// # Errors
-    /// Returns the reason why it cannot.
+    /// Returns the reason if they name none.
     pub(crate) fn check_policies(&self, policies: &[Policy]) -> Result<(), String> {
         let lasts = self.durability() != Durability::None;
         let promising = policies.iter().find(|policy| policy.durability.is_some() && !lasts);

@@ -68,7 +68,7 @@ impl Setting {
         !matches!(self.group, Group::Tuning | Group::Refused)
     }
 
-    /// Returns its name in the environment.
+    /// Returns the setting's name in the environment.
     pub(super) fn environment(&self) -> String {
         format!("LARDER_{}", self.key.to_ascii_uppercase().replace('-', "_"))
     }

@@ -326,7 +326,7 @@ fn memcached_command_lines_are_understood() {
     assert_eq!(settings.idle_timeout, Some(Duration::from_secs(60)));
     assert_eq!(settings.admin, None);
     assert_eq!(shown(&settings), ["10.0.0.5"]);
-    // -C -R -b -f -n -L modern hashpower
+    // One note each for -C, -R, -f, -n, -L, modern and hashpower.
     assert_eq!(settings.notes.len(), 7, "{:?}", settings.notes);
 }
 

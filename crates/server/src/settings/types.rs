@@ -23,7 +23,7 @@ pub enum Flavor {
     Memcached,
 }
 
-/// The TCP port of addresses that name none.
+/// The TCP port of addresses without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// No TCP (`-p 0`).
@@ -90,7 +90,7 @@ pub struct Settings {
     pub flavor: Flavor,
     /// Addresses of the data port; the flavor's default when empty.
     pub listen: Vec<ListenAddress>,
-    /// The TCP port of addresses that name none.
+    /// The TCP port of addresses without one.
     pub port: Port,
     /// The Unix socket.
     pub socket: Option<PathBuf>,
@@ -98,7 +98,7 @@ pub struct Settings {
     pub socket_mode: u32,
     /// The largest number of clients that wait to be accepted.
     pub listen_backlog: i32,
-    /// `-C` was given. It has no effect except in `stats settings`.
+    /// True if `-C` was given. It has no effect except in `stats settings`.
     pub disable_cas: bool,
     /// The protocol that connections speak.
     pub protocol: Protocol,
@@ -115,7 +115,8 @@ pub struct Settings {
     pub max_item_size: u64,
     /// The handling of a write when there is no room.
     pub when_full: WhenFull,
-    /// The devices that keep items beyond memory and beyond the process.
+    /// The devices of the store, which keeps items beyond memory and beyond the life of the
+    /// process.
     pub store: Vec<StorePath>,
     /// Lanes of the store whose devices are gone for good.
     pub forget: Vec<LaneNumber>,
@@ -124,9 +125,9 @@ pub struct Settings {
     /// The longest time from an acknowledgement until the write is durable, with
     /// [`Durability::Async`].
     pub sync_interval: Duration,
-    /// Start although the store is damaged, without the lost items.
+    /// True to start even if the store is damaged, without the lost items.
     pub accept_damage: bool,
-    /// The store was named by memcached's `-o ext_path`.
+    /// True if the store was named by memcached's `-o ext_path`.
     pub(crate) ext_path: bool,
     /// The policies of rate limits. Names and prefixes are unique.
     pub policies: Vec<Policy>,
@@ -138,11 +139,11 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// The kernel interface of the event loops.
     pub io: BackendChoice,
-    /// `watch` is allowed.
+    /// True if `watch` is allowed.
     pub watch: bool,
     /// The commands that are allowed.
     pub switches: Switches,
-    /// `stats detail` counts from the start.
+    /// True if `stats detail` counts from the start.
     pub detail: bool,
     /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
     pub prefix_delimiter: char,
@@ -156,17 +157,17 @@ pub struct Settings {
     pub log_file: Option<PathBuf>,
     /// How long a graceful stop waits for commands in flight.
     pub drain_timeout: Duration,
-    /// Run in the background.
+    /// True to run in the background.
     pub daemon: bool,
-    /// The user to become.
+    /// The user that a server started as root changes to.
     pub user: Option<String>,
     /// The file that holds the process number.
     pub pidfile: Option<PathBuf>,
-    /// Let the kernel write core files.
+    /// True to let the kernel write core files.
     pub core_dumps: bool,
-    /// Keep all memory out of swap.
+    /// True to keep all memory out of swap.
     pub lock_memory: bool,
-    /// memcached's tuning that has no meaning here, as given.
+    /// The value of memcached's `-o`, as given.
     pub extended: String,
     /// The configuration file.
     pub config: Option<PathBuf>,
@@ -174,7 +175,7 @@ pub struct Settings {
     pub port_file: Option<PathBuf>,
     /// Log messages about settings that were accepted and have no effect.
     pub notes: Vec<String>,
-    /// The keys of the settings that any source gave.
+    /// The keys of the settings that a flag, the environment or the file gave.
     pub asked: BTreeSet<&'static str>,
 }
 
@@ -262,7 +263,7 @@ impl Settings {
         }
     }
 
-    /// Returns true if items are kept beyond memory.
+    /// Returns true if the server has a store.
     pub fn has_store(&self) -> bool {
         !self.store.is_empty()
     }
@@ -306,8 +307,8 @@ impl Settings {
         }
     }
 
-    /// Returns the addresses of the limit port, without ports: those of the data port, or loopback if
-    /// that has none.
+    /// Returns the addresses of the limit port, without ports: those of the data port, or loopback
+    /// if the data port has none.
     pub(crate) fn limit_addresses(&self) -> Vec<ListenAddress> {
         let mut addresses: Vec<ListenAddress> = Vec::new();
         for ListenAddress { host, .. } in self.listen_addresses() {
@@ -321,7 +322,7 @@ impl Settings {
         addresses
     }
 
-    /// Returns the port of addresses that name none; 0 lets the kernel choose.
+    /// Returns the port of addresses without one; 0 lets the kernel choose.
     pub(crate) fn default_port(&self) -> u16 {
         match self.port {
             Port::Fixed(port) => port,

@@ -44,7 +44,7 @@ pub(crate) fn log_level_name(level: LogLevel) -> String {
     name_of(level, LOG_LEVELS)
 }
 
-/// Returns its name in the settings.
+/// Returns the name of `when_full` in the settings.
 pub(crate) fn when_full_name(when_full: WhenFull) -> String {
     name_of(when_full, WHEN_FULL)
 }
@@ -112,7 +112,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a time that may be 0, which is no time.
+/// Parses a duration; 0 means none.
 pub(super) fn optional_duration(text: &str) -> Result<Option<Duration>, String> {
     Ok(Some(parse_duration(text)?).filter(|duration| !duration.is_zero()))
 }

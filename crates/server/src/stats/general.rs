@@ -101,7 +101,8 @@ fn transport_rows(
     put(row, "hash_is_expanding", 0);
 }
 
-/// Shows the rows of memcached's mechanisms. The cleaner is most similar to its slab mover.
+/// Shows the rows of memcached's mechanisms. Of Larder's, the cleaner is most similar to
+/// memcached's slab mover.
 fn mechanism_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
     put(row, "slab_reassign_rescues", engine.totals.moved_items);
     for name in [

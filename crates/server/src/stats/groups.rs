@@ -83,7 +83,7 @@ pub(super) fn slabs(running: &Running, row: &mut Row<'_>) {
 }
 
 /// Shows listeners and connections. In place of memcached's descriptor, connections show their
-/// connection number. Listeners have none, so they are numbered from 0 downwards.
+/// connection number. Listeners have no such number, so they are counted from 0.
 pub(super) fn connections(running: &Running, row: &mut Row<'_>) {
     let tcp = |address: &SocketAddr| match address {
         SocketAddr::V4(address) => format!("tcp:{address}"),

@@ -1,4 +1,4 @@
-//! How every group of statistics delivers its rows: it calls a function with each name and value.
+//! The rows of statistics. Every group calls a function with the name and value of each row.
 
 use std::fmt::{self, Display};
 

@@ -13,7 +13,7 @@ pub(crate) struct NetTotals {
 }
 
 impl NetTotals {
-    /// Returns the counts since `earlier`. What is open or held now stays as it is.
+    /// Returns the counts since `earlier`. Connections and buffer bytes keep their present values.
     pub(crate) fn since(&self, earlier: &NetTotals) -> NetTotals {
         let LoopTotals { current_connections, buffer_bytes, .. } = self.loops;
         let loops = self.loops.since(&earlier.loops);

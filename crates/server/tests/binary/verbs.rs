@@ -190,7 +190,8 @@ fn counters_are_created_and_changed() {
     server.expect(&[compared], &[number(0x05, 4)]);
 }
 
-/// memcached 1.6.45 refuses some of them with 0x05.
+/// When several clients create the same counter at once, memcached 1.6.45 refuses some of them with
+/// status 0x05. Larder refuses none.
 #[test]
 fn many_clients_create_the_same_counters() {
     const CLIENTS: u64 = 8;
@@ -267,7 +268,8 @@ fn a_flush_removes_all_items() {
         let requests = [store(0x11, b"k", 0, b"v"), flush(opcode, extras), get(0x09, b"k")];
         server.expect(&requests, &replies);
     }
-    // A later time, and a time before the start of the server, which no item is older than.
+    // Neither flush removes the item: the first is due later, the second lies before the server's
+    // start.
     for exptime in [100u32, 2_592_001] {
         server.expect(
             &[store(0x11, b"k", 0, b"v"), flush(0x08, &exptime.to_be_bytes()), get(0x00, b"k")],

@@ -1,6 +1,6 @@
 //! Worlds in which a single anomaly happens, at its nth occurrence. Tests repeat such a world for n
-//! = 1, 2, 3 … until the world ends before the anomaly happens. Every place where it could happen
-//! is then tested.
+//! = 1, 2, 3 … until the world ends before the anomaly happens. So they test every place where it
+//! can happen.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld};
@@ -21,7 +21,8 @@ pub enum Anomaly {
     Memory(u64),
 }
 
-/// An anomaly, counted over all lives of a store. Each life has its own machine and engine.
+/// An anomaly, counted over all lives of a store. A life lasts from a start to the next stop or
+/// crash, and has its own machine and engine.
 pub(super) struct Armed {
     anomaly: Option<Anomaly>,
     /// The index of the device that fails or cuts the power.

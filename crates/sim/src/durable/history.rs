@@ -3,8 +3,8 @@
 //!
 //! A prefix of each history is known to be durable, because a writer or a reader got an answer that
 //! depends on it. After a crash, a key is in its last state known to be durable or in a later one.
-//! After a commit, it is in the last state. A write that is not durable survives the end of the
-//! process, but not a power loss.
+//! After a commit, it is in the last state. A state that was only written early survives the end of
+//! the process, but perhaps not a power loss.
 
 use larder_engine::limit::Limiter;
 use larder_engine::{CommitPoint, CommitState, Item as Found, NANOS};
@@ -201,8 +201,8 @@ impl Histories {
         }
     }
 
-    /// Returns the commit for which a reader should have waited, if its immediate answer `found` is
-    /// not known to be durable. Otherwise returns `None`.
+    /// Returns the commit for which the answer `found` should have waited, or `None` if the answer
+    /// is known to be durable.
     pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Commit {
         let history = self.of.get(key)?;
         let last = history.last()?;
@@ -236,7 +236,7 @@ impl Histories {
         }
     }
 
-    /// Marks no state as written early any more. After a device failure it is unknown which early
+    /// Unmarks all states that were written early. After a device failure it is unknown which early
     /// writes the device still has.
     pub(super) fn forget_written(&mut self) {
         self.of.values_mut().flatten().for_each(|past| past.written = false);
@@ -264,9 +264,9 @@ impl Histories {
         self.failed.retain(|_, failed| !failed.is_empty());
     }
 
-    /// Updates the histories with the states of commits. If `undone`, failed commits have taken
-    /// their changes back. Otherwise the changes are written again and become durable with a later
-    /// commit. `next` returns the open commit of a lane.
+    /// Updates the histories with the states of commits. If `undone`, the changes of failed commits
+    /// were undone. Otherwise they are written again and become durable with a later commit. `next`
+    /// returns the open commit of a lane.
     pub(super) fn settle(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -321,7 +321,8 @@ impl Histories {
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
-        // The item did not fit into memory at this start. It may come back after another restart.
+        // If the item did not fit into memory at this start, it counts as evicted. It may come back
+        // after another restart.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
         if states.any(|past| past.item.is_some() && past.live(now).is_none()) {
             self.expired.insert(key.to_vec());

@@ -65,11 +65,11 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Returns true if a partition is moving between lanes. A scan may be
-    /// refused because of such a partition, since it cannot know whether the partition has items.
+    /// Returns true if a partition is moving between lanes. A scan may be refused because of such a
+    /// partition, since it cannot know whether the partition has items.
     fn is_anything_moving(&self) -> bool {
-        // The probability that a given one of the 4096 partitions has none of these keys is one in six
-        // million.
+        // A given one of the 4096 partitions has none of these keys with a probability of one in
+        // six million.
         (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 

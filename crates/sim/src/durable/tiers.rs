@@ -180,8 +180,8 @@ impl DurableWorld {
     }
 
     /// Begins a start and interrupts it with a power loss. If `joins` names a lane, the power
-    /// usually fails while that lane's new lower device joins it, or just after. The next start
-    /// continues from the state that this leaves.
+    /// usually fails while that lane's new lower device joins it, or just after. `machine` is then
+    /// as the power loss leaves it.
     fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
         let (devices, within): (Vec<_>, _) = match joins {
             Some(at) => (machine.parts[at].devices().collect(), 8),

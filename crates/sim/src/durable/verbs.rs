@@ -207,7 +207,7 @@ impl DurableWorld {
         self.push(&key, Some(item), commit)
     }
 
-    /// Takes units of a rate limit, or does something else to its key.
+    /// Takes units of a rate limit; or deletes, sets, counts or touches its key.
     pub(super) fn limit(&mut self) -> Check {
         let number = self.random.below(6);
         let key = match self.random.below(2) {
@@ -222,7 +222,7 @@ impl DurableWorld {
             _ => {}
         }
         self.read(&key)?;
-        // Usually, but not always, the same limit.
+        // Each key usually has the same limit, but not always.
         let at = if self.random.one_in(8) { self.random.below(99) } else { key.len() as u64 };
         let (budget, window) = (1 + at % 7 * 3, (1 + at % 5 * 40) * NANOS);
         let limit = match at % 3 {
@@ -321,7 +321,8 @@ impl DurableWorld {
         for _ in 0..8 << self.random.below(4) {
             let at = self.random.below(self.keys);
             let key = format!("{}{at}", "cold".repeat(50)).into_bytes();
-            // About half of the keys get such an item. The others supersede one.
+            // About half of the operations store an item that may later be only on a device. The
+            // others supersede an item and delete it.
             if self.random.one_in(2) {
                 let value = vec![b'c'; 1 + self.random.below(2000) as usize];
                 self.store(&key, value)?;

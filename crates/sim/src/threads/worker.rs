@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
         format!("{}-{at}-{}", self.keys.worker, "k".repeat(at % 60)).into_bytes()
     }
 
-    /// Waits until something that a call waits for may have changed.
+    /// Sleeps until the engine wakes the worker, or for [`LOOK`].
     fn wait(&mut self) {
         self.session.sleep();
         thread::park_timeout(LOOK);

@@ -2,8 +2,9 @@
 //! server sees, and the pending writes: those that no completed sync has covered.
 //!
 //! Invariant: the live image is the durable image with all pending writes applied in order. Only a
-//! completed sync moves pending writes into the durable image. Only a power failure drops pending
-//! writes.
+//! completed sync moves pending writes into the durable image. A power failure drops pending
+//! writes. Otherwise they are dropped only as far as a truncation or a later durable write covers
+//! them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -91,8 +92,9 @@ struct Pending {
     number: u64,
     offset: u64,
     bytes: Vec<u8>,
-    /// A sync that covered this write has failed. As on Linux, no later sync writes it again,
-    /// because its pages count as clean. Chance decides whether the write is on the disk.
+    /// True if a sync that covered this write has failed. As on Linux, no later sync writes the
+    /// data again, because the pages count as clean. Chance decides whether the write is on the
+    /// disk.
     doomed: bool,
 }
 
@@ -170,8 +172,8 @@ impl Image {
             if write.number > covered.writes {
                 rest.push(write);
             } else if write.doomed {
-                // A later write in this loop may become durable and cover this one. `overwrite`
-                // below then removes the covered part, because the later write wins.
+                // A later write in this loop may become durable and overlap this one. The later
+                // write wins, so `overwrite` below removes the overlapped part of this one.
                 rest.push(write);
             } else {
                 self.durable.write(write.offset, &write.bytes);
@@ -233,8 +235,8 @@ impl Image {
                 }
             }
         }
-        // A growth without a sync may also be lost, except as far as a write beyond the old end was
-        // kept.
+        // A growth that no sync covered may also be lost, except as far as a write beyond the old
+        // end was kept.
         let grown = match cut {
             Cut::Nothing => false,
             Cut::Everything => true,

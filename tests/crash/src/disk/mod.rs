@@ -26,8 +26,8 @@ use larder_disk::Random;
 /// The reported size of the disk in bytes.
 const CAPACITY: u64 = 64 << 30;
 
-/// The longest time for which a sync is held. A server cannot even be killed during a sync, and a
-/// failed scenario must be able to end it.
+/// The longest time for which a sync is held. During a sync the server's process cannot end, even
+/// if it is killed. So a hold must end by itself, or a failed scenario could not end the server.
 const HOLD: Duration = Duration::from_secs(10);
 
 /// The faults that the disk shows at the moment.
@@ -82,7 +82,7 @@ struct State {
     next_file: u64,
     faults: Faults,
     power: Power,
-    /// Number of processes killed. A sync that a killed process began has no effect.
+    /// Number of servers killed. A sync that began before a kill and has not ended has no effect.
     killed: u64,
     counts: Counts,
     random: Random,
@@ -119,8 +119,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the power is not off. Returns the state, or `None` if requests must fail so that
-    /// the server's process can end.
+    /// Waits while the power is off. Returns the state, or `None` if requests must fail so that the
+    /// server's process can end.
     fn powered(&self) -> Option<MutexGuard<'_, State>> {
         let off = |state: &mut State| state.power == Power::Off;
         let waited = self.changed.wait_while(self.state(), off);
@@ -128,8 +128,8 @@ impl Shared {
         (state.power == Power::On).then_some(state)
     }
 
-    /// Waits for the duration of a sync, then applies it to the file. Returns an error number if it
-    /// fails.
+    /// Waits for the duration of a sync, then applies the sync to the file. Returns an error number
+    /// if the sync fails.
     fn sync(&self, file: u64, covered: Covered) -> Result<(), i32> {
         let begun = Instant::now();
         let mut state = self.state();
@@ -235,7 +235,8 @@ impl Disk {
         self.shared.changed.notify_all();
     }
 
-    /// Ends the syncs of a killed server without effect, as if it had been killed just before them.
+    /// Ends the syncs of a killed server without effect, as if the server had been killed just
+    /// before them.
     pub(crate) fn abandon_syncs(&self) {
         self.shared.state().killed += 1;
         self.set_faults(Faults::default());

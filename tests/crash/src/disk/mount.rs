@@ -24,7 +24,7 @@ const ROOT: u64 = 1;
 /// any time is correct.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// A mount. [`Mounted::unmount`] ends it, and so does dropping it.
+/// A mounted disk. [`Mounted::unmount`] or dropping it unmounts the disk.
 #[derive(Debug)]
 pub(super) struct Mounted {
     session: BackgroundSession,
@@ -65,7 +65,7 @@ fn attributes(number: u64, image: Option<&Image>) -> FileAttr {
         kind,
         perm,
         nlink: 1,
-        // SAFETY: the calls take nothing, return a number and cannot fail.
+        // SAFETY: the calls take no arguments, access no memory and cannot fail.
         uid: unsafe { libc::geteuid() },
         // SAFETY: as above.
         gid: unsafe { libc::getegid() },

@@ -1,8 +1,8 @@
 //! Tests of the disk through the kernel: a separate program writes, the disk loses power, and the
 //! program reads.
 //!
-//! The program is `dd`. A thread of this process must not wait for a file system that this process
-//! serves. If FUSE cannot be used, the tests print that and end. A run of the crash test then
+//! The program is `dd`, because a thread of this process must not wait for a file system that this
+//! process serves. Where FUSE cannot be used, the tests print that and end; the crash test then
 //! reports SKIPPED.
 
 use std::process::{Command, Stdio};

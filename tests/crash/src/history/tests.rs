@@ -7,7 +7,7 @@ use crate::operation::{Store, chunk, store};
 use crate::value::Content;
 
 const NOW: When = When { from: 1000, to: 1000 };
-/// A cutoff that allows no loss: everything that was acknowledged must be there.
+/// A cutoff that allows no loss: every acknowledged write must be there.
 const ALL: u64 = u64::MAX;
 
 fn key() -> Key {
@@ -171,7 +171,7 @@ fn answers_that_contradict_the_history_are_objected_to() {
 }
 
 #[test]
-fn a_noreply_write_counts_once_a_later_answer_shows_it() {
+fn a_noreply_write_counts_as_soon_as_a_later_answer_shows_it() {
     let mut history = stored(1);
     history.executed(&set(2), NOW, false);
     history.clone().recovered(Some(&value(1)), NOW, ALL, 9).unwrap();

@@ -1,4 +1,4 @@
-//! Scenarios that do not need the test's disk. If it can be mounted, they also cut the power.
+//! Scenarios that do not need the test's disk. If the disk can be mounted, they also cut the power.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::world::{ASYNC_SLACK, End, Failure, Load};
 
 /// Size in MiB of a store that is small enough for a scenario to fill it.
 const SMALL_STORE_MIB: u64 = 64;
-/// The longest time until freed space is usable again.
+/// The longest time until the space of deleted items can be used again.
 const CLEANING: Duration = Duration::from_secs(10);
 
-/// Number of writers, window, requests per writer, and sizes of each burst. The first burst is a
-/// single large value.
+/// The bursts: number of writers, unanswered requests per writer, requests per writer, and lengths
+/// of values. The first burst is a single large value.
 const BURSTS: [(u16, usize, u64, Sizes); 6] = [
     (1, 1, 1, Sizes::Large),
     (1, 4, 12, Sizes::Large),
@@ -46,7 +46,8 @@ pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
             let mut clients = world.clients(&server, &Load { processes: 1, client })?;
             clients.wait(Duration::from_secs(20))?;
             if setup.plan.durability == Durability::Async {
-                // The promise for one sync interval must also hold if no further requests come.
+                // After one sync interval everything must be durable, even if no further requests
+                // come.
                 thread::sleep(setup.plan.sync_interval + ASYNC_SLACK + Duration::from_millis(50));
             }
             world.end(server, end)?;

@@ -12,7 +12,7 @@ use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, World};
 use larder_disk::Random;
 
-/// A request counts as withheld if it has no answer within this time.
+/// A request counts as withheld if it has no answer after this time.
 const HELD: Duration = Duration::from_millis(250);
 /// The longest time to answer a client that the fault does not affect.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -31,8 +31,8 @@ fn disk_of(world: &World) -> Result<&Disk, Failure> {
     world.disk.as_ref().ok_or_else(|| wrong("this scenario needs the test's disk"))
 }
 
-/// Several times, makes the disk fail under load for a while, then kills the server or cuts the
-/// power.
+/// Makes the disk fail under load for a while and then kills the server or cuts the power, several
+/// times.
 fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     let mut world = setup.world()?;
     let mut random = Random::part(setup.seed, &[1]);
@@ -75,8 +75,8 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
 }
 
 /// Checks that every write fails, that every read returns the old value, and that the server's
-/// health reports the fault. Returns the value of `probe`: a write may have succeeded before the
-/// server noticed the fault.
+/// health reports the fault. Returns the value of the key `probe`, because a write may have
+/// succeeded before the server noticed the fault.
 fn while_it_fails(server: &Server, talk: &mut Talk, old: &str) -> Result<String, Failure> {
     let mut last = old.to_owned();
     let mut attempt = 0;
@@ -130,8 +130,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     }
     let hold = Faults { hold_syncs: true, ..Faults::default() };
     disk_of(&world)?.set_faults(hold);
-    // These requests wait, each on its own connection: changes, and requests that depend on
-    // changes.
+    // Each of these requests waits on its own connection. They are changes, and requests whose
+    // replies depend on changes.
     let waiting = [
         ("set base 0 0 3\r\nnew", "STORED"),
         ("delete deleted", "DELETED"),
@@ -184,8 +184,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
         return Err(wrong(format!("100 pipelined sets took {syncs} syncs")));
     }
 
-    // Kills the server while a sync hangs. Afterwards unacknowledged data may be there or not; all
-    // other data must be.
+    // Kills the server while a sync hangs. Afterwards the unacknowledged set may have taken effect
+    // or not. All earlier changes must be there.
     disk_of(&world)?.set_faults(hold);
     let mut last = server.connect()?;
     last.raw(b"set base 0 0 4\r\nlast\r\n")?;

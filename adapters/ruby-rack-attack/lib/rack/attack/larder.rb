@@ -7,10 +7,12 @@ require 'socket'
 
 module Rack
   class Attack
-    # Larder's rate limits for Rack::Attack: a cache store for its own throttles, and throttles by Larder's decision.
+    # Larder's rate limits for Rack::Attack: a cache store for the throttles of Rack::Attack itself, and throttles
+    # that Larder decides.
     #
-    # The server decides and counts in one step, so every throttled request is one request to the server. A
-    # connection serves one request at a time and is closed after any error: a late reply can never answer another.
+    # The server decides and counts in one step, so each throttle of a request is one request to the server. A
+    # connection serves one request at a time. It is closed after any error, so that a late reply never answers
+    # another request.
     module Larder
       class Error < Rack::Attack::Error; end
       # The server did not answer, or not in time.
@@ -20,18 +22,18 @@ module Rack
 
       ALGORITHMS = { fixed: 'I', sliding: 'W', gcra: 'G' }.freeze
       KEY_BYTES = 250
-      # The server reads a longer TTL as a time of day.
+      # The longest relative TTL, in seconds. As in memcached, the server reads a larger number as Unix time.
       LONGEST_TTL = 30 * 86_400
-      # The count for which a store stands that fails closed.
+      # The count that a store with `fail: :closed` returns while the server is away. It exceeds every limit.
       REFUSED = (1 << 63) - 1
       NO_LIMITS = ['ERROR', 'CLIENT_ERROR invalid or duplicate flag'].freeze
       NETWORK_ERRORS = [SystemCallError, SocketError, IOError].freeze
 
-      # The server's answer: units left, milliseconds until the same request could pass (0: it passed, -1: never),
-      # seconds until the limiter is as new.
+      # The server's answer: whether the request passed, the units left, the milliseconds until the same request
+      # could pass (0: it passed, -1: never), and the seconds until the limiter is as new.
       Answer = Struct.new(:allowed, :remaining, :wait_ms, :reset_s)
 
-      # Answers 429 with the right Retry-After: Rack::Attack's own responder assumes windows that follow the clock.
+      # Answers 429 with the right Retry-After. Rack::Attack's own responder assumes windows that follow the clock.
       RESPONDER = lambda do |request|
         data = request.env['rack.attack.match_data']
         seconds = data.fetch(:retry_after) { data[:period] - (data[:epoch_time] % data[:period]) }
@@ -40,7 +42,7 @@ module Rack
         [429, headers, ["Retry later\n"]]
       end
 
-      # Defines a throttle that Larder decides, as Rack::Attack.throttle defines one that the store counts.
+      # Defines a throttle that Larder decides. It is used like Rack::Attack.throttle, for which Larder only counts.
       def self.throttle(name, limit:, period:, algorithm: :sliding, burst: nil, store: nil, &block)
         options = { limit: limit, period: period, algorithm: algorithm, burst: burst, store: store }
         Rack::Attack.configuration.throttles[name] = Throttle.new(name, options, &block)
@@ -121,7 +123,7 @@ module Rack
           [line.split, text]
         end
 
-        # The key, and its flag, in a form that the protocol can carry.
+        # Returns the key in a form that the protocol can carry, with the flag of that form.
         def self.wire_key(key)
           raw = key.b
           return raw if raw.bytesize.between?(1, KEY_BYTES) && !raw.match?(/[\x00-\x20\x7f]/n)
@@ -144,11 +146,11 @@ module Rack
           @retry_at = now + @backoff
           raise Away, "#{e.class}: #{e.message}"
         ensure
-          # Reached by Timeout.timeout and Thread#kill too.
+          # Also runs if Timeout.timeout or Thread#kill interrupts the exchange.
           connection&.close unless kept
         end
 
-        # A connection with anything to read was closed by the server.
+        # Returns an idle connection, or nil. No reply is due, so a readable one is one that the server has closed.
         def idle
           while (connection = @lock.synchronize { after_fork.pop })
             return connection if connection.recv_nonblock(1, ::Socket::MSG_PEEK, exception: false) == :wait_readable
@@ -180,7 +182,7 @@ module Rack
           connection
         end
 
-        # Never waits: a Unix socket connects at once, or the queue of a server that does not accept is full.
+        # Never waits. A Unix socket connects at once, or fails because the server's accept queue is full.
         def connect_to_path
           connection = ::Socket.new(:UNIX, :STREAM)
           connection.connect_nonblock(::Socket.sockaddr_un(@address))
@@ -240,9 +242,9 @@ module Rack
                                         pool_size: pool_size)
         end
 
-        # Takes `cost` units of a limit, all or none, in one request; 0 units only look.
+        # Takes `cost` units of a limit, all or none, in one request. A cost of 0 only reads the state.
         def take(key, algorithm, limit, period, burst: nil, cost: 1)
-          # For the server, a period of 0 never ends.
+          # The server would take a period of 0 as one that never ends.
           raise ArgumentError, "the period is at least a second, not #{period}" unless period.positive?
 
           flags = "M#{ALGORITHMS.fetch(algorithm)} B#{limit} N#{period}#{burst && " G#{burst}"} D#{cost} r t w"
@@ -254,7 +256,7 @@ module Rack
           @open ? Answer.new(true, burst || limit, 0, 0) : Answer.new(false, 0, -1, 0)
         end
 
-        # Counts for Rack::Attack's own throttles, in one request.
+        # Counts for the throttles of Rack::Attack itself, in one request.
         def increment(key, amount = 1, options = {})
           ttl = expiry(options)
           Integer(@client.call('ma', key, "#{"N#{ttl} " if ttl}J#{amount} D#{amount} v")[1], 10)

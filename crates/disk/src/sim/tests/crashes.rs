@@ -133,7 +133,7 @@ fn taking_a_crash_does_not_change_the_device() {
     assert_eq!(first_bytes(&device.crash(3), 8), first_bytes(&device.crash(3), 8));
 }
 
-/// Stops the machine at every change of a run. Everything synced before is there.
+/// Stops the machine at every change of a run. Everything synced before the stop is there.
 #[test]
 fn the_machine_can_be_stopped_at_every_change() {
     let mut stops = 0;

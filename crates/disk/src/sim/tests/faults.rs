@@ -96,7 +96,7 @@ fn content_dropped_by_a_failed_sync_is_not_read() {
 }
 
 #[test]
-fn writing_again_after_a_failed_sync_heals() {
+fn content_written_again_after_a_failed_sync_becomes_durable() {
     for seed in 0..100 {
         let device = after_a_failed_sync(seed);
         let first = sector(&device, 0)[..100].to_vec();

@@ -32,13 +32,13 @@ fn a_held_sync_covers_what_was_written_when_it_was_called() {
 }
 
 #[test]
-fn a_release_lets_only_the_held_calls_go() {
+fn a_release_continues_only_calls_held_before_it() {
     let device = Arc::new(SimDevice::new(4096, 1));
     for round in 1..=20 {
         device.hold(Operation::Sync);
         let syncing = held_sync(&device);
         device.release();
-        // Before the thread can have noticed the release.
+        // Holds again before the thread can have noticed the release.
         device.hold(Operation::Sync);
         syncing.join().expect("thread").expect("sync");
         assert_eq!(device.counts().syncs, round);
@@ -47,7 +47,7 @@ fn a_release_lets_only_the_held_calls_go() {
 }
 
 #[test]
-fn a_machine_that_stops_lets_go_with_an_error() {
+fn a_stopped_machine_ends_held_calls_with_an_error() {
     let device = Arc::new(SimDevice::new(4096, 1));
     device.hold(Operation::Sync);
     let syncing = held_sync(&device);

@@ -39,8 +39,9 @@ impl LaneSession {
         self.fetched.release(reads);
     }
 
-    /// Counts a read of a record that has no frame. Notes the read of its copy, or makes a copy if
-    /// the record is worth one. Returns true if it has a copy or is worth one.
+    /// Counts a read of a record that has no frame. If the record has a copy, counts the read
+    /// there. If not, makes a copy, provided that the record was read often enough. Returns false
+    /// if it was not.
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
@@ -59,7 +60,7 @@ impl LaneSession {
         worth
     }
 
-    /// Like [`LaneSession::matching`], but may return only the head of a record whose large value is
+    /// As [`LaneSession::matching`], but may return only the head of a record whose large value is
     /// not in memory. The caller must not look at the value.
     ///
     /// # Safety
@@ -74,8 +75,8 @@ impl LaneSession {
         self.absent_head(key, slot)
     }
 
-    /// Returns the head of a large value that is not in memory, if it belongs to this key. Notes it
-    /// as missing if it was not fetched.
+    /// Returns the head of a large value that is not in memory, if it belongs to this key. Notes
+    /// the head as missing if it was not fetched.
     #[cold]
     fn absent_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         let number = slot.address().segment();
@@ -90,7 +91,8 @@ impl LaneSession {
 
     /// Returns a record of a normal segment that has no frame: the fetched record or its copy.
     /// Returns `None` while a read of it is under way, without looking for a copy. The table of
-    /// copies is large, and one look-up there costs as much as many in the session's own tables.
+    /// copies is large, and one look-up there costs as much as many look-ups in the session's own
+    /// tables.
     pub(crate) fn absent(&self, id: RecordId) -> Option<Record<'_>> {
         let fetched = self.fetched.get(id);
         if fetched.is_some() || self.fetched.expects(id) {
@@ -108,8 +110,8 @@ impl LaneSession {
         let address = slot.address();
         let segment = self.lane.log.segment(address.segment());
         if segment.is_jumbo() {
-            // A large value is read only for its own key, because another key's slot may have the
-            // same tag.
+            // The head is read first and its key compared, because a slot of another key may have
+            // the same tag, and reading a large value in vain is expensive.
             self.absent_head(key, slot)?;
             self.missing.set(address.bits());
             return None;
@@ -127,7 +129,7 @@ impl LaneSession {
         self.missing.get() != 0
     }
 
-    /// Starts to read a record that will be needed.
+    /// Starts to read a record that a later call needs, except for large values.
     #[cold]
     pub(super) fn fetch_ahead(&self, address: Address) {
         if self.lane.log.segment(address.segment()).is_jumbo() {
@@ -195,8 +197,8 @@ impl LaneSession {
         let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
         if let Some((place, slot, ())) = found {
             self.lane.forget_older(slot);
-            // The record may be readable after a restart. Until its segment is cleaned it counts as
-            // an end, and a delete of its key leaves a tombstone.
+            // The record may be readable after a restart. So it counts as a kept end until its
+            // segment is cleaned: a delete of its key meanwhile writes a tombstone.
             self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
             guard.remove(place, !slot.is_older());
             self.lane.log.note_death(address.segment());

@@ -6,7 +6,7 @@
 //! thread whose clients all wait requests the commit at once.
 //!
 //! Invariant: every commit that an answer waits for was requested, by this session or another, or
-//! [`Group::is_wanted`] holds.
+//! [`Group::is_wanted`] returns true.
 
 use super::LaneSession;
 use crate::CommitState;
@@ -14,8 +14,7 @@ use larder_log::sync::atomic::Ordering;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The smallest number of answers, or of look-ups, that counts as many. Clients that got many
-/// answers will probably come back soon.
+/// The number of answers or look-ups from which the session expects its clients to come back soon.
 const MANY: u64 = 16;
 
 /// The longest time that a thread waits for a busy client before it requests its commit, in
@@ -26,7 +25,7 @@ const QUIET_US: u64 = 60;
 /// as long as it takes to wake the client and hear from it.
 const POLL_CLIENT_US: u64 = 100;
 
-/// The steps that an idle thread has taken in this turn to get work.
+/// How far an idle thread has gone in this turn to get more work before it requests its commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lingered {
     No,
@@ -36,7 +35,8 @@ enum Lingered {
     Waited,
 }
 
-/// What an idle thread polls for, and until when, by the durability's clock.
+/// What an idle thread polls for, and until when, in microseconds of the clock that measures
+/// commits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Polling {
     No,
@@ -53,15 +53,16 @@ pub(super) struct Group {
     /// The last commit that this session requested, or had no need to request because another
     /// session had.
     asked: u64,
-    /// When the wanted commit was first seen to be wanted, in microseconds of the durability's
-    /// clock; 0 before that.
+    /// When a turn first found the wanted commit wanted, in microseconds of the clock that measures
+    /// commits; 0 before that.
     since: Cell<u64>,
-    /// The number of answers that wait, and that waited when the last commit was requested.
+    /// The number of answers that wait now, and the number that waited when the session last
+    /// requested a commit.
     waiting: Cell<u64>,
     waited: u64,
-    /// The session's look-ups up to that request.
+    /// The session's count of look-ups at that request.
     lookups: u64,
-    /// The waker is registered for the next commit in this turn.
+    /// True if the waker was registered for the next commit in this turn.
     listens: Cell<bool>,
     lingered: Lingered,
     polling: Polling,
@@ -146,22 +147,24 @@ impl LaneSession {
         }
         let longer = self.awaits_more();
         if longer.is_none() {
-            // Requested now because the thread may linger for another lane.
+            // Requests the commit now, because the thread may wait longer for another lane.
             self.end_turn();
         }
         longer
     }
 
-    /// Returns how long it is worth waiting for more answers that need the same commit.
+    /// Returns how long to wait for more answers that need the same commit; `None` if waiting is
+    /// not worthwhile.
     #[cold]
     fn awaits_more(&mut self) -> Option<Duration> {
         let (waiting, waited) = (self.group.waiting.get(), self.group.waited);
         let lookups = self.lookups().wrapping_sub(self.group.lookups);
         let left = if waited >= MANY && waiting < waited / 2 {
-            // Most of the clients that the last commit releases have not come back yet.
+            // Most of the clients that the last commit released have not come back yet.
             self.left_to_gather()
         } else if lookups >= MANY.max(waiting + 1) && self.group.lingered == Lingered::Looked {
-            // Most answers waited for no commit.
+            // Most answers since then waited for no commit, so a client is likely to send a request
+            // soon.
             self.group.lingered = Lingered::Waited;
             self.left_to_gather().min(Duration::from_micros(QUIET_US))
         } else {
@@ -174,8 +177,8 @@ impl LaneSession {
         self.counters.cmd_get.load(Ordering::Relaxed)
     }
 
-    /// Ends the turn of an idle thread: requests the commit that answers wait for, unless that was
-    /// done, and notes what is worth polling for.
+    /// Ends the turn of an idle thread: notes what is worth polling for, and requests the commit
+    /// that answers wait for, unless it was requested.
     #[inline]
     pub(super) fn end_turn(&mut self) {
         self.expect();
@@ -184,9 +187,8 @@ impl LaneSession {
         }
     }
 
-    /// Requests the commit that answers wait for. Does nothing if that commit is already closed,
-    /// because another session requested it: the open commit holds nothing that this session waits
-    /// for.
+    /// Requests the commit that answers wait for. If that commit is already closed, another session
+    /// has requested it, and there is nothing to do.
     fn ask_for_commit(&mut self) {
         let lookups = self.lookups();
         let Some(durable) = &self.lane.durable else { return };
@@ -211,7 +213,7 @@ impl LaneSession {
         let now = durable.now_us();
         self.group.polling = match self.group.polling {
             _ if waits => Polling::Commit(now + durable.poll_us()),
-            // The commit came while the thread polled.
+            // The commit ended while the thread polled.
             Polling::Commit(_) => Polling::Client(now + POLL_CLIENT_US),
             other => other,
         };

@@ -31,8 +31,8 @@ impl LaneSession {
         self.fetched.is_unreadable(handle.id)
     }
 
-    /// Returns the mover's outcome for an unreadable record: it stays behind like an evicted item,
-    /// or is an error where nothing may be lost.
+    /// Returns the mover's outcome for an unreadable record. The record stays behind like an
+    /// evicted item. Where nothing may be lost, the move is refused.
     pub(crate) fn unreadable(&self) -> Outcome<usize> {
         match self.lane.may_lose_nothing() {
             true => Outcome::Refused(Refusal::StoreFailed),
@@ -40,7 +40,7 @@ impl LaneSession {
         }
     }
 
-    /// Returns true if a commit is still pending, and requests it then.
+    /// Returns true if a commit is still pending. Then also requests the open commit.
     pub(crate) fn is_pending(&self, commit: u64) -> bool {
         let pending = self.commit_state(commit) == CommitState::Pending;
         if pending {
@@ -49,8 +49,8 @@ impl LaneSession {
         pending
     }
 
-    /// Returns true if a commit covers changes that are neither durable nor undone, and requests a
-    /// commit then. After a failed commit, another one may cover the same changes.
+    /// Returns true if the changes that `commit` covers may not be durable yet. Then also requests
+    /// the open commit: if `commit` failed and was not undone, a later one covers the same changes.
     pub(crate) fn is_undurable(&self, commit: u64) -> bool {
         let store = self.lane.log.store();
         let undurable = store.is_some_and(|store| store.commits.durable() < commit);
@@ -60,8 +60,8 @@ impl LaneSession {
         undurable
     }
 
-    /// Copies an item in from another lane. It gets a new version of this lane, newer than anything
-    /// that this lane ever held of the key. Does nothing if the item is already here.
+    /// Copies an item in from another lane. The copy gets a version of this lane, newer than every
+    /// version of the key that this lane ever held. Does nothing if the item is already here.
     pub(crate) fn take_in(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
         self.update(&key, |guard| {
@@ -83,9 +83,10 @@ impl LaneSession {
         self.lane.settle_older_at(handle.id.address, &key, item.record_size())
     }
 
-    /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. Returns its
-    /// bytes. An unreadable record stays if the stripes are `shared` with keys that the lane keeps,
-    /// because it may be one of those. If it is not, no look-up finds it.
+    /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. Returns the
+    /// size of its record, in bytes. If the stripes are `shared` with keys that the lane keeps, an
+    /// unreadable record stays, because it may belong to such a key. If it belongs to a moved key,
+    /// no look-up reaches it.
     pub(crate) fn give_up_if(
         &self,
         handle: ItemHandle,
@@ -119,10 +120,11 @@ impl LaneSession {
         })
     }
 
-    /// Removes an unreadable record from the index. No reader could have read it.
+    /// Removes an unreadable record from the index.
     fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
         let address = handle.id.address;
-        // As for readers: the record may be readable after a restart.
+        // As in `read_missing`: the record may be readable after a restart, so it counts as a kept
+        // end.
         self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
         let log = &self.lane.log;
         let died = || log.note_death(address.segment());

@@ -1,12 +1,12 @@
-//! Copies of records that [change in place](larder_log::record::Kind::changes_in_place). Readers get
-//! such a copy, made under the stripe's lock, and may look at it without the lock until the session's
-//! next tick.
+//! Copies of records that [change in place](larder_log::record::Kind::changes_in_place). Readers
+//! get such a copy, which is made under the stripe's lock. They may read it without the lock until
+//! the session's next tick.
 
 use larder_log::record::write_head;
 use larder_log::{Fields, Layout, Record};
 use std::cell::{Cell, RefCell, UnsafeCell};
 
-/// Words in a block of copies: more than the largest record that is copied has.
+/// The number of words in a block of copies. Every record that may change in place is smaller.
 const WORDS: usize = 512;
 
 type Block = Box<[UnsafeCell<u64>; WORDS]>;
@@ -32,7 +32,7 @@ impl Snapshots {
         }
     }
 
-    /// Makes a record of these parts.
+    /// Builds a record from these parts.
     pub(super) fn make<'a>(&'a self, fields: &Fields, key: &[u8], value: &[u8]) -> Record<'a> {
         let layout = Layout::of(fields, key.len(), value.len());
         let at = self.reserve(layout.size());

@@ -1,5 +1,5 @@
-//! Models of increments that change a record in place, beside readers, a set of the key, and the
-//! cleaner that moves the record.
+//! Models of increments that change a record in place while other threads read the key, set it,
+//! increment it, or clean its segment.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
 
@@ -15,11 +15,11 @@ const KEY: &[u8] = b"k";
 /// What another thread does to the counter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
-    /// Increments it, too.
+    /// Increments the counter, too.
     Increment,
-    /// Sets it to 50.
+    /// Sets the counter to 50.
     Set,
-    /// Seals its segment, and cleans it.
+    /// Seals the counter's segment and cleans it.
     Clean,
 }
 
@@ -32,7 +32,7 @@ fn count_beside(beside: Beside, switches: usize) {
         let (mut writer, mut reader, mut third) = (session(&lane), session(&lane), session(&lane));
         writer.tick(1);
         set(&writer, KEY, b"10");
-        // The second one is in place.
+        // The second increment changes the record in place.
         assert_eq!((increment(&writer, KEY), increment(&writer, KEY)), (Some(11), Some(12)));
         writer.sleep();
         let number = 1;

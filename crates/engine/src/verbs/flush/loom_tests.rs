@@ -16,11 +16,12 @@ const AFTER: &[u8] = b"after";
 const VALUE: &[u8] = b"a value of some length";
 /// Bytes of a record of the first key and this value.
 const SIZE: usize = 48;
-/// Bytes to fill of a small segment; the rest has room for one record but not for two.
+/// Bytes of a small segment that are filled first. The rest has room for one record but not for
+/// two.
 const FILL: usize = (64 << 10) - 2 * SIZE - SIZE / 2;
 
-/// One thread flushes, another writes twice. The first record fills the open segment, the second
-/// seals it. With chunks, both are appended without a look at the segment's end.
+/// One thread flushes, another writes twice. The first record fills the open segment; the second
+/// does not fit and seals it. With chunks, both are appended without a look at the segment's end.
 fn flush_and_seal(memory: u64, switches: usize) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -34,7 +35,7 @@ fn flush_and_seal(memory: u64, switches: usize) {
         set(&writer, b"fill1", &vec![0; half]);
         set(&writer, BEFORE, VALUE);
         let room = lane.log.segment_size() - lane.log.segment(1).filled() as usize;
-        // Sleeping reports what is left of its chunk.
+        // When the session sleeps, it reports the unused rest of its chunk as dead.
         writer.sleep();
         let has_chunk = lane.log.dead(1) > 0;
         assert!(has_chunk || (SIZE..2 * SIZE).contains(&room), "{room} bytes are left");

@@ -13,7 +13,8 @@ use larder_log::{Log, Record, RecordId};
 const WIDTH: u32 = 1 << (TAG_BITS - 4);
 /// The largest number of items shown per step, unless more have the same tag.
 const ITEMS: usize = 512;
-/// The approximate largest number of records read per step, and of their bytes.
+/// The approximate largest number of records read per step, and the largest size of these reads, in
+/// bytes.
 const READS: usize = 64;
 const READ_BYTES: usize = 1 << 20;
 /// The largest number of unwanted stripes skipped per step.
@@ -27,7 +28,7 @@ pub(super) struct InIndex {
 }
 
 impl LaneSession {
-    /// Shows the items of the next few slots. Returns false when there are none left.
+    /// Shows the items of the next few slots. Returns false when no slots are left.
     pub(super) fn scan_index(
         &self,
         walk: &mut InIndex,
@@ -79,7 +80,7 @@ impl LaneSession {
         self.answer(true)
     }
 
-    /// Returns true if these are too many for one step.
+    /// Returns true if these slots are too many for one step.
     fn is_much(&self, slots: &[Slot]) -> bool {
         let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
         let (reads, bytes) = absent.fold((0, 0), |(reads, bytes), slot| {

@@ -12,9 +12,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct ShownPartitions {
     done: Vec<bool>,
-    /// It belonged to the lane when the walk of that lane began.
+    /// For each partition: true if it belonged to the present lane when the walk of that lane
+    /// began.
     here: Vec<bool>,
-    /// The number of partition closings when the walk of the lane began.
+    /// The engine's count of partition closings when the walk of the present lane began.
     closings: u32,
     _charge: Charge,
 }
@@ -35,7 +36,7 @@ impl ShownPartitions {
         self.wants(0..PARTITIONS)
     }
 
-    /// Ends the walk of a lane.
+    /// Ends the walk of a lane. Partitions that stayed in the lane meanwhile are done.
     pub(super) fn end_lane(&mut self, owners: &Partitions, position: usize) {
         for (at, done) in self.done.iter_mut().enumerate() {
             *done |= self.here[at]
@@ -49,7 +50,7 @@ impl ShownPartitions {
         self.here[partition] && !self.done[partition]
     }
 
-    /// Returns true if it should show any of these partitions.
+    /// Returns true if the walk of this lane should show any of these partitions.
     pub(super) fn wants(&self, mut partitions: Range<usize>) -> bool {
         partitions.any(|partition| self.wants_one(partition))
     }

@@ -26,9 +26,9 @@ pub(super) struct InSegments {
 struct Reading {
     number: SegmentNumber,
     generation: u32,
-    /// Offset of the first byte read.
+    /// Offset of the first byte of the present read.
     start: usize,
-    /// Offset of the next record.
+    /// Offset of the next record to show.
     next: usize,
 }
 
@@ -61,8 +61,8 @@ impl LaneSession {
         self.answer(true)
     }
 
-    /// Returns the beginning of a segment that is only on a device. All its records were published,
-    /// so its counts of dead records are complete.
+    /// Returns the beginning of a segment that is only on a device and has live records. All
+    /// records of such a segment are published, so if it has no live bytes, no slot leads to it.
     fn to_be_read(&self, number: SegmentNumber) -> Option<Reading> {
         let segment = self.lane.log.segment(number);
         let generation = segment.generation();
@@ -72,8 +72,8 @@ impl LaneSession {
         (absent && worth).then_some(Reading { number, generation, start, next: start })
     }
 
-    /// Shows some records of a segment. Returns true at its end, or at something unreadable.
-    /// Returns `None` if it must be read first.
+    /// Shows some records of a segment. Returns true at the segment's end or at unreadable bytes.
+    /// Returns `None` if bytes must be read first.
     fn scan_segment(
         &self,
         reading: &mut Reading,
@@ -129,7 +129,8 @@ impl LaneSession {
     }
 }
 
-/// For each segment, the offset up to which a scan has shown its records, and their generation.
+/// For each segment, the offset up to which a scan has passed its records, and the segment's
+/// generation then.
 #[derive(Debug)]
 pub(super) struct Shown {
     /// By segment number: generation and offset. Empty until [`note`](Self::note) is first called.
@@ -158,7 +159,7 @@ impl Shown {
         self.ends[number as usize] = (generation, end as u32);
     }
 
-    /// Returns true if the record at this address, which the index leads to now, was shown.
+    /// Returns true if the record at this address was shown. The index must lead to it.
     pub(super) fn has(&self, lane: &Lane, address: Address) -> bool {
         let generation = lane.log.segment(address.segment()).generation();
         let end = self.ends.get(address.segment() as usize);

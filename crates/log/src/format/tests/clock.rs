@@ -1,4 +1,4 @@
-//! The time at which a store goes on.
+//! Tests of the time from which a store continues.
 
 use super::a_superblock;
 use crate::format::{MachineTime, NANOS, Superblock};

@@ -57,7 +57,7 @@ pub(super) fn item(seq: u64, key: &[u8], value: &[u8]) -> Piece {
 pub(super) struct Commit {
     pub(super) number: u64,
     pub(super) begin: usize,
-    /// End of its trailer.
+    /// Offset at which the commit's trailer ends.
     pub(super) end: usize,
 }
 
@@ -68,11 +68,11 @@ pub(super) struct Image {
     pub(super) header: Header,
     pub(super) commits: Vec<Commit>,
     pub(super) records: Vec<Written>,
-    /// True if a commit before the next one failed.
+    /// True if the trailers written next say that the commit before failed.
     pub(super) after_failure: bool,
-    /// True if the next parts of commits are written early.
+    /// True if the trailers written next are early ones.
     pub(super) early: bool,
-    /// The commit whose last part was early.
+    /// The number of the commit whose early part was written last, if that is the last part.
     open: Option<u64>,
     filled: usize,
 }

@@ -40,7 +40,7 @@ fn a_record_of_a_newer_kind_is_skipped_and_is_no_damage() {
     let scanned = scanned.expect("a segment");
     assert_eq!((scanned.newer, scanned.records, scanned.damage), (2, 3, Damage::default()));
     assert_eq!(found, items);
-    // Each is distinguished from damage, too: in the commit of a damaged item, and damaged itself.
+    // First an item is damaged, and both newer records still count. Then a newer record is damaged.
     for (at, newer, kept) in
         [(items[0].offset, 2, &items[1..]), (image.records[0].offset, 1, &items)]
     {
@@ -85,8 +85,8 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
     }
 }
 
-/// Returns the cut that has the same effect as zeroing from `cut` on: behind the zero bytes that
-/// follow `cut` anyway.
+/// Returns the end of the zero bytes that follow `cut`. To cut there has the same effect as to
+/// write zeros from `cut` on.
 fn real_cut(bytes: &[u8], cut: usize) -> usize {
     cut + bytes[cut..].iter().take_while(|&&byte| byte == 0).count()
 }
@@ -109,8 +109,7 @@ fn one_changed_byte_loses_at_most_the_record_it_is_in() {
                 assert_eq!(scanned.header.is_some(), at >= 64, "byte {at}");
                 assert_eq!(scanned.end as usize, end, "byte {at}");
             }
-            // Without prior knowledge the last commit cannot be told from a torn one, the others
-            // can.
+            // Without prior knowledge, only the last commit cannot be told from a torn one.
             let (scanned, found) = Image::scan(&bytes, Some(4), Extent::Unknown);
             let scanned = scanned.expect("the generation is given");
             let last = &image.commits[2];
@@ -169,8 +168,8 @@ fn commits_follow_each_other_in_number_and_place() {
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
         assert_eq!(found, whole.records);
         assert_eq!(scanned.expect("a segment").end as usize, whole.end());
-        // Known to be durable: its records stand for themselves, and the trailer still proves
-        // nothing.
+        // If the segment is known to be durable, records count by their own checksums. The trailer
+        // still proves nothing.
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
         let scanned = scanned.expect("a segment");
         assert_eq!(found, image.records);
@@ -178,8 +177,8 @@ fn commits_follow_each_other_in_number_and_place() {
     }
 }
 
-/// Tears a commit and gives the trailer of the next one a flag, or not. With the flag that trailer
-/// proves nothing about the torn commit.
+/// Tears a commit. `flag` sets a flag in the next commit's trailer, or leaves it out. With the
+/// flag, that trailer proves nothing about the torn commit.
 fn torn_before_a_trailer_with(flag: fn(&mut Image, bool)) {
     for flagged in [false, true] {
         let mut image = example();
@@ -206,7 +205,7 @@ fn an_early_part_of_a_commit_proves_nothing_about_the_one_before() {
     torn_before_a_trailer_with(|image, flagged| image.early = flagged);
 }
 
-/// A commit in three parts, the middle one damaged, with or without its trailer.
+/// A commit has three parts. The middle part is damaged, with or without its trailer.
 #[test]
 fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
     for trailer_too in [false, true] {
@@ -271,7 +270,7 @@ fn a_sealed_segment_without_its_sealed_trailer_is_searched_to_its_end() {
 
 #[test]
 fn values_that_look_like_records_neither_count_nor_stop_the_search() {
-    // Heads of records at every multiple of 8, each as long as fits.
+    // The value contains the head of a record of 2 KiB every 16 bytes.
     let mut value = Vec::new();
     while value.len() < 4096 {
         value.extend_from_slice(&[1, 0, 0, 0, 0, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, b'k']);
@@ -317,7 +316,7 @@ fn piece() -> impl Strategy<Value = Piece> {
 fn segment() -> impl Strategy<Value = Image> {
     let commits = proptest::collection::vec(proptest::collection::vec(piece(), 1..6), 1..5);
     (commits, any::<u64>()).prop_map(|(commits, noise)| {
-        // Remains of earlier generations, in different lengths.
+        // The earlier generation left records of different lengths.
         let mut old = Image::new(1);
         while old.append(&item(noise % 1000 + 1, b"old", &vec![1; (noise % 97) as usize])) {}
         old.commit(1, true);

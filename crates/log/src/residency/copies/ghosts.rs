@@ -1,16 +1,16 @@
 //! Ghosts: one bit per record, set if the record was read from the device recently.
 //!
-//! Every read sets the bit that its record hashes to, and clears the next eight bits in memory
-//! order. So a bit lasts at most one round and half a round on average, and 1/16 of the bits are
-//! set. For a record that was not read recently the result is therefore wrong once in 16 times. The
-//! copy made then is read again or is evicted.
+//! Every read from the device sets the bit that its record hashes to. It also clears one byte of
+//! bits; these bytes follow each other, round and round. So a bit lasts one round at most and half
+//! a round on average, and about 1/16 of the bits are set. So 1 in 16 records that were not read
+//! recently seems to have been. A copy made by such an error is evicted, unless it is read again.
 
 use crate::memory::mapping;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 #[derive(Debug)]
 pub(super) struct Ghosts {
-    /// Their number of bytes is a power of two.
+    /// The bits; their number of bytes is a power of two.
     bits: Box<[AtomicU8]>,
     /// Number of reads so far.
     reads: AtomicUsize,
@@ -29,7 +29,6 @@ impl Ghosts {
     /// recently.
     pub(super) fn recall(&self, hash: u64) -> bool {
         let mask = self.bits.len() - 1;
-        // The table of copies takes its bucket from the low bits, its tag from the high ones.
         let place = &self.bits[(hash >> 3) as usize & mask];
         let bit = 1 << (hash & 7);
         let oldest = self.reads.fetch_add(1, Ordering::Relaxed) & mask;
@@ -45,7 +44,7 @@ mod tests {
     use crate::Address;
 
     #[test]
-    fn remembers_what_was_read_lately_and_little_else() {
+    fn ghosts_remember_recent_reads_and_little_else() {
         let ghosts = Ghosts::new(1 << 12);
         let read = |n: u64| ghosts.recall(hash(Address::new(1, n as usize * 8)));
         let fresh = (0..20_000).filter(|n| read(*n)).count();

@@ -91,7 +91,7 @@ fn awake(world: &World) -> Participant {
 }
 
 #[test]
-fn a_copy_is_found_by_address_and_use_alone() {
+fn a_copy_is_found_by_address_and_generation_alone() {
     let world = World::new(16);
     let reader = awake(&world);
     assert_eq!(world.value(5, &reader), None, "before there is a table");
@@ -120,7 +120,7 @@ fn copying_a_record_again_counts_as_a_read() {
 }
 
 #[test]
-fn copies_that_were_read_go_round_and_others_are_evicted() {
+fn eviction_keeps_copies_once_for_each_read() {
     let world = World::new(16);
     let mut reader = awake(&world);
     (0..300).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
@@ -132,7 +132,7 @@ fn copies_that_were_read_go_round_and_others_are_evicted() {
     for n in 0..300 {
         assert_eq!(world.value(n, &reader), (n % 3 == 0).then(|| value(n)), "{n}");
     }
-    // Read once just now: it goes round once more, and then not again.
+    // Each copy was read once just now: it survives one round of evictions, and then no more.
     for _ in 0..main {
         assert!(world.evict(Queue::Main));
     }
@@ -152,7 +152,7 @@ fn copies_that_were_read_go_round_and_others_are_evicted() {
 }
 
 #[test]
-fn only_the_wanted_stay_and_of_the_others_somebody_hears() {
+fn eviction_keeps_wanted_copies_and_reports_the_others() {
     let world = World::new(16);
     let reader = awake(&world);
     (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
@@ -171,7 +171,7 @@ fn only_the_wanted_stay_and_of_the_others_somebody_hears() {
 }
 
 #[test]
-fn when_copies_have_gone_for_others_only_what_was_read_lately_is_worth_one() {
+fn once_copies_are_evicted_only_recently_read_records_are_copied() {
     let world = World::new(16);
     let _reader = awake(&world);
     // SAFETY: the reader is awake.
@@ -185,7 +185,7 @@ fn when_copies_have_gone_for_others_only_what_was_read_lately_is_worth_one() {
 }
 
 #[test]
-fn writers_keep_their_frames_and_the_want_is_told_once() {
+fn copies_leave_frames_to_writers_and_ask_the_cleaner_once() {
     let world = World::new(8);
     let mut n = 0;
     while world.keep(n, Queue::Small, 3) == Kept::Yes {

@@ -48,8 +48,8 @@ impl Target<'_, '_> {
     }
 }
 
-/// Length that no reply line exceeds, in bytes: the key in base64, and 18 flags of which none is
-/// longer than an opaque token.
+/// The largest length of a reply line, in bytes: the key in base64, and 18 flags, each at most as
+/// long as an opaque token.
 pub(super) const LINE_MAX: usize = 1024;
 
 /// A reply line that is being written. It becomes part of the output when it is finished.
@@ -130,7 +130,7 @@ pub(super) fn put_line(
     put_line_and(output, status, target, flag, |_| ());
 }
 
-/// As [`put_line`]. `tail` writes the end of the line.
+/// Does the same as [`put_line`], and calls `tail` to write the end of the line.
 pub(super) fn put_line_and(
     output: &mut OutputBuffer<'_>,
     status: &[u8],

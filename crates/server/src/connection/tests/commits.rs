@@ -63,7 +63,7 @@ impl Store {
     /// Makes a commit that fails, then one that succeeds.
     fn fail(&self) {
         self.device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
-        // Without work the commit cannot fail.
+        // The result is not checked: a commit without work succeeds.
         self.engine.commit();
         self.device.mend();
         self.commit();

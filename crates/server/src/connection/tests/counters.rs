@@ -1,6 +1,6 @@
-//! Counters of commands. Each line of the table `counters.txt` has, in this order: the requests to
-//! prepare an empty cache followed by `|` (optional), the request, and behind `=>` by how much
-//! memcached 1.6.45 was observed to raise its counters.
+//! Counters of commands. Each line of `counters.txt` has the requests that prepare an empty cache,
+//! followed by `|` (optional), and the tested request. Behind `=>` stand the counters that
+//! memcached 1.6.45 raised, with the amounts.
 
 use super::table::bytes;
 use super::{Client, worker};

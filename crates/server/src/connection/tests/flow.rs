@@ -239,7 +239,8 @@ fn a_refused_long_value_does_not_disturb_the_next_request() {
     check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
 
-/// When a full server that refuses would have to write an item, it returns an error, not a miss.
+/// A full server that refuses writes answers a request that must write an item with an error. A
+/// miss would be wrong.
 #[test]
 fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     let memory = 64 << 20;

@@ -33,7 +33,7 @@ impl Budget for Meter {
     }
 }
 
-/// The commits of three streams: the last one issued, the last one ended, and those that failed.
+/// The commits of three lanes: the last one issued, the last one ended, and those that failed.
 #[derive(Default)]
 struct Commits {
     issued: [u64; 3],
@@ -216,7 +216,7 @@ fn gates_are_charged_for_their_memory() {
         output.extend(b"STORED\r\n");
         gates.add(start, &mut output, point(position), Repair::Say(FailureReply::Line), false);
     }
-    // 160 bytes of replies and the size of 20 gates.
+    // The load is 160 bytes of replies and the size of 20 gates.
     assert!(output.is_full());
     gates.absorb(&mut output);
     gates.charge(&meter);

@@ -10,7 +10,7 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma f B3 N60 r t w", "HD r2 t60 w0"),
         ("ma f B3 N60 D2 t w r Oab k v", "VA 1 t60 w0 r0 Oab kf\r\n3"),
         ("ma f B3 N60 r t w v", "NS r0 t60 w60000"),
-        // A look takes nothing, even over the budget. A higher budget counts at once.
+        // `D0` takes nothing, so it succeeds even over the budget. A higher budget counts at once.
         ("ma f B3 N60 D0 r w", "HD r0 w0"),
         ("ma f B4 N60 D0 r", "HD r1"),
         ("ma f B2 N60 r", "NS r0"),
@@ -26,7 +26,7 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma f B3 C7", "NF"),
         ("ma none B3 N60 D0 r t w", "HD r3 t0 w0"),
         ("mg none v", "EN"),
-        // For ever, in milliseconds, and sliding.
+        // A window without end, one in milliseconds, and a sliding one.
         ("ma e B1 t w", "HD t-1 w0"),
         ("ma e B1 t w", "NS t-1 w-1"),
         ("ma m B1 N1500ms t w", "HD t2 w0"),
@@ -36,7 +36,7 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma g MG B10 N1 G3 D2 r t w", "HD r1 t1 w0"),
         ("ma g MG B10 N1 G3 D2 r t w", "NS r1 t1 w100"),
         ("ma g MG B10 N1 G3 D4 w", "NS w-1"),
-        // A plain number is used units.
+        // A plain number counts as used units.
         ("set n 0 30 1\r\n2", "STORED"),
         ("ma n B3 N60 r t", "HD r0 t30"),
         ("ma n B3 N60 r t", "NS r0 t30"),

@@ -181,7 +181,7 @@ fn waiting_clients_get_an_error_and_a_failed_device_is_retried() {
     });
 }
 
-/// A connection that waits for a commit under way also requests the next one if it needs it.
+/// A connection may need the commit under way and the next one. It must request the next one too.
 #[test]
 fn a_connection_that_waits_for_two_commits_gets_both_replies() {
     on_both(|server| {
@@ -198,7 +198,7 @@ fn a_connection_that_waits_for_two_commits_gets_both_replies() {
     });
 }
 
-/// No client waits for the change, and it still becomes durable.
+/// No client waits for the change, but it must still become durable.
 #[test]
 fn a_change_without_a_reply_is_committed_too() {
     on_both(|server| {

@@ -30,7 +30,7 @@ fn a_policy_decides_and_counts() {
     assert_eq!(counts(b"shadow").map(|(_, count)| count), [0, 0, 0, 1]);
 }
 
-/// The keys of a prefix, in all dialects. A policy never refuses plain increments.
+/// A policy for a prefix applies in all dialects. It never refuses plain increments.
 #[test]
 fn increments_below_a_prefix_create_counters_that_expire() {
     let mut worker = worker();

@@ -92,7 +92,8 @@ fn check_all(options: Options, removes: bool) {
     fill(&mut worker);
     let mut next = 0;
     for len in LENGTHS {
-        // Meta sets in every mode; of the classic commands only set.
+        // These remove the old value: meta sets in every mode, and `set` alone of the classic
+        // commands.
         for command in ["set", "", "MR", "MA"] {
             check(&mut worker, &mut next, !removes, |key| text(command, key, len));
         }

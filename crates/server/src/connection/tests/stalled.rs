@@ -12,8 +12,8 @@ use std::task::Waker;
 const ITEMS: usize = 5000;
 /// The output limit of a connection, in bytes.
 const LIMIT: usize = 4096;
-/// Seconds without progress after which a dump gives its place to another: ten, and one second for
-/// the few bytes that were sent.
+/// Seconds without progress after which a dump gives its place to another: ten, plus one for the
+/// few bytes that were sent.
 const STALLED: u32 = 11;
 
 /// A worker with a clock that the test advances.

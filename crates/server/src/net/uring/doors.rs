@@ -112,7 +112,7 @@ impl<S: Service> Uring<S> {
             // The timer has a finer resolution than the clock of the ticks, so the time is rounded
             // up.
             *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
-            // SAFETY: boxed, and not changed before the next turn submits it.
+            // SAFETY: `tick_time` is boxed, and is not changed before the next turn submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };
         }
         Ok(())

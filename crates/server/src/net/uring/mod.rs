@@ -97,7 +97,7 @@ impl InFlight {
 }
 
 struct Uring<S: Service> {
-    // Declared before the memory that it uses, because fields are dropped in this order.
+    // `ring` is declared before the memory that it uses, because fields are dropped in this order.
     ring: Ring,
     buffers: BufferRing,
     staging: Staging,
@@ -105,7 +105,7 @@ struct Uring<S: Service> {
     /// Memory in which held input is joined with arriving input.
     input: Box<[u8]>,
     replies: OutputMemory,
-    /// By listener: true if an accept is in the ring.
+    /// For each listener, true if an accept is in the ring.
     accepting: Vec<bool>,
     /// The time of the earliest tick in the ring, in coarse milliseconds; `u64::MAX` without one.
     tick_at: u64,
@@ -573,7 +573,7 @@ impl<S: Service> Uring<S> {
         while self.core.connections.len() > 0 && Instant::now() < deadline {
             // A tick ends the wait if no other operation completes.
             *self.tick_time = Timespec::from(REAP / 10);
-            // SAFETY: boxed, and not changed before it is submitted by the next call.
+            // SAFETY: `tick_time` is boxed, and is not changed before the next call submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };
             self.ring.enter(true)?;
             self.ring.harvest(&mut completions);

@@ -62,7 +62,7 @@ pub(super) struct Ring {
     ring: IoUring,
 }
 
-/// Turns the result of a call into the kernel into an error only if the loop cannot continue.
+/// Returns an error only if the loop cannot continue after this result of a system call.
 fn entered(result: io::Result<usize>) -> io::Result<()> {
     // With these codes the loop can continue: the time is over, the call was interrupted, or the
     // caller must first take completions, which it does next.
@@ -171,7 +171,8 @@ impl Ring {
             .buf_group(BufferRing::GROUP)
             .build()
             .flags(squeue::Flags::BUFFER_SELECT);
-        // SAFETY: as above.
+        // SAFETY: the operation points to no memory. The buffers of the group are registered for as
+        // long as the ring lives.
         unsafe { self.push(entry, Op::Receive, key) }
     }
 

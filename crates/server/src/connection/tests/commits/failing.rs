@@ -32,7 +32,7 @@ fn a_lost_write_gets_an_error() {
 fn a_lost_binary_write_gets_an_error_with_its_opaque() {
     let store = Store::new();
     let mut client = store.client();
-    // A quiet set, which is only answered with errors, and a normal one.
+    // A quiet set, which gets a reply only on an error, and a normal one.
     let set = |opcode: u8, opaque: u8| {
         let mut packet = vec![0x80, opcode, 0, 1, 8, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, opaque];
         packet.extend_from_slice(&[0; 16]);
@@ -96,7 +96,8 @@ fn a_retrieval_executed_again_may_wait_for_another_commit() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A later change of the same client has taken effect. A request in front of it must not see it.
+/// A retrieval executed again must not see a later change of the same client. So it gets an error
+/// if such a change has taken effect.
 #[test]
 fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let store = Store::new();
@@ -105,7 +106,7 @@ fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let mut reader = store.client();
     reader.sends(b"get a\r\n", b"");
     store.fail();
-    // The worker has not run yet when the next input arrives.
+    // The next input arrives before the worker has handled the failed commit.
     let connection = reader.connection.as_mut().unwrap();
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1 << 20);

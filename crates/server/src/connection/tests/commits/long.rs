@@ -20,7 +20,7 @@ fn no_byte_of_a_long_reply_is_sent_before_its_commit() {
     let both = [&shown(b'o')[..], &shown(b'o'), b"END\r\nMN\r\n"].concat();
     reader.gets(&both);
 
-    // No byte of a value that is not kept is ever sent.
+    // No byte of a value whose commit fails is ever sent.
     writer.sends(&set(b'n'), b"");
     reader.sends(b"mg a v\r\nmn\r\n", b"");
     let mut several = store.client();
@@ -28,7 +28,7 @@ fn no_byte_of_a_long_reply_is_sent_before_its_commit() {
     store.fail();
     writer.gets(LOST);
     reader.gets(&[b"VA 300000\r\n", &value(b'o')[..], b"\r\nMN\r\n"].concat());
-    // It had answered one key of two, so the rest of its reply is unknown.
+    // This retrieval had answered one key of two, so its reply cannot be replaced.
     several.gets(b"<EOF>");
     assert_eq!(store.buffers(), 0);
 }
@@ -50,8 +50,8 @@ fn very_long_retrievals_wait_for_commits_too() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Returns a store whose memory is full of other items, so that `a` is only on the device, and the
-/// value of `a`. Calls `meanwhile` after `a` was stored.
+/// Returns a store and the value of its item `a`. Other items fill the memory, so `a` is only on
+/// the device. Calls `meanwhile` after `a` was stored.
 fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();
@@ -129,7 +129,7 @@ fn a_long_value_is_sent_completely_although_its_frame_is_dropped() {
 /// Without a store there is no second place to read the value from.
 #[test]
 fn a_value_being_sent_outlives_its_item() {
-    // One value in a segment with others, and one in its own mapping.
+    // The first value shares a segment with others. The second has its own mapping.
     for len in [200_000, 1_000_000] {
         let options = Options { memory: 64 << 20, ..Options::default() };
         let engine = Engine::open(options).unwrap();

@@ -11,7 +11,7 @@ fn a_write_is_acknowledged_when_it_is_durable() {
     assert_eq!(client.flow, Flow::Hold);
     assert!(!client.worker.is_idle(client.connection.as_ref().unwrap()));
     assert!(store.buffers() > 0);
-    // A wake-up without a reason.
+    // A spurious wake-up.
     assert_eq!(client.more(), b"");
     store.commit();
     client.gets(b"STORED\r\n");
@@ -117,7 +117,7 @@ fn withheld_replies_are_bounded() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A dump waits like any read. Deleted keys are in none.
+/// A dump waits for commits like any read. Deleted keys are not in it.
 #[test]
 fn a_dump_waits_until_its_items_are_durable() {
     let store = Store::new();
@@ -138,12 +138,12 @@ fn a_dump_waits_until_its_items_are_durable() {
     let mut lines: Vec<_> = reader.woken().split(|&byte| byte == b'\n').map(shown).collect();
     lines[..2].sort_unstable();
     assert_eq!(lines, ["mg a\\r", "mg b\\r", "EN\\r", "MN\\r", ""]);
-    // A dump with a part that was not kept ends so that no client takes it for complete.
+    // If a commit fails, the dump ends without `EN`, so no client takes it for complete.
     writer.send(b"set c 0 0 1\r\nx\r\n");
     let mut received = reader.send(dump);
     store.fail();
     received.extend(reader.woken());
-    // Durable items may come before the end.
+    // Durable items may come before the end of the connection.
     let received = shown(&received);
     assert!(received.starts_with("OK") && received.ends_with("<EOF>"), "{received}");
     assert!(!received.contains("mg c") && !received.contains("EN\\r"), "{received}");
