@@ -1,5 +1,6 @@
-//! Stores of several devices. Each has a share of the keys, and shares move when devices are added
-//! or removed. Items lost with a device never come back in an older version.
+//! Stores that span several devices. Each device has a share of the keys, and shares move when
+//! devices are added or removed. No old version of an item reappears, whether a device was
+//! forgotten, returns out of date, or lost power during a move.
 
 #[path = "common/store.rs"]
 mod common;

@@ -113,7 +113,7 @@ impl Durable {
         durable
     }
 
-    /// Returns when a write is acknowledged.
+    /// Returns the durability mode, which says when a write is acknowledged.
     #[inline]
     pub(crate) fn mode(&self) -> Durability {
         self.store.common.durability

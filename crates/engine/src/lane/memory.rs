@@ -51,7 +51,8 @@ impl Lane {
     /// Checks that the index has room for `items` items.
     ///
     /// # Errors
-    /// The items need more memory than the lane has.
+    /// The items need more memory than the lane has. Never returned for a lane without a store or
+    /// without keys.
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
         let minimum = memory_for_index(items, self.log.segment_size());
         // A lane that owns no keys always gets the least memory, so asking for more would not help.

@@ -76,7 +76,7 @@ pub(crate) fn fill_a_frame(lane: &Lane, lengths: [usize; 2]) {
 }
 
 /// Checks the lane once all threads are done:
-/// - Every slot leads to a record of its own key, in a segment that is not free.
+/// - Every slot leads to a record of its own key, in an open or sealed segment.
 /// - No key has two slots.
 /// - The index's count of items is correct.
 /// - The live bytes of each segment are those of the records that slots lead to.

@@ -63,13 +63,14 @@ pub struct Found {
     pub header: Header,
     /// The first commit that can be in the segment; newer segments have greater numbers.
     pub opened: u64,
-    /// The offset at which the segment was cut; 0 if it ends at its sealed trailer.
+    /// The offset at which the segment was cut; 0 if it was not cut, or its meta does not say.
     end: u32,
     meta: Option<Meta>,
     /// The segment's dead map.
     pub dead: Box<[u8]>,
-    /// True if a copy of the segment's meta cannot be read. That copy may say that records are dead
-    /// or that the place is free. So all records are marked dead: they only hide older versions.
+    /// True if the marks of dead records are unknown: a copy of the segment's meta cannot be read
+    /// and may be the newer one. That copy may say that records are dead or that the place is free.
+    /// So `dead` marks all records: they only hide older versions.
     pub unmarked: bool,
 }
 

@@ -142,7 +142,7 @@ struct Bucket([AtomicU64; BUCKET]);
 struct CopyTable {
     /// The buckets; their number is a power of two.
     buckets: Box<[Bucket]>,
-    /// Recent reads of records without a copy: as many ghosts as there are slots.
+    /// Recent reads from the device: about as many as the table has slots.
     ghosts: Ghosts,
 }
 

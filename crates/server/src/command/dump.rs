@@ -45,7 +45,8 @@ enum Format {
 
 impl Dump {
     /// Creates a metadump or mgdump, or returns `None` if too many dumps are running. `all` is
-    /// false if the requested classes have no items.
+    /// true if the requested classes include [`SHOWN_CLASS`], in which all items are shown.
+    /// Otherwise the dump is empty.
     pub(super) fn new(x: &Execution<'_, '_>, format: DumpFormat, all: bool) -> Option<Self> {
         let format = match format {
             DumpFormat::Metadump if all => Format::Metadump,

@@ -23,8 +23,9 @@ const IDLE_TIME: Duration = Duration::from_secs(10);
 /// The smallest buffer that the pool keeps, in bytes. The allocator serves smaller ones from its
 /// heap, without a mapping.
 const POOLED_MIN: usize = 64 << 10;
-/// Buffers of up to this many bytes have power-of-two capacities, so that values of different
-/// lengths share them. Longer ones are as long as their value and do not return to the pool.
+/// The largest buffer that the pool keeps, in bytes. Buffers from [`POOLED_MIN`] to `POOLED_MAX`
+/// bytes have power-of-two capacities, so that values of different lengths share them. All other
+/// buffers are as long as their value and do not return to the pool.
 const POOLED_MAX: usize = 1 << 20;
 /// The smallest step in which a charge grows, in bytes, up to the capacity.
 const CHARGE_STEP: usize = 16 << 10;

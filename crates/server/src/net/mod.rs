@@ -184,7 +184,8 @@ pub trait Service {
 /// when they are used.
 const FORESEEN: usize = 8;
 
-/// The largest number of unconsumed bytes that a connection may keep while it waits for more input.
+/// Limit of the unconsumed input of a connection that waits for more, in bytes. A connection that
+/// keeps this many bytes or more is closed.
 pub const MAX_INPUT_HELD: usize = 64 << 10;
 
 #[cfg(test)]

@@ -55,7 +55,9 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
 /// Raises the limit of open files for `max_connections`. Returns the number of connections
 /// possible.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
-    // Descriptors besides connections: listeners, one or two per worker, the admin page.
+    // An estimate of the descriptors besides connections. 64: listeners, the admin page, the log
+    // file, devices. Four per worker: its epoll or io_uring descriptor, its eventfd, and its read
+    // queues of the store.
     let mut beside = 64 + 4 * settings.threads as u64;
     if settings.limit_port != Port::Off {
         beside += limit_port::CONNECTIONS as u64;
