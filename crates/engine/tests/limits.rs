@@ -171,7 +171,8 @@ fn a_limiter_is_a_number_to_other_verbs() {
     assert!(matches!(answer(session.store(&key, append)), Stored::Stored { .. }));
     let item = answer(session.get(&key)).expect("it is there");
     assert_eq!((item.value(), item.expiry()), (&b"20"[..], Expiry::at(NOW + 5)));
-    // The number becomes a limiter again: it counts as used units of the remaining window.
+    // The number becomes a limiter again: it is the number of used units, and the window ends when
+    // the item expires.
     assert!(!take(session, "l", limit));
     assert!(take(session, "l", Limit::fixed(21, MINUTE)));
     set(session, "l", b"word");

@@ -105,7 +105,7 @@ pub enum Parse<R, E> {
 pub enum Then {
     /// Parse the next request.
     Continue,
-    /// Discard this many bytes, the value of the refused request, then continue.
+    /// Discard this many bytes, the rest of the refused request, then continue.
     Swallow(usize),
     /// Discard everything up to the next line end, then continue.
     SkipLine,

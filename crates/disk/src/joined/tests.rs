@@ -1,4 +1,5 @@
-//! Tests that two joined devices differ from one only in how often they are synced.
+//! Tests that a joined device behaves like a single device, except that a sync skips a part
+//! that was not written to since its last successful sync.
 
 use super::*;
 use crate::{Failure, Fault, Operation, Random, SimDevice};

@@ -116,9 +116,10 @@ impl Lane {
         let committer = &mut *guard;
         match written {
             Ok(written) => {
-                // The commit is durable now. Its frames stay until the marks of durable bytes move.
-                // The committer takes no part in epoch-based reclamation, so it must read these
-                // records before the marks move.
+                // The commit is durable now. `settle_changes` reads some of its records from their
+                // frames. The committer takes no part in epoch-based reclamation, so for it the
+                // frames stay only until `settle_commit` moves the marks of durable bytes. The
+                // order of these two calls matters.
                 self.settle_changes(&mut committer.changes);
                 self.log.settle_commit(&mut committer.log, &closed, written);
                 self.older.settle(closed.number);

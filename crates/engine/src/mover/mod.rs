@@ -6,8 +6,8 @@
 //!
 //! 0. The mover waits until everything that the target has evicted so far is durably gone. The
 //!    target may have owned these keys before, and a crash could bring old versions back.
-//! 1. The table records the motion. From now on, a start ignores the target's items of these
-//!    partitions.
+//! 1. The table of lanes records the motion. From now on, a start ignores the target's items of
+//!    these partitions.
 //! 2. The partitions are closed, and every session passes a quiescent point, so that no thread uses
 //!    them any more. The mover waits until earlier writes are durable or undone.
 //! 3. Leftovers of an earlier attempt are deleted from the target, and the items are copied there.
@@ -16,10 +16,10 @@
 //! 5. The source's items of these partitions are deleted. When that is durable, the table records
 //!    the end of the motion.
 //!
-//! A start that finds a motion in the table deletes the items of its partitions from the lane that
-//! does not own them. A start that reads a log also deletes all other items of partitions that the
-//! lane does not own. A lane never shows keys of partitions that it does not own, so each key has
-//! one version at any time.
+//! A start that finds a motion in the table deletes the items of the motion's partitions from the
+//! lane that does not own them. For each lane whose log it reads (and not only the index image), it
+//! also deletes all other items of partitions that this lane does not own. A lane never shows keys
+//! of partitions that it does not own, so each key has one version at any time.
 
 pub(crate) mod state;
 mod walk;

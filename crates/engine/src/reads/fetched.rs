@@ -342,8 +342,9 @@ impl Fetched {
     /// Releases records that are no longer waited for.
     pub(crate) fn release(&self, reads: LaneReads) {
         for id in reads.ids {
-            // The record may be expected for a second time, if it is a large value that arrived in
-            // memory and was dropped again.
+            // A large value that arrived in memory is neither expected nor in `arrived`. If it was
+            // dropped again and then requested again, it is expected for a second time, and its
+            // users do not include this request. So the subtractions saturate.
             if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
                 expected.users = expected.users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&id) {

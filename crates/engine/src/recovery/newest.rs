@@ -2,12 +2,13 @@
 //! fills the index from it.
 //!
 //! Keys are identified by 96 bits of their hash, so no record is read a second time to compare
-//! keys. With 64 bits, two of 10⁹ keys would collide in one store of 37; with 96 bits, in one of
-//! 10¹¹. The table is split into shards by the hash's first bits, so that one shard fits into a
-//! processor's cache. Versions are appended to their shard. A full shard *decides*: it keeps the
-//! newest version of each key, and grows if that leaves too little room. In total that is two
-//! sequential passes over all entries, and random accesses stay in the cache. The index is filled
-//! shard by shard, so its tables are in the cache, too.
+//! keys. In a store of 10⁹ keys, the probability that any two have the same 96 bits is about 10⁻¹¹;
+//! with 64 bits it would be 1/37. The table is split into shards by the hash's first bits, so that
+//! one shard fits into a processor's cache. Versions are appended to their shard. A full shard
+//! *decides*: it reads its entries in order, keeps the newest version of each key, and doubles its
+//! capacity if that leaves too little room. Because of the doubling, an entry is usually read only
+//! a few times. A decision's random accesses concern one shard, so they stay in the cache. The
+//! index is filled shard by shard, so its tables are in the cache, too.
 //!
 //! If the table reaches its limit, it drops enough shards that the rest should have room until the
 //! end of the pass. The dropped shards are read in a further pass over the log, and so on. So a

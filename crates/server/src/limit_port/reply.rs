@@ -117,7 +117,8 @@ pub(super) fn long_key(prefix: usize, max: usize) -> Response {
     error(StatusCode::BAD_REQUEST, &reason)
 }
 
-/// Returns the reply to a request whose key belongs to an item that is no limiter.
+/// Returns the reply to a request whose key belongs to an item that is neither a limiter nor a
+/// number, which could become one.
 pub(super) fn not_a_limiter() -> Response {
     error(StatusCode::CONFLICT, "the key holds an item that is neither a limiter nor a number")
 }

@@ -191,7 +191,8 @@ impl<S: Service, I> Core<S, I> {
         held > limit / 2
     }
 
-    /// Records that another worker has asked this worker to check. Called when the alarm was rung.
+    /// Notes whether another worker has asked this one to check its own connections. Called after
+    /// another thread has woken this worker.
     pub(super) fn note_relief_wanted(&mut self) {
         let asked = &self.shared.desks[self.index].relief_wanted;
         self.look_at_budget |= asked.swap(false, Ordering::AcqRel);

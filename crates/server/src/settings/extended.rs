@@ -1,6 +1,6 @@
 //! memcached's `-o name[=value],...`. Options with a meaning in Larder are applied. Options that
-//! tune mechanisms Larder does not have are accepted with a note. Options that protect, restrict or
-//! keep data in a way that Larder does not support are refused.
+//! tune mechanisms Larder does not have, and unknown options, are ignored with a note. Options that
+//! must not be ignored, such as those for TLS, are refused.
 
 use super::{Settings, store, values};
 
