@@ -17,6 +17,8 @@ mod replay;
 mod responder;
 pub mod terminal;
 mod trace;
+#[allow(dead_code, unused_imports, reason = "the load does not speak through wires yet")]
+mod wire;
 mod workload;
 
 pub use commands::Command;

@@ -1,0 +1,72 @@
+//! Protocols other than memcached's, which the generator speaks itself.
+//!
+//! A wire writes requests and turns replies into the replies of memcached that mean the same. So the
+//! generator checks and counts all systems alike. A wire has no state per connection, and its
+//! decoder has no socket and no clock.
+
+mod caller;
+mod messages;
+mod resp;
+
+use std::fmt;
+
+use larder_client::{Address, Sink, Stream};
+
+use crate::Result;
+use crate::workload::Verb;
+
+pub(crate) use caller::{Answer, Caller};
+pub(crate) use resp::Resp;
+
+/// The database or keyspace of servers that have several.
+const DATABASE: &str = "bench";
+
+/// A protocol other than memcached's.
+pub(crate) trait Wire: fmt::Debug + Send + Sync {
+    /// Returns true if the protocol has a request for `verb`.
+    fn speaks(&self, verb: Verb) -> bool {
+        matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter)
+    }
+
+    /// Creates the tables on a server, unless they exist.
+    ///
+    /// # Errors
+    /// Returns an error if the server refuses or cannot be reached.
+    fn prepare(&self, _server: &Address) -> Result<()> {
+        Ok(())
+    }
+
+    /// Prepares a new connection: handshake, login, prepared statements. The socket blocks. This
+    /// function reads no byte of the replies to later requests.
+    ///
+    /// # Errors
+    /// Returns an error if the server refuses or the connection breaks.
+    fn greet(&self, socket: &Stream) -> Result<()>;
+
+    /// Appends one request, or nothing for a verb that the wire does not speak. `value` is empty
+    /// unless `verb` is `Set`.
+    fn push(&self, verb: Verb, key: &[u8], value: &[u8], buffer: &mut Vec<u8>);
+
+    /// Returns the reader of one connection's replies.
+    fn replies(&self) -> Box<dyn Replies>;
+}
+
+/// Splits the bytes that a server sent into replies. It keeps the rest of an incomplete one.
+pub(crate) trait Replies: fmt::Debug + Send {
+    /// Reads the next bytes. The reader must not be used after an error.
+    ///
+    /// # Errors
+    /// Returns a description of bytes that break the protocol.
+    fn feed(&mut self, bytes: &[u8], asker: &mut dyn Asker) -> std::result::Result<(), String>;
+}
+
+/// Knows the requests, and takes their replies in order.
+pub(crate) trait Asker: Sink {
+    /// Returns the verb of the oldest request without a reply.
+    fn verb(&self) -> Option<Verb>;
+}
+
+/// Returns the verb that a reply belongs to.
+fn asked(asker: &dyn Asker) -> std::result::Result<Verb, String> {
+    asker.verb().ok_or_else(|| "a reply that nobody asked for".to_owned())
+}

@@ -1,0 +1,175 @@
+//! The protocol of Redis and Valkey, version 2 (RESP2). Values and counters share one key space.
+
+use std::io::{Read, Write};
+
+use larder_client::{Reply, Stream};
+
+use super::{Asker, Replies, Wire, asked};
+use crate::workload::Verb;
+use crate::workload::keys::push_number;
+use crate::{Error, Result};
+
+/// The longest line of a reply, in bytes. Redis limits lines to the same length.
+const LINE_MAX: usize = 64 * 1024;
+/// The longest value, in bytes: the default limit of Redis.
+const VALUE_MAX: u64 = 512 << 20;
+
+/// Redis, Valkey, and servers that speak like them.
+#[derive(Debug)]
+pub(crate) struct Resp;
+
+impl Wire for Resp {
+    /// Waits until the server serves requests: after a start, it first loads its data.
+    fn greet(&self, mut socket: &Stream) -> Result<()> {
+        socket.write_all(b"*1\r\n$4\r\nPING\r\n").map_err(|e| Error::io("cannot send PING", e))?;
+        let line = read_line(socket)?;
+        match line.as_slice() {
+            b"+PONG" => Ok(()),
+            line => {
+                let line = String::from_utf8_lossy(line);
+                Err(Error::server(format!("the server does not serve: {line}")))
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&self, verb: Verb, key: &[u8], value: &[u8], buffer: &mut Vec<u8>) {
+        let opening: &[u8] = match verb {
+            Verb::Get => b"*2\r\n$3\r\nGET\r\n",
+            Verb::Incr => b"*2\r\n$4\r\nINCR\r\n",
+            Verb::Set | Verb::SetCounter => b"*3\r\n$3\r\nSET\r\n",
+            _ => return,
+        };
+        buffer.extend_from_slice(opening);
+        push_bulk(buffer, key);
+        match verb {
+            Verb::Set => push_bulk(buffer, value),
+            Verb::SetCounter => push_bulk(buffer, b"0"),
+            _ => {}
+        }
+    }
+
+    fn replies(&self) -> Box<dyn Replies> {
+        Box::new(RespReplies::default())
+    }
+}
+
+fn push_bulk(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    buffer.push(b'$');
+    push_number(buffer, bytes.len() as u64);
+    buffer.extend_from_slice(b"\r\n");
+    buffer.extend_from_slice(bytes);
+    buffer.extend_from_slice(b"\r\n");
+}
+
+/// Reads one line byte by byte, so that nothing behind it is read.
+fn read_line(mut socket: &Stream) -> Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while byte[0] != b'\n' && line.len() < LINE_MAX {
+        socket.read_exact(&mut byte).map_err(|e| Error::io("cannot read the reply to PING", e))?;
+        line.extend_from_slice(&byte);
+    }
+    line.truncate(line.strip_suffix(b"\r\n").map_or(line.len(), <[u8]>::len));
+    Ok(line)
+}
+
+/// A value that is arriving, with the line end behind it.
+#[derive(Clone, Copy, Debug)]
+struct Arriving {
+    /// The number of bytes that have arrived, including those of the line end.
+    offset: usize,
+    /// The length of the value without the line end.
+    length: usize,
+}
+
+#[derive(Debug, Default)]
+struct RespReplies {
+    arriving: Option<Arriving>,
+    /// A line whose end has not arrived yet.
+    partial: Vec<u8>,
+}
+
+impl Replies for RespReplies {
+    fn feed(&mut self, mut bytes: &[u8], asker: &mut dyn Asker) -> std::result::Result<(), String> {
+        while !bytes.is_empty() {
+            if let Some(arriving) = self.arriving {
+                bytes = self.value(arriving, bytes, asker)?;
+                continue;
+            }
+            let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
+                self.partial.extend_from_slice(bytes);
+                return match self.partial.len() > LINE_MAX {
+                    true => Err("a line without an end".into()),
+                    false => Ok(()),
+                };
+            };
+            let (line, rest) = bytes.split_at(end + 1);
+            bytes = rest;
+            if self.partial.is_empty() {
+                self.line(line, asker)?;
+            } else {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(line);
+                self.line(&whole, asker)?;
+                whole.clear();
+                self.partial = whole;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RespReplies {
+    /// Takes the next piece of a value or of the line end behind it. Returns the bytes after it.
+    fn value<'a>(
+        &mut self,
+        Arriving { offset, length }: Arriving,
+        bytes: &'a [u8],
+        asker: &mut dyn Asker,
+    ) -> std::result::Result<&'a [u8], String> {
+        let is_body = offset < length;
+        let end = if is_body { length } else { length + 2 };
+        let (piece, rest) = bytes.split_at((end - offset).min(bytes.len()));
+        if is_body {
+            asker.body(offset, piece);
+        } else if !b"\r\n"[offset - length..].starts_with(piece) {
+            return Err("a value is longer than its length says".into());
+        }
+        let offset = offset + piece.len();
+        self.arriving = Some(Arriving { offset, length });
+        if offset == length + 2 {
+            self.arriving = None;
+            asker.reply(Reply::End, 1);
+        }
+        Ok(rest)
+    }
+
+    fn line(&mut self, line: &[u8], asker: &mut dyn Asker) -> std::result::Result<(), String> {
+        let wrong = || {
+            let line = String::from_utf8_lossy(&line[..line.len().min(200)]);
+            format!("the reply {line:?} does not belong to the request")
+        };
+        let text = line.strip_suffix(b"\r\n").ok_or_else(wrong)?;
+        match (asked(asker)?, text) {
+            (_, [b'-', error @ ..]) => asker.reply(Reply::Error(error), 0),
+            (Verb::Get, b"$-1") => asker.reply(Reply::End, 0),
+            (Verb::Get, [b'$', length @ ..]) => {
+                let length = number(length).filter(|&length| length <= VALUE_MAX);
+                let length = length.ok_or_else(wrong)? as usize;
+                asker.value(b"", length);
+                self.arriving = Some(Arriving { offset: 0, length });
+            }
+            (Verb::Set | Verb::SetCounter, b"+OK") => asker.reply(Reply::Stored, 0),
+            (Verb::Incr, [b':', count @ ..]) => {
+                asker.reply(Reply::Number(number(count).ok_or_else(wrong)?), 0);
+            }
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
