@@ -6,6 +6,7 @@
 
 mod caller;
 mod messages;
+mod postgres;
 mod resp;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::Result;
 use crate::workload::Verb;
 
 pub(crate) use caller::{Answer, Caller};
+pub(crate) use postgres::Postgres;
 pub(crate) use resp::Resp;
 
 /// The database or keyspace of servers that have several.
