@@ -6,6 +6,7 @@
 
 mod caller;
 mod messages;
+mod mysql;
 mod postgres;
 mod resp;
 
@@ -17,6 +18,7 @@ use crate::Result;
 use crate::workload::Verb;
 
 pub(crate) use caller::{Answer, Caller};
+pub(crate) use mysql::{Mysql, TableEngine};
 pub(crate) use postgres::Postgres;
 pub(crate) use resp::Resp;
 
