@@ -74,3 +74,6 @@ pub(crate) trait Asker: Sink {
 fn asked(asker: &dyn Asker) -> std::result::Result<Verb, String> {
     asker.verb().ok_or_else(|| "a reply that nobody asked for".to_owned())
 }
+
+#[cfg(test)]
+mod tests;
