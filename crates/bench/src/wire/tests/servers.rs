@@ -14,8 +14,12 @@ use super::*;
 
 /// The longest time that a server may take to answer after its start.
 const START: Duration = Duration::from_secs(60);
+/// The longest time that a server may take to end.
+const STOP: Duration = Duration::from_secs(20);
 /// Directories of server programs that are often not on PATH.
-const PLACES: [&str; 3] = ["/usr/sbin", "/usr/local/pgsql/bin", "/usr/lib/postgresql/15/bin"];
+const PLACES: [&str; 2] = ["/usr/sbin", "/usr/local/pgsql/bin"];
+/// Debian's directory of PostgreSQL's versions.
+const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
 
 /// A user and a group by their numbers.
 type Owner = (u32, u32);
@@ -97,6 +101,14 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
+            // An orderly end also frees PostgreSQL's shared memory.
+            let pid = libc::pid_t::try_from(child.id()).unwrap_or(0);
+            // SAFETY: the call takes numbers. The child was not waited for, so its id is its own.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+            let asked = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) && asked.elapsed() < STOP {
+                thread::sleep(Duration::from_millis(10));
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -107,8 +119,11 @@ impl Drop for Server {
 /// Finds a program. Prints that the test is skipped if there is none.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(PLACES.map(PathBuf::from));
-    let found = places.map(|place| place.join(name)).find(|program| program.is_file());
+    let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().flatten();
+    let mut places = std::env::split_paths(&path)
+        .chain(PLACES.map(PathBuf::from))
+        .chain(versions.map(|version| version.path().join("bin")));
+    let found = places.find_map(|place| Some(place.join(name)).filter(|file| file.is_file()));
     if found.is_none() {
         println!("skipped: there is no {name}");
     }
@@ -137,6 +152,12 @@ fn check(server: &Server, wire: &Arc<dyn Wire>, value_max: usize) {
     check_counter(&mut caller);
     check_pipeline(&mut caller);
     check_concurrent_increments(&address, wire);
+}
+
+/// Checks that a server refuses a login with this text.
+fn check_refusal(server: &Server, wire: impl Wire + 'static, text: &str) {
+    let error = Caller::connect(&server.address(), Arc::new(wire)).unwrap_err();
+    assert!(error.to_string().contains(text), "{error}");
 }
 
 fn check_values(caller: &mut Caller, value_max: usize) {
@@ -237,7 +258,7 @@ fn redis() {
 #[test]
 fn postgres() {
     for unlogged in [false, true] {
-        let (Some(program), Some(initdb)) = (find("postgres"), find("initdb")) else { return };
+        let Some(program) = find("postgres") else { return };
         let owner = if is_root() { user("postgres") } else { None };
         if is_root() && owner.is_none() {
             println!("skipped: PostgreSQL does not run as root, and there is no user postgres");
@@ -246,6 +267,7 @@ fn postgres() {
         let own = Postgres { unlogged, ..super::postgres::wire() };
         let wire: Arc<dyn Wire> = Arc::new(own.clone());
         let mut server = Server::new(&format!("postgres-{unlogged}"), owner);
+        let initdb = program.with_file_name("initdb");
         server.run(&initdb, "-D DIR/data -U postgres -A trust -E UTF8 --locale=C", "--no-sync");
         server.start(&program, "-D DIR/data -p PORT -k DIR -h 127.0.0.1 -F", &wire);
         check(&server, &wire, usize::MAX);
@@ -259,6 +281,9 @@ fn postgres() {
         let requests: [(Verb, &[u8], &[u8]); 3] =
             [(Verb::Incr, b"\xff", b""), (Verb::Set, b"plum", b"ripe"), (Verb::Get, b"plum", b"")];
         let answers = caller.call(&requests).unwrap();
+        let user = "stranger".to_owned();
+        let role = "28000 role \"stranger\" does not exist";
+        check_refusal(&server, Postgres { user, ..own }, role);
         let refusal = "22021 invalid byte sequence for encoding \"UTF8\": 0xff";
         assert_eq!(answers, [failed(refusal), Answer::Stored, value(b"ripe")]);
     }
@@ -298,6 +323,8 @@ fn mariadb() {
         let answers = caller.call(&requests).unwrap();
         let refusal = "1406 22001 Data too long for column 'value' at row 1";
         assert_eq!(answers, [failed(refusal), Answer::Stored, value(b"ripe")]);
+        let user = "stranger".to_owned();
+        check_refusal(&server, Mysql { user, ..own }, "1045 28000 Access denied for user");
         let huge = vec![b'x'; 20 << 20];
         assert_eq!(caller.call(&[(Verb::Set, b"plum", &huge)]).unwrap(), [failed(refusal)]);
     }
