@@ -1,16 +1,14 @@
 //! Starts and stops the servers to compare.
 
-use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_client::{Address, Client};
 
-use crate::machine::pin_thread;
 use crate::process::Probe;
+use crate::supervise::{Processes, free_port};
 use crate::{Error, Result};
 
 /// The longest time that a server may take to answer after its start.
@@ -83,7 +81,8 @@ impl Program {
         Ok(Program { name: name.unwrap_or(file), path, dialect, extra: words.collect() })
     }
 
-    fn arguments(&self, port: u16, allowance: Allowance) -> Vec<String> {
+    /// Returns the arguments for a server on a loopback port.
+    pub(crate) fn arguments(&self, port: u16, allowance: Allowance) -> Vec<String> {
         let Allowance { memory, threads, .. } = allowance;
         let text = match self.dialect {
             Dialect::Larder => format!(
@@ -110,37 +109,19 @@ impl Program {
         let mut command = Command::new(&self.path);
         command.args(self.arguments(port, allowance));
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = spawn_on(allowance.cpu, command)
+        let processes = Processes::start(command, allowance.cpu)
             .map_err(|e| Error::io(format!("cannot start {}", self.path.display()), e))?;
         let address = Address::Tcp(format!("127.0.0.1:{port}"));
-        let mut running = Running { child, address, version: String::new() };
+        let mut running = Running { processes, address, version: String::new() };
         running.version = running.wait_until_it_answers(&self.name)?;
         Ok(running)
     }
 }
 
-/// Starts a process on a processor. A child process inherits the affinity of the thread that starts
-/// it, so a separate thread is pinned first.
-fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
-    let Some(cpu) = cpu else { return command.spawn() };
-    thread::scope(|scope| {
-        let spawn = scope.spawn(move || {
-            pin_thread(cpu).map_err(|error| io::Error::other(error.to_string()))?;
-            command.spawn()
-        });
-        spawn.join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
-    })
-}
-
-fn free_port() -> Result<u16> {
-    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    bound.map(|address| address.port()).map_err(|e| Error::io("cannot find a free port", e))
-}
-
 /// A started server. Dropping it stops the server.
 #[derive(Debug)]
 pub(crate) struct Running {
-    child: Child,
+    processes: Processes,
     pub(crate) address: Address,
     /// The server's reply to `version`.
     pub(crate) version: String,
@@ -148,7 +129,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn probe(&self) -> Probe {
-        Probe::process(self.child.id())
+        self.processes.probe()
     }
 
     pub(crate) fn client(&self) -> Result<Client> {
@@ -170,7 +151,7 @@ impl Running {
             if let Ok(version) = self.client().and_then(|mut client| Ok(client.version()?)) {
                 return Ok(version);
             }
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Some(status) = self.processes.ended() {
                 return Err(Error::server(format!("{name} ended at once: {status}")));
             }
             if started.elapsed() > START {
@@ -179,31 +160,12 @@ impl Running {
             thread::sleep(Duration::from_millis(10));
         }
     }
-
-    /// Sends SIGTERM, as an operator would. Returns true if the server then ended within [`STOP`].
-    fn terminate(&mut self) -> bool {
-        let Ok(pid) = libc::pid_t::try_from(self.child.id()) else { return false };
-        // SAFETY: the call takes numbers. The child was not waited for, so its id is still its own.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
-        let asked = Instant::now();
-        while asked.elapsed() < STOP {
-            match self.child.try_wait() {
-                Ok(None) => thread::sleep(Duration::from_millis(10)),
-                Ok(Some(_)) => return true,
-                Err(_) => return false,
-            }
-        }
-        false
-    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.terminate() {
-            // Kills a server that does not end, so that it cannot disturb the next measurement.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        // A server that does not end is killed, so that it cannot disturb the next measurement.
+        self.processes.stop(libc::SIGTERM, STOP);
     }
 }
 

@@ -15,6 +15,7 @@ mod plot;
 mod process;
 mod replay;
 mod responder;
+mod supervise;
 pub mod terminal;
 mod trace;
 #[allow(dead_code, unused_imports, reason = "the load does not speak through wires yet")]

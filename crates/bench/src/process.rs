@@ -1,26 +1,54 @@
-//! The kernel's figures about a server's process: processor time to the nanosecond and resident
-//! memory. Also finds the process that listens on an address.
+//! The kernel's figures about a server's processes: processor time to the nanosecond, memory and
+//! device traffic. Also finds the process that listens on an address.
+
+pub(crate) mod tree;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use larder_client::Address;
 use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// A process to measure, or some of its threads.
+/// The largest number of processes whose shared memory is counted exactly. The kernel walks the page
+/// tables of each for it.
+const EXACT_MEMORY: usize = 4;
+
+/// Processes to measure, or some threads of one.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pid: u32,
-    /// Measure only threads whose names begin with one of these; if empty, all threads.
-    threads: &'static [&'static str],
+    scope: Scope,
+}
+
+#[derive(Clone, Debug)]
+enum Scope {
+    /// All threads of one process.
+    Process,
+    /// The threads of one process whose names begin with one of these.
+    Threads(&'static [&'static str]),
+    /// The process, and with it all members of a group, see [`tree::members`].
+    Group { leader: u32, floor: Arc<Floor> },
+}
+
+/// The largest counts that a group has shown. Without it, the end of a process that nobody waits
+/// for would look like negative use.
+#[derive(Debug, Default)]
+struct Floor {
+    cpu_ns: AtomicU64,
+    wait_ns: AtomicU64,
+    written: AtomicU64,
+    read: AtomicU64,
 }
 
 /// Resource counts at one moment. The difference of two samples is the use between them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Nanoseconds on a processor, summed over all threads that still exist.
+    /// Nanoseconds on a processor, summed over all threads. Chosen threads of a process count as
+    /// long as they exist.
     pub cpu_ns: u64,
     /// Nanoseconds for which threads were ready but had no processor; 0 if unknown. A large value
     /// means that other work occupied the machine.
@@ -29,17 +57,24 @@ pub struct Sample {
     pub rss: u64,
     /// Bytes written for the process to devices or to the page cache; 0 if unknown.
     pub written: u64,
+    /// Bytes read for the process from devices; 0 if unknown.
+    pub read: u64,
 }
 
 impl Probe {
     /// Measures all threads of a process.
     pub fn process(pid: u32) -> Probe {
-        Probe { pid, threads: &[] }
+        Probe { pid, scope: Scope::Process }
+    }
+
+    /// Measures a server and all processes of the group with this leader, except the leader.
+    pub(crate) fn group(server: u32, leader: u32) -> Probe {
+        Probe { pid: server, scope: Scope::Group { leader, floor: Arc::default() } }
     }
 
     /// Measures the threads of this process whose names begin with one of `names`.
     pub(crate) fn own_threads(names: &'static [&'static str]) -> Probe {
-        Probe { pid: std::process::id(), threads: names }
+        Probe { pid: std::process::id(), scope: Scope::Threads(names) }
     }
 
     /// Finds the process that listens on a loopback or wildcard address. Returns `None` if this
@@ -62,20 +97,104 @@ impl Probe {
         self.pid
     }
 
-    /// Reads the process's counters.
+    /// Returns the leader of the measured group.
+    #[cfg(test)]
+    pub(crate) fn leader(&self) -> u32 {
+        match self.scope {
+            Scope::Group { leader, .. } => leader,
+            Scope::Process | Scope::Threads(_) => self.pid,
+        }
+    }
+
+    /// Reads the counters of the processes.
     ///
     /// # Errors
     /// Returns [`Error::Server`] if the process has ended.
     pub fn sample(&self) -> Result<Sample> {
-        let times = process_times(self.pid, self.threads);
-        let gone =
-            || Error::server(format!("process {} cannot be measured: has it ended?", self.pid));
-        let (cpu_ns, wait_ns) = times.ok_or_else(gone)?;
-        let rss = resident(self.pid).ok_or_else(gone)?;
-        // The kernel counts written bytes only per process.
-        let written = if self.threads.is_empty() { written(self.pid) } else { None };
-        Ok(Sample { cpu_ns, wait_ns, rss, written: written.unwrap_or(0) })
+        let sample = match &self.scope {
+            Scope::Process => self.sample_process(&[]),
+            Scope::Threads(names) => self.sample_process(names),
+            Scope::Group { leader, floor } => sample_group(self.pid, *leader, floor),
+        };
+        sample.ok_or_else(|| {
+            Error::server(format!("process {} cannot be measured: has it ended?", self.pid))
+        })
     }
+
+    fn sample_process(&self, threads: &[&str]) -> Option<Sample> {
+        let (mut cpu_ns, wait_ns) = process_times(self.pid, threads)?;
+        if threads.is_empty() {
+            cpu_ns = process_clock(self.pid).unwrap_or(cpu_ns);
+        }
+        // The kernel counts the bytes of devices only per process.
+        let (written, read) = match threads {
+            [] => device_bytes(self.pid).unwrap_or_default(),
+            _ => (0, 0),
+        };
+        Some(Sample { cpu_ns, wait_ns, rss: resident(self.pid)?, written, read })
+    }
+}
+
+/// Sums up the members of a group. Returns `None` if the server itself has ended.
+fn sample_group(server: u32, leader: u32, floor: &Floor) -> Option<Sample> {
+    let members = tree::members(leader);
+    if !members.iter().any(|member| member.pid == server && !member.ended) {
+        return None;
+    }
+    let mut sum = Sample { rss: group_memory(&members), ..Sample::default() };
+    for member in &members {
+        sum.cpu_ns += process_clock(member.pid).unwrap_or_else(|| nanoseconds(member.ticks));
+        sum.cpu_ns += nanoseconds(member.children_ticks);
+        sum.wait_ns += process_times(member.pid, &[]).map_or(0, |times| times.1);
+        // The kernel adds the bytes of an ended child to those of the parent that waited for it.
+        let (written, read) = device_bytes(member.pid).unwrap_or_default();
+        sum.written += written;
+        sum.read += read;
+    }
+    let raise = |count: &mut u64, floor: &AtomicU64| {
+        *count = floor.fetch_max(*count, Relaxed).max(*count);
+    };
+    raise(&mut sum.cpu_ns, &floor.cpu_ns);
+    raise(&mut sum.wait_ns, &floor.wait_ns);
+    raise(&mut sum.written, &floor.written);
+    raise(&mut sum.read, &floor.read);
+    Some(sum)
+}
+
+/// Returns the resident bytes of processes that share memory. Shared memory counts once. Among more
+/// than [`EXACT_MEMORY`] processes it counts as far as the process that uses most of it uses it.
+fn group_memory(members: &[tree::Member]) -> u64 {
+    if let [member] = members {
+        return resident(member.pid).unwrap_or(0);
+    }
+    if members.len() <= EXACT_MEMORY {
+        return members.iter().filter_map(|member| proportional(member.pid)).sum();
+    }
+    let parts = members.iter().filter_map(|member| own_and_shared(member.pid));
+    let (own, shared) = parts.fold((0, 0), |sum, part| (sum.0 + part.0, part.1.max(sum.1)));
+    own + shared
+}
+
+/// Returns the time that all threads of a process were on a processor, in nanoseconds. Unlike the
+/// sum over its threads, it includes threads that have ended.
+fn process_clock(pid: u32) -> Option<u64> {
+    let pid = libc::pid_t::try_from(pid).ok()?;
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both calls write only to the local variable that they get, during the call.
+    let read = unsafe {
+        libc::clock_getcpuclockid(pid, &mut clock) == 0
+            && libc::clock_gettime(clock, &mut time) == 0
+    };
+    let seconds = read.then(|| u64::try_from(time.tv_sec).ok()).flatten()?;
+    Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
+}
+
+/// Converts clock ticks, the unit of `/proc`.
+fn nanoseconds(ticks: u64) -> u64 {
+    // SAFETY: the call takes and returns numbers only.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    ticks * 1_000_000_000 / u64::try_from(per_second).unwrap_or(100).max(1)
 }
 
 /// Returns the time on a processor and the time waiting for one, both in nanoseconds.
@@ -106,26 +225,38 @@ fn schedstat(path: &str) -> Option<(u64, u64)> {
 
 /// Returns user plus system time in nanoseconds. The kernel counts them in coarse clock ticks.
 fn process_ticks(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain spaces, so the fields are counted from its closing one.
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    // SAFETY: the call takes and returns numbers only.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    Some((user + system) * 1_000_000_000 / u64::try_from(per_second).ok()?.max(1))
+    tree::member(pid).map(|member| nanoseconds(member.ticks))
 }
 
 fn resident(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+    bytes_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// Returns the bytes written by the process. The kernel hides them for processes of other users.
-fn written(pid: u32) -> Option<u64> {
+/// Returns the resident bytes of a process. Each shared page counts as a part, by the number of
+/// processes that share it.
+fn proportional(pid: u32) -> Option<u64> {
+    bytes_of(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:")
+}
+
+/// Returns the resident bytes that only this process has, and those that it may share.
+fn own_and_shared(pid: u32) -> Option<(u64, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let shared = bytes_of(&text, "RssFile:")? + bytes_of(&text, "RssShmem:")?;
+    Some((bytes_of(&text, "RssAnon:")?, shared))
+}
+
+/// Finds the row `name` of a file whose rows are names and kilobytes.
+fn bytes_of(text: &str, name: &str) -> Option<u64> {
+    let row = text.lines().find_map(|line| line.strip_prefix(name))?;
+    row.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+/// Returns the bytes written and read by the process. The kernel hides them for processes of other
+/// users.
+fn device_bytes(pid: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.parse().ok()
+    let row = |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.parse().ok();
+    Some((row("write_bytes: ")?, row("read_bytes: ")?))
 }
 
 /// Returns the inode of the socket that listens on a TCP port.
@@ -185,7 +316,8 @@ mod tests {
         let after = probe.sample().unwrap();
         assert!(after.cpu_ns > before.cpu_ns + 1_000_000, "{before:?} {after:?}");
         assert!(after.rss > 1 << 20);
-        assert!(process_ticks(std::process::id()).unwrap() > 0);
+        // Clock ticks are coarse.
+        while process_ticks(std::process::id()).unwrap() == 0 {}
     }
 
     #[test]

@@ -1,0 +1,341 @@
+//! Processes of servers: how they start, pause and end, and that none of them survives the lab.
+//!
+//! A server and its helpers form a process group whose leader is a watcher. The watcher is a shell
+//! that reads from a pipe of the lab. When the lab ends, even by SIGKILL, the pipe closes, and the
+//! watcher kills its group. PostgreSQL moves its processes to groups of their own, but they end when
+//! the first of them does.
+
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::machine::pin_thread;
+use crate::process::Probe;
+use crate::process::tree::{Member, members};
+use crate::{Error, Result};
+
+/// The watcher's program. Each line that it reads replaces the list of further processes to kill: a
+/// paused process outside of the group would never notice that its parent has ended. The signals
+/// that a terminal sends must not end the watcher, nor those that the kernel sends to the stopped
+/// processes of a dead parent.
+const WATCH: &str = "trap '' HUP INT QUIT TERM
+while read -r line; do others=$line; done
+kill -KILL $others 0";
+/// Interval between two looks at a process, when its end is awaited.
+const LOOK: Duration = Duration::from_millis(5);
+/// The longest time that the kernel may take to end a killed process. One that waits for a device
+/// cannot end before.
+const KILL: Duration = Duration::from_secs(30);
+/// The longest time that processes may take to stop. One that waits for a device stops after it.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A started server with all its processes. Dropping it kills them.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    server: Child,
+    watcher: Child,
+}
+
+impl Processes {
+    /// Starts a server, on the given processor only if there is one.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system.
+    pub(crate) fn start(mut command: Command, cpu: Option<usize>) -> io::Result<Processes> {
+        let mut watcher = Command::new("sh");
+        watcher.args(["-c", WATCH]).stdin(Stdio::piped());
+        watcher.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let mut watcher = watcher.spawn()?;
+        command.process_group(watcher.id().try_into().unwrap_or(0));
+        match spawn_on(cpu, command) {
+            Ok(server) => Ok(Processes { server, watcher }),
+            Err(error) => {
+                let _ = watcher.kill();
+                let _ = watcher.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns a probe of all processes.
+    pub(crate) fn probe(&self) -> Probe {
+        Probe::group(self.server.id(), self.watcher.id())
+    }
+
+    /// Returns how the server has ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.server.try_wait().ok().flatten()
+    }
+
+    /// Sends `signal` to the server, as an operator would, and kills everything that has not ended
+    /// after `patience`. Returns true if the server ended by itself.
+    pub(crate) fn stop(&mut self, signal: libc::c_int, patience: Duration) -> bool {
+        self.resume();
+        let known = members(self.watcher.id());
+        if self.ended().is_none() {
+            send(self.server.id(), signal);
+        }
+        let asked = Instant::now();
+        let mut ended = self.ended().is_some();
+        while !ended && asked.elapsed() < patience {
+            thread::sleep(LOOK);
+            ended = self.ended().is_some();
+        }
+        self.kill_with(known);
+        ended
+    }
+
+    /// Kills all processes with SIGKILL and waits for their ends.
+    pub(crate) fn kill(&mut self) {
+        self.kill_with(Vec::new());
+    }
+
+    /// Kills all processes, and those in `known`, which may have lost the parent that tied them to
+    /// the others.
+    fn kill_with(&mut self, mut known: Vec<Member>) {
+        let asked = Instant::now();
+        loop {
+            known.extend(members(self.watcher.id()));
+            known.retain(Member::is_running);
+            if self.ended().is_none() {
+                let _ = self.server.kill();
+            }
+            known.iter().for_each(|member| send(member.pid, libc::SIGKILL));
+            if known.is_empty() || asked.elapsed() > KILL {
+                break;
+            }
+            thread::sleep(LOOK);
+        }
+        for child in [&mut self.server, &mut self.watcher] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Stops all processes with SIGSTOP until [`Processes::resume`], and waits until they have.
+    pub(crate) fn pause(&self) {
+        // The server goes first, so that it cannot start further processes.
+        send(self.server.id(), libc::SIGSTOP);
+        let asked = Instant::now();
+        loop {
+            let mut running = members(self.watcher.id());
+            self.tell_watcher(running.iter().filter(|member| member.group != self.watcher.id()));
+            running.retain(|member| !member.stopped && !member.ended);
+            running.iter().for_each(|member| send(member.pid, libc::SIGSTOP));
+            if running.is_empty() || asked.elapsed() > PAUSE {
+                break;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Lets paused processes continue.
+    pub(crate) fn resume(&self) {
+        members(self.watcher.id()).iter().for_each(|member| send(member.pid, libc::SIGCONT));
+        self.tell_watcher([].iter());
+    }
+
+    fn tell_watcher<'a>(&self, others: impl Iterator<Item = &'a Member>) {
+        let mut line: String = others.map(|member| format!("{} ", member.pid)).collect();
+        line.push('\n');
+        if let Some(mut pipe) = self.watcher.stdin.as_ref() {
+            // If the watcher has ended, nobody is left to be told.
+            let _ = pipe.write_all(line.as_bytes());
+        }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Starts a process on a processor. A child process inherits the affinity of the thread that starts
+/// it, so a separate thread is pinned first.
+fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
+    let Some(cpu) = cpu else { return command.spawn() };
+    thread::scope(|scope| {
+        let spawn = scope.spawn(move || {
+            pin_thread(cpu).map_err(|error| io::Error::other(error.to_string()))?;
+            command.spawn()
+        });
+        spawn.join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
+    })
+}
+
+fn send(pid: u32, signal: libc::c_int) {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    // SAFETY: the call takes numbers. The process was just seen among those of this server, and its
+    // id is not 0 or negative, so the signal reaches no group of processes.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// The lowest port that [`free_port`] returns.
+const FIRST_PORT: u16 = 15_000;
+
+/// Finds a free loopback port. It lies below the ports that the kernel gives to outgoing
+/// connections: a client that retries such a port while its server is down can connect to itself.
+///
+/// # Errors
+/// Returns an error if there is no free port.
+pub(crate) fn free_port() -> Result<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let lowest = range.ok().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
+    let ports = FIRST_PORT..lowest.unwrap_or(32_768u16);
+    for _ in ports.clone() {
+        // Labs that run at the same time begin at different ports.
+        let count = NEXT.fetch_add(1, Relaxed).wrapping_add(std::process::id().wrapping_mul(97));
+        let port = ports.start + (count % u32::from(ports.end - ports.start)) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound.map(|address| address.port()).map_err(|e| Error::io("cannot find a free port", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+    use crate::process::tree;
+
+    /// A server that takes a while to end, with a child in its group and one in a session of its
+    /// own.
+    const SERVER: &str = "trap 'exit 0' TERM; setsid sleep 1000 & sleep 1000 & echo up; wait";
+
+    fn shell(script: &str) -> (Processes, Vec<u32>) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut processes = Processes::start(command, None).unwrap();
+        let mut line = [0; 3];
+        processes.server.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert_eq!(&line, b"up\n");
+        let pids = await_members(&processes, 3);
+        (processes, pids)
+    }
+
+    fn await_members(processes: &Processes, count: usize) -> Vec<u32> {
+        loop {
+            let found = tree::members(processes.watcher.id());
+            if found.len() == count {
+                return found.iter().map(|member| member.pid).collect();
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn state(pid: u32) -> Option<char> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        text.rsplit_once(") ")?.1.chars().next().filter(|&state| state != 'Z')
+    }
+
+    #[test]
+    fn all_processes_end() {
+        let (mut processes, pids) = shell(SERVER);
+        assert!(pids.iter().all(|&pid| state(pid).is_some()));
+        assert!(processes.probe().sample().unwrap().rss > 0);
+        assert!(processes.stop(libc::SIGTERM, Duration::from_secs(10)));
+        assert!(processes.ended().unwrap().success());
+        assert!(pids.iter().all(|&pid| state(pid).is_none()), "{pids:?}");
+    }
+
+    #[test]
+    fn a_server_that_does_not_end_is_killed() {
+        let (mut processes, pids) = shell("trap '' TERM; sleep 1000 & sleep 1000 & echo up; wait");
+        assert!(!processes.stop(libc::SIGTERM, Duration::ZERO));
+        assert_eq!(processes.ended().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(pids.iter().all(|&pid| state(pid).is_none()), "{pids:?}");
+        assert!(processes.probe().sample().is_err());
+    }
+
+    #[test]
+    fn all_processes_pause_and_resume() {
+        let (mut processes, pids) = shell(SERVER);
+        processes.pause();
+        assert!(pids.iter().all(|&pid| state(pid) == Some('T')), "{pids:?}");
+        assert!(!matches!(state(processes.watcher.id()), None | Some('T')));
+        processes.resume();
+        while pids.iter().any(|&pid| state(pid) == Some('T')) {
+            thread::yield_now();
+        }
+        processes.pause();
+        assert!(processes.stop(libc::SIGTERM, Duration::from_secs(10)), "a paused server can end");
+    }
+
+    #[test]
+    fn the_end_of_the_lab_kills_even_paused_processes() {
+        let (mut processes, pids) = shell(SERVER);
+        processes.pause();
+        // What the end of this process would do.
+        drop(processes.watcher.stdin.take());
+        let _ = processes.server.wait();
+        let _ = processes.watcher.wait();
+        while pids.iter().any(|&pid| state(pid).is_some()) {
+            thread::yield_now();
+        }
+    }
+
+    /// Set for [`a_lab_to_be_killed`], which other tests start as a process of its own.
+    const SACRIFICE: &str = "LARDER_BENCH_SACRIFICE";
+
+    #[test]
+    #[ignore = "does nothing unless another test starts it"]
+    fn a_lab_to_be_killed() {
+        if std::env::var_os(SACRIFICE).is_some() {
+            let (_processes, pids) = shell("sleep 1000 & sleep 1000 & echo up; wait");
+            println!("members {pids:?}");
+            loop {
+                thread::park();
+            }
+        }
+    }
+
+    #[test]
+    fn no_process_survives_a_lab_that_is_killed() {
+        let mut lab = Command::new(std::env::current_exe().unwrap());
+        lab.args(["--ignored", "--exact", "--nocapture", "supervise::tests::a_lab_to_be_killed"]);
+        let mut lab = lab.env(SACRIFICE, "1").stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(lab.stdout.take().unwrap()).lines().map(io::Result::unwrap);
+        let pids = lines.find(|line| line.contains("members [")).unwrap();
+        let pids = pids.split("members [").nth(1).unwrap().trim_end_matches(']').to_owned();
+        let pids: Vec<u32> = pids.split(", ").map(|pid| pid.parse().unwrap()).collect();
+        assert!(pids.len() == 3 && pids.iter().all(|&pid| state(pid).is_some()), "{pids:?}");
+        lab.kill().unwrap();
+        lab.wait().unwrap();
+        while pids.iter().any(|&pid| state(pid).is_some()) {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_group_keeps_the_time_of_children_that_ended() {
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let script = format!("sleep 1000 & sleep 1000 & ( {busy} ); echo up; wait");
+        let (processes, _) = shell(&script);
+        let sample = processes.probe().sample().unwrap();
+        assert!(sample.cpu_ns > 20_000_000, "{sample:?}");
+    }
+
+    #[test]
+    fn free_ports_differ_and_are_not_those_of_clients() {
+        let (one, other) = (free_port().unwrap(), free_port().unwrap());
+        assert_ne!(one, other);
+        assert!((FIRST_PORT..32_768).contains(&one), "{one}");
+    }
+
+    #[test]
+    fn a_missing_program_leaves_no_watcher() {
+        let error = Processes::start(Command::new("/nowhere/server"), None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}
