@@ -4,8 +4,11 @@
 //! generator checks and counts all systems alike. A wire has no state per connection, and its
 //! decoder has no socket and no clock.
 
+mod bson;
 mod caller;
+mod cql;
 mod messages;
+mod mongo;
 mod mysql;
 mod postgres;
 mod resp;
@@ -18,6 +21,8 @@ use crate::Result;
 use crate::workload::Verb;
 
 pub(crate) use caller::{Answer, Caller};
+pub(crate) use cql::Cql;
+pub(crate) use mongo::Mongo;
 pub(crate) use mysql::{Mysql, TableEngine};
 pub(crate) use postgres::Postgres;
 pub(crate) use resp::Resp;
@@ -30,6 +35,12 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
     /// Returns true if the protocol has a request for `verb`.
     fn speaks(&self, verb: Verb) -> bool {
         matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter)
+    }
+
+    /// Returns true if a server answers the requests of a connection in their order. If not, a
+    /// connection may have only one request under way.
+    fn keeps_order(&self) -> bool {
+        true
     }
 
     /// Creates the tables on a server, unless they exist.

@@ -1,5 +1,7 @@
 //! Decoders against byte streams, cut anywhere, and wires against real servers.
 
+mod cql;
+mod mongo;
 mod mysql;
 mod postgres;
 mod resp;
