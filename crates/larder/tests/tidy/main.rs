@@ -31,7 +31,9 @@ fn files(directory: &Path) -> Vec<PathBuf> {
         for entry in fs::read_dir(&directory).expect("readable directory") {
             let path = entry.expect("directory entry").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if SKIPPED.contains(&name.as_str()) || path.is_symlink() {
+            // A module may have the name of a folder of builds.
+            let skipped = SKIPPED.contains(&name.as_str()) && !path.join("mod.rs").exists();
+            if skipped || path.is_symlink() {
                 continue;
             }
             if path.is_dir() { open.push(path) } else { found.push(path) }
