@@ -9,6 +9,8 @@ mod error;
 mod generator;
 pub mod hostile;
 mod interrupt;
+#[allow(dead_code, unused_imports, reason = "no command runs the experiments yet")]
+mod lab;
 mod launch;
 pub mod machine;
 mod plot;

@@ -1,0 +1,264 @@
+//! The list of systems, and how one becomes a running server.
+
+use std::fmt;
+use std::sync::Arc;
+
+use larder_client::Address;
+use serde::{Deserialize, Serialize};
+
+use super::arcus::Arcus;
+use super::cassandra::Cassandra;
+use super::ground::Ground;
+use super::larder::Larder;
+use super::mariadb::Mariadb;
+use super::memcached::{Memcached, Pogocache};
+use super::mongo::{Ferretdb, MongoJavaServer};
+use super::places::{Places, Programs};
+use super::plan::Plan;
+use super::postgres::PostgresServer;
+use super::ready::Protocol;
+use super::redis::RedisServer;
+use super::server::Server;
+use crate::Result;
+use crate::wire::Wire;
+
+/// The kinds of crash that an acknowledged write survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    /// None: data is only in memory, or lost with the process.
+    None,
+    /// A write is acknowledged before it is on the device.
+    Async,
+    /// A write is acknowledged after it is on the device.
+    Sync,
+}
+
+/// A server program with one durability setting.
+#[derive(Clone, Debug)]
+pub(crate) struct System {
+    /// The name in files and options.
+    pub(crate) id: &'static str,
+    /// The name in reports.
+    pub(crate) name: &'static str,
+    pub(crate) family: &'static str,
+    pub(crate) durability: Durability,
+    /// The system that an article used and that this one replaces, as words for the report.
+    pub(crate) stand_in: Option<&'static str>,
+    recipe: Arc<dyn Recipe>,
+}
+
+/// A system that cannot run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub(crate) why: String,
+    /// The command that installs the system, or words if there is none.
+    pub(crate) install: String,
+}
+
+/// A system whose programs were found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) system: System,
+    pub(crate) programs: Programs,
+}
+
+/// The facts about a system that the code needs in order to run it.
+pub(super) trait Recipe: fmt::Debug + Send + Sync {
+    /// Finds the programs.
+    fn find(&self, places: &Places) -> std::result::Result<Programs, Missing>;
+
+    /// Asks the programs for the version.
+    fn version(&self, programs: &Programs) -> Result<String>;
+
+    /// Returns how to start the system on the first of two free loopback ports. The second is for
+    /// systems that listen for their own purposes too.
+    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan>;
+
+    fn protocol(&self) -> Protocol;
+
+    /// Returns the wire of a protocol other than memcached's.
+    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+        None
+    }
+
+    /// Returns a wire that groups keys into `partitions` partitions, if the system has such a data
+    /// model.
+    fn partitioned_wire(&self, _partitions: u32) -> Option<Arc<dyn Wire>> {
+        None
+    }
+
+    /// Checks that a started server has the durability that its label claims, if a program may lack
+    /// it silently.
+    fn verify(&self, _server: &Address) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl System {
+    /// Finds the programs of the system in the usual places.
+    ///
+    /// # Errors
+    /// Returns what is missing, and how to install it.
+    pub(crate) fn find(&self) -> std::result::Result<Found, Missing> {
+        self.find_in(&Places::usual())
+    }
+
+    /// Finds the programs of the system in `places`, as [`System::find`] does.
+    ///
+    /// # Errors
+    /// Returns what is missing, and how to install it.
+    pub(crate) fn find_in(&self, places: &Places) -> std::result::Result<Found, Missing> {
+        let programs = self.recipe.find(places)?;
+        Ok(Found { system: self.clone(), programs })
+    }
+
+    pub(super) fn recipe(&self) -> &dyn Recipe {
+        &*self.recipe
+    }
+}
+
+impl Found {
+    /// Starts the system and waits until it answers.
+    ///
+    /// # Errors
+    /// Returns an error if the system does not start. The message contains the end of its output.
+    pub(crate) fn start(&self, ground: &Ground) -> Result<Server> {
+        Server::start(self, ground)
+    }
+}
+
+/// Returns every system that the lab knows, in the order of the report.
+pub(crate) fn catalogue() -> Vec<System> {
+    use Durability::{Async, None as Volatile, Sync};
+    const MYSQL: Option<&str> = Some("stands in for MySQL");
+    const SCYLLA: Option<&str> = Some("stands in for ScyllaDB");
+    const MONGO: Option<&str> = Some("stands in for MongoDB");
+    let system = |id, name, family, durability, recipe: Arc<dyn Recipe>| System {
+        id,
+        name,
+        family,
+        durability,
+        stand_in: None,
+        recipe,
+    };
+    let stand_in = |stand_in, system: System| System { stand_in, ..system };
+    vec![
+        system("larder", "Larder, memory", "Larder", Volatile, Arc::new(Larder::Memory)),
+        system("larder-async", "Larder, async", "Larder", Async, Arc::new(Larder::Async)),
+        system("larder-sync", "Larder, sync", "Larder", Sync, Arc::new(Larder::Sync)),
+        system("larder-flash", "Larder, flash", "Larder", Volatile, Arc::new(Larder::Flash)),
+        system("memcached", "memcached", "memcached", Volatile, Arc::new(Memcached { devices: 0 })),
+        system(
+            "memcached-extstore",
+            "memcached, extstore",
+            "memcached",
+            Volatile,
+            Arc::new(Memcached { devices: 1 }),
+        ),
+        system(
+            "memcached-extstore-2",
+            "memcached, extstore on two paths",
+            "memcached",
+            Volatile,
+            Arc::new(Memcached { devices: 2 }),
+        ),
+        system("arcus", "ARCUS, no persistence", "ARCUS", Volatile, Arc::new(Arcus::Off)),
+        system("arcus-async", "ARCUS, async", "ARCUS", Async, Arc::new(Arcus::Async)),
+        system("arcus-sync", "ARCUS, sync", "ARCUS", Sync, Arc::new(Arcus::Sync)),
+        system("pogocache", "pogocache", "pogocache", Volatile, Arc::new(Pogocache)),
+        system("redis", "Redis, no AOF", "Redis", Volatile, Arc::new(RedisServer::redis(None))),
+        system(
+            "redis-everysec",
+            "Redis, fsync every second",
+            "Redis",
+            Async,
+            Arc::new(RedisServer::redis(Some("everysec"))),
+        ),
+        system(
+            "redis-always",
+            "Redis, fsync always",
+            "Redis",
+            Sync,
+            Arc::new(RedisServer::redis(Some("always"))),
+        ),
+        system("valkey", "Valkey, no AOF", "Valkey", Volatile, Arc::new(RedisServer::valkey(None))),
+        system(
+            "valkey-everysec",
+            "Valkey, fsync every second",
+            "Valkey",
+            Async,
+            Arc::new(RedisServer::valkey(Some("everysec"))),
+        ),
+        system(
+            "valkey-always",
+            "Valkey, fsync always",
+            "Valkey",
+            Sync,
+            Arc::new(RedisServer::valkey(Some("always"))),
+        ),
+        system(
+            "postgres",
+            "PostgreSQL, fsync on",
+            "PostgreSQL",
+            Sync,
+            Arc::new(PostgresServer::Durable),
+        ),
+        system(
+            "postgres-nofsync",
+            "PostgreSQL, fsync off",
+            "PostgreSQL",
+            Async,
+            Arc::new(PostgresServer::NoFsync),
+        ),
+        system(
+            "postgres-unlogged",
+            "PostgreSQL, unlogged table",
+            "PostgreSQL",
+            Volatile,
+            Arc::new(PostgresServer::Unlogged),
+        ),
+        stand_in(
+            MYSQL,
+            system(
+                "mariadb-memory",
+                "MariaDB, MEMORY table",
+                "MariaDB",
+                Volatile,
+                Arc::new(Mariadb::Memory),
+            ),
+        ),
+        stand_in(
+            MYSQL,
+            system("mariadb-innodb", "MariaDB, InnoDB", "MariaDB", Sync, Arc::new(Mariadb::InnoDb)),
+        ),
+        stand_in(
+            SCYLLA,
+            system(
+                "cassandra",
+                "Cassandra, commit log synced",
+                "Cassandra",
+                Sync,
+                Arc::new(Cassandra::Batch),
+            ),
+        ),
+        stand_in(
+            SCYLLA,
+            system(
+                "cassandra-periodic",
+                "Cassandra, commit log synced every 10 s",
+                "Cassandra",
+                Async,
+                Arc::new(Cassandra::Periodic),
+            ),
+        ),
+        stand_in(
+            MONGO,
+            system("mongo", "mongo-java-server", "MongoDB", Volatile, Arc::new(MongoJavaServer)),
+        ),
+        stand_in(
+            MONGO,
+            system("ferretdb", "FerretDB, SQLite", "MongoDB", Sync, Arc::new(Ferretdb)),
+        ),
+    ]
+}

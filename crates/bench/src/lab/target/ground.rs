@@ -1,0 +1,159 @@
+//! The place where a server runs: a directory of its own, and its share of the machine.
+//!
+//! The name of a directory contains the process that made it. If that process is gone, it was killed
+//! before it could clean up, and the next lab removes the directory.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::process::tree;
+use crate::{Error, Result};
+
+/// The prefix of the names of directories. The process, its start and a number follow.
+const PREFIX: &str = "larder-lab";
+/// The default number of threads of memcached that read from a flash device. The memcached article
+/// of the lab had to raise the number, because each waits for one read at a time.
+const IO_THREADS: usize = 16;
+/// The default of the longest value, in bytes.
+const VALUE_MAX: usize = 1024;
+
+/// What a server gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    /// A fresh directory that only this server uses. It is removed with the server.
+    pub(crate) dir: PathBuf,
+    /// Memory in MiB.
+    pub(crate) memory: u64,
+    pub(crate) threads: usize,
+    /// The largest number of connections.
+    pub(crate) connections: usize,
+    /// The space in MiB for systems that are given one: the stores of Larder, and the files of
+    /// memcached's extstore.
+    pub(crate) disk: u64,
+    /// Threads of memcached that read from a flash device.
+    pub(crate) io_threads: usize,
+    /// The longest value that will be stored, in bytes. Rows of MEMORY tables all take this space.
+    pub(crate) value_max: usize,
+    /// Another fresh directory, for systems that use two devices. Without it both are in `dir`.
+    pub(crate) second_dir: Option<PathBuf>,
+}
+
+impl Ground {
+    /// Makes a fresh directory in `parent`, and removes the directories of labs that were killed.
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be made.
+    pub(crate) fn new(
+        parent: &Path,
+        memory: u64,
+        threads: usize,
+        connections: usize,
+    ) -> Result<Ground> {
+        let dir = fresh_directory(parent)?;
+        Ok(Ground {
+            dir,
+            memory,
+            threads,
+            connections,
+            disk: memory.saturating_mul(4).max(1024),
+            io_threads: IO_THREADS,
+            value_max: VALUE_MAX,
+            second_dir: None,
+        })
+    }
+
+    /// Adds a fresh directory in `parent`, which should be on another device.
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be made.
+    pub(crate) fn with_second(self, parent: &Path) -> Result<Ground> {
+        Ok(Ground { second_dir: Some(fresh_directory(parent)?), ..self })
+    }
+
+    /// Returns the path of a file or directory of the server, as text.
+    ///
+    /// # Errors
+    /// Returns an error if the path is not UTF-8.
+    pub(super) fn path(&self, name: &str) -> Result<String> {
+        text_of(&self.dir.join(name))
+    }
+}
+
+fn fresh_directory(parent: &Path) -> Result<PathBuf> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    sweep(parent);
+    let name = format!("{}-{}", prefix_of_this_process(), NEXT.fetch_add(1, Relaxed));
+    let dir = parent.join(name);
+    fs::create_dir_all(&dir)
+        .map_err(|e| Error::io(format!("cannot create {}", dir.display()), e))?;
+    // Servers get the path in options, and some change their directory.
+    fs::canonicalize(&dir).map_err(|e| Error::io(format!("cannot find {}", dir.display()), e))
+}
+
+/// Returns a path as text, for command lines and configuration files.
+pub(super) fn text_of(path: &Path) -> Result<String> {
+    let text = path.to_str();
+    let bad = || Error::usage(format!("the path {} is not UTF-8", path.display()));
+    text.map(str::to_owned).ok_or_else(bad)
+}
+
+fn prefix_of_this_process() -> String {
+    let pid = std::process::id();
+    let start = tree::member(pid).map_or(0, |member| member.started);
+    format!("{PREFIX}-{pid}-{start}")
+}
+
+/// Removes directories of processes that no longer exist. Failures leave them to the operator.
+pub(super) fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(is_abandoned) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Returns true for the name of a directory whose process is gone.
+fn is_abandoned(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
+    let numbers: Option<Vec<u64>> = rest.split('-').skip(1).map(|part| part.parse().ok()).collect();
+    let Some(&[pid, start, _]) = numbers.as_deref() else { return false };
+    let Ok(pid) = u32::try_from(pid) else { return false };
+    tree::member(pid).is_none_or(|member| member.started != start || member.ended)
+}
+
+/// Removes a server's directory. A directory that is gone is fine.
+pub(super) fn remove(dir: &Path) {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            crate::complain!("cannot remove {}: {error}", dir.display());
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_of_dead_labs_are_swept() {
+        let parent = std::env::temp_dir().join(format!("larder-sweep-{}", std::process::id()));
+        let own = Ground::new(&parent, 64, 1, 1).unwrap().dir;
+        let other = Ground::new(&parent, 64, 1, 1).unwrap().dir;
+        assert_ne!(own, other);
+        let pid = std::process::id();
+        let dead = ["larder-lab-4294967295-1-0".to_owned(), format!("larder-lab-{pid}-1-0")];
+        let foreign = ["larder-lab-x", "larder-lab-1-2", "larder-lab-1-2-3-x", "larder-dip-1"];
+        for name in dead.iter().map(String::as_str).chain(foreign) {
+            fs::create_dir_all(parent.join(name).join("data")).unwrap();
+        }
+        sweep(&parent);
+        assert!(own.exists() && other.exists());
+        assert!(dead.iter().all(|name| !parent.join(name).exists()));
+        assert!(foreign.iter().all(|name| parent.join(name).exists()));
+        fs::remove_dir_all(parent).unwrap();
+    }
+}

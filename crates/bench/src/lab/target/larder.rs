@@ -1,0 +1,107 @@
+//! Larder itself: this executable.
+
+use std::env;
+use std::path::PathBuf;
+
+use super::catalogue::{Missing, Recipe};
+use super::ground::Ground;
+use super::places::{Places, Programs, is_program};
+use super::plan::{Plan, Setting};
+use super::ready::Protocol;
+use super::server::first_line;
+use crate::launch::{Allowance, Program};
+use crate::{Error, Result};
+
+/// Larder with one kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Larder {
+    /// No store.
+    Memory,
+    Async,
+    Sync,
+    /// A store that only adds space to memory.
+    Flash,
+}
+
+impl Larder {
+    fn durability(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Larder::Memory => None,
+            Larder::Async => Some(("async", "a crash loses at most the last second")),
+            Larder::Sync => {
+                Some(("sync", "a write is acknowledged after its commit is on the device"))
+            }
+            Larder::Flash => Some(("none", "the store only adds space to memory")),
+        }
+    }
+}
+
+impl Recipe for Larder {
+    fn find(&self, _places: &Places) -> std::result::Result<Programs, Missing> {
+        let missing = |why: String| Missing { why, install: "cargo build --release".into() };
+        let program = executable().map_err(|error| missing(error.to_string()))?;
+        match is_program(&program) {
+            true => Ok(Programs::only(program)),
+            false => Err(missing(format!("{} is not a program", program.display()))),
+        }
+    }
+
+    fn version(&self, programs: &Programs) -> Result<String> {
+        let line = first_line(&programs.server, &["--version"])?;
+        Ok(line.strip_prefix("larder ").unwrap_or(&line).to_owned())
+    }
+
+    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+        let program = Program::larder(Some(&programs.server), "auto")?;
+        let mut settings = vec![base(&program, ground, ports[0])];
+        if let Some((durability, why)) = self.durability() {
+            let store = format!("{}:{}MB", ground.path("store")?, ground.disk);
+            settings.push(Setting::new(["--store", &store], "the space that the experiment gives"));
+            settings.push(Setting::new(["--durability", durability], why));
+        }
+        let mut plan = Plan::new(programs.server.clone(), settings);
+        if *self != Larder::Memory {
+            plan.directories.push(ground.dir.join("store"));
+        }
+        Ok(plan)
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Memcached
+    }
+}
+
+/// Returns the arguments that the lab gives to a server of memcached's kind everywhere.
+pub(super) fn base(program: &Program, ground: &Ground, port: u16) -> Setting {
+    let allowance = Allowance { memory: ground.memory, threads: ground.threads, cpu: None };
+    Setting::plain(program.arguments(port, allowance))
+}
+
+/// Returns the executable that contains the lab. A test is another program, with Larder beside it.
+fn executable() -> Result<PathBuf> {
+    let own = env::current_exe().map_err(|e| Error::io("cannot find the own executable", e))?;
+    if !cfg!(test) {
+        return Ok(own);
+    }
+    let beside = own.parent().and_then(|deps| Some(deps.parent()?.join("larder")));
+    Ok(env::var_os("LARDER").map(PathBuf::from).or(beside).unwrap_or(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::target::tests::{ground, line};
+
+    #[test]
+    fn each_store_has_its_durability() {
+        let programs = Programs::only("/bin/larder".into());
+        let ground = Ground { disk: 512, ..ground() };
+        let plan = |larder: Larder| line(&larder.plan(&programs, &ground, [9, 10]).unwrap());
+        let base = "/bin/larder serve -l 127.0.0.1 -p 9 -m 64 -t 2 -c 10000 --admin off --io auto";
+        assert_eq!(plan(Larder::Memory), base);
+        let store = format!("{base} --store /ground/store:512MB --durability");
+        assert_eq!(plan(Larder::Async), format!("{store} async"));
+        assert_eq!(plan(Larder::Sync), format!("{store} sync"));
+        assert_eq!(plan(Larder::Flash), format!("{store} none"));
+    }
+}

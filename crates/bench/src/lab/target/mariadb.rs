@@ -1,0 +1,155 @@
+//! MariaDB: a data directory of its own, with the engine MEMORY or InnoDB.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::catalogue::{Missing, Recipe};
+use super::ground::Ground;
+use super::places::{Places, Programs};
+use super::plan::{ConfigFile, Plan, Preparation, Setting};
+use super::ready::Protocol;
+use super::server::{first_line, is_root};
+use crate::Result;
+use crate::wire::{Mysql, TableEngine, Wire};
+
+/// The user that loads log in as, with an empty password.
+const USER: &str = "bench";
+
+/// MariaDB with one engine of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mariadb {
+    Memory,
+    InnoDb,
+}
+
+impl Recipe for Mariadb {
+    fn find(&self, places: &Places) -> std::result::Result<Programs, Missing> {
+        let install = places.need("mariadb-install-db")?;
+        Ok(Programs::with(places.need("mariadbd")?, install))
+    }
+
+    fn version(&self, programs: &Programs) -> Result<String> {
+        let line = first_line(&programs.server, &["--no-defaults", "--version"])?;
+        Ok(version_of(&line).unwrap_or(&line).to_owned())
+    }
+
+    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+        let data = ground.path("data")?;
+        let init = ground.dir.join("users.sql");
+        let mut settings = vec![
+            Setting::plain(["--no-defaults".to_owned(), format!("--datadir={data}")]),
+            Setting::plain(["--bind-address=127.0.0.1".to_owned(), format!("--port={}", ports[0])]),
+            // A path relative to the data directory: that of a socket may not be long.
+            Setting::plain(["--socket=mariadb.sock", "--pid-file=mariadb.pid"]),
+            Setting::plain([format!("--init-file={}", ground.path("users.sql")?)]),
+            Setting::plain([format!("--max-connections={}", ground.connections + 20)]),
+            Setting::new(["--skip-name-resolve"], "connecting needs no name service"),
+            Setting::new(["--skip-log-bin"], "there is no replica"),
+            Setting::new(
+                [Mysql::SERVER_OPTION],
+                "each connection numbers its statements from 1; the lab keeps its connections open",
+            ),
+        ];
+        settings.extend(self.memory(ground.memory));
+        if *self == Mariadb::InnoDb {
+            settings.push(Setting::new(
+                ["--innodb-flush-log-at-trx-commit=1"],
+                "a commit is acknowledged after its log is synced",
+            ));
+        }
+        let mut preparation = vec!["--no-defaults".to_owned(), format!("--datadir={data}")];
+        let fixed = ["--auth-root-authentication-method=normal", "--skip-test-db"];
+        preparation.extend(fixed.map(str::to_owned));
+        if is_root() {
+            settings.push(Setting::plain(["--user=root"]));
+            preparation.push("--user=root".into());
+        }
+        let mut plan = Plan::new(programs.server.clone(), settings);
+        plan.preparation.push(Preparation {
+            program: programs.companion.clone().unwrap_or_default(),
+            arguments: preparation,
+        });
+        let users = Setting::plain([self.tables(ground).user_statements()]);
+        plan.files.push(ConfigFile { path: init, settings: vec![users] });
+        plan.patience = Duration::from_secs(60);
+        Ok(plan)
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Mysql
+    }
+
+    fn wire(&self, ground: &Ground) -> Option<Arc<dyn Wire>> {
+        Some(Arc::new(self.tables(ground)))
+    }
+}
+
+impl Mariadb {
+    fn memory(self, memory: u64) -> Vec<Setting> {
+        let size = |name: &str, megabytes: u64| format!("--{name}={megabytes}M");
+        match self {
+            Mariadb::Memory => vec![
+                Setting::new(
+                    [size("max-heap-table-size", memory)],
+                    "the table may use all memory that the experiment gives",
+                ),
+                Setting::new(
+                    ["--innodb-buffer-pool-size=16M"],
+                    "only the system's own tables are of this engine",
+                ),
+            ],
+            Mariadb::InnoDb => vec![
+                Setting::new(
+                    [size("innodb-buffer-pool-size", (memory * 7 / 10).max(16))],
+                    "70 % of memory: its documentation advises up to 80 % of a machine of its own",
+                ),
+                Setting::new(
+                    [size("innodb-log-file-size", (memory / 4).clamp(96, 1024))],
+                    "a longer log needs fewer checkpoints; the default is 96 MB",
+                ),
+            ],
+        }
+    }
+
+    fn tables(self, ground: &Ground) -> Mysql {
+        let engine = match self {
+            Mariadb::Memory => TableEngine::Memory,
+            Mariadb::InnoDb => TableEngine::InnoDb,
+        };
+        Mysql { user: USER.into(), engine, value_max: ground.value_max }
+    }
+}
+
+/// Finds the version in `mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu …`.
+fn version_of(line: &str) -> Option<&str> {
+    line.split_once(" Ver ")?.1.split_ascii_whitespace().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::target::tests::{ground, line};
+
+    #[test]
+    fn each_engine_gets_the_memory() {
+        let programs = Programs::with("/m/mariadbd".into(), "/m/mariadb-install-db".into());
+        let ground = Ground { memory: 1000, ..ground() };
+        let plan = |engine: Mariadb| engine.plan(&programs, &ground, [9, 10]).unwrap();
+        let memory = line(&plan(Mariadb::Memory));
+        assert!(memory.starts_with("/m/mariadbd --no-defaults --datadir=/ground/data"));
+        assert!(memory.contains("--max-heap-table-size=1000M"));
+        assert!(!memory.contains("flush-log"));
+        let durable = plan(Mariadb::InnoDb);
+        assert!(line(&durable).contains("--innodb-buffer-pool-size=700M"));
+        assert!(line(&durable).contains("--innodb-flush-log-at-trx-commit=1"));
+        assert!(durable.preparation[0].arguments.contains(&"--skip-test-db".to_owned()));
+        assert!(durable.files[0].text().contains("CREATE USER IF NOT EXISTS 'bench'@'%'"));
+    }
+
+    #[test]
+    fn a_version_is_found_in_its_line() {
+        let line = "/usr/sbin/mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu";
+        assert_eq!(version_of(line), Some("10.11.19-MariaDB-0+deb12u1"));
+        assert_eq!(version_of("mariadbd"), None);
+    }
+}

@@ -1,0 +1,27 @@
+//! The systems that the lab compares: how each is found, started and described.
+//!
+//! A system is a server program with one durability setting. Each family has a file with its
+//! recipes: which programs it needs, and the command line that gives it its best reasonable settings
+//! on a small machine. A server runs in a directory of its own, on a free loopback port.
+
+mod arcus;
+mod cassandra;
+mod catalogue;
+mod ground;
+mod larder;
+mod mariadb;
+mod memcached;
+mod mongo;
+mod places;
+mod plan;
+mod postgres;
+mod ready;
+mod redis;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use catalogue::{Durability, Found, Missing, System, catalogue};
+pub(crate) use ground::Ground;
+pub(crate) use places::Places;
+pub(crate) use server::Server;

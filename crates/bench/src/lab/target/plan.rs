@@ -1,0 +1,154 @@
+//! How to start a system: its command line with the reasons for it, the files that it reads, and
+//! what must happen before the first start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The longest word of a command line that reports show whole, in bytes. Class paths of Java are
+/// longer.
+const WORD_MAX: usize = 200;
+
+/// A part of a command line, or a line of a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    words: Vec<String>,
+    /// Why the system gets this setting. It is empty for those that a figure does not depend on,
+    /// such as the port.
+    why: &'static str,
+}
+
+/// An account of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    pub(super) user: u32,
+    pub(super) group: u32,
+}
+
+/// A command that must succeed before the first start of a server in its directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Preparation {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+}
+
+/// How to start a system.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) program: PathBuf,
+    /// The command line.
+    pub(super) settings: Vec<Setting>,
+    /// Directories to create before the first start.
+    pub(super) directories: Vec<PathBuf>,
+    /// Files to write before the first start. Reports list their settings behind the command line.
+    pub(super) files: Vec<ConfigFile>,
+    pub(super) preparation: Vec<Preparation>,
+    /// The account that the server runs as, if it is not that of the lab.
+    pub(super) account: Option<Account>,
+    /// The signal that asks the server to end, with its clients still connected.
+    pub(super) stop_signal: libc::c_int,
+    /// The longest time that a start may take until the server answers.
+    pub(super) patience: Duration,
+}
+
+/// A configuration file.
+#[derive(Clone, Debug)]
+pub(super) struct ConfigFile {
+    pub(super) path: PathBuf,
+    pub(super) settings: Vec<Setting>,
+}
+
+impl Setting {
+    /// Returns a setting that figures may depend on, with the reason for it.
+    pub(super) fn new<W: Into<String>>(
+        words: impl IntoIterator<Item = W>,
+        why: &'static str,
+    ) -> Setting {
+        Setting { words: words.into_iter().map(Into::into).collect(), why }
+    }
+
+    /// Returns settings that need no reason.
+    pub(super) fn plain<W: Into<String>>(words: impl IntoIterator<Item = W>) -> Setting {
+        Setting::new(words, "")
+    }
+
+    fn line(&self) -> String {
+        self.words.join(" ")
+    }
+
+    /// Returns the setting with its reason, if it has one.
+    fn explained(&self) -> Option<String> {
+        (!self.why.is_empty()).then(|| format!("{}: {}", self.line(), self.why))
+    }
+}
+
+impl ConfigFile {
+    /// Returns the text of the file, one setting a line.
+    pub(super) fn text(&self) -> String {
+        self.settings.iter().map(|setting| setting.line() + "\n").collect()
+    }
+}
+
+impl Plan {
+    /// Returns a plan for a program that needs nothing but its command line.
+    pub(super) fn new(program: PathBuf, settings: Vec<Setting>) -> Plan {
+        Plan {
+            program,
+            settings,
+            directories: Vec::new(),
+            files: Vec::new(),
+            preparation: Vec::new(),
+            account: None,
+            stop_signal: libc::SIGTERM,
+            patience: Duration::from_secs(30),
+        }
+    }
+
+    pub(super) fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.settings.iter().flat_map(|setting| setting.words.iter().map(String::as_str))
+    }
+
+    /// Returns the command line, and the settings that matter with their reasons.
+    pub(super) fn explained(&self) -> Vec<String> {
+        let mut line = self.program.display().to_string();
+        for word in self.arguments() {
+            line.push(' ');
+            line.push_str(if word.len() > WORD_MAX { "…" } else { word });
+        }
+        let files = self.files.iter().flat_map(|file| &file.settings);
+        let settings = self.settings.iter().chain(files);
+        std::iter::once(line).chain(settings.filter_map(Setting::explained)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_explains_itself() {
+        let mut plan = Plan::new(
+            "/bin/server".into(),
+            vec![
+                Setting::plain(["-p", "1"]),
+                Setting::plain(["-cp".to_owned(), "x".repeat(WORD_MAX + 1)]),
+                Setting::new(["-t", "2"], "one thread per processor"),
+            ],
+        );
+        plan.files.push(ConfigFile {
+            path: "/etc/server".into(),
+            settings: vec![
+                Setting::plain(["port: 1"]),
+                Setting::new(["sync: batch"], "writes wait for the device"),
+            ],
+        });
+        assert_eq!(plan.files[0].text(), "port: 1\nsync: batch\n");
+        assert_eq!(
+            plan.explained(),
+            [
+                "/bin/server -p 1 -cp … -t 2",
+                "-t 2: one thread per processor",
+                "sync: batch: writes wait for the device"
+            ]
+        );
+    }
+}

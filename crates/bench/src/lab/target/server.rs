@@ -1,0 +1,318 @@
+//! A running system: its start, its ends and starts in between, and its removal.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_client::Address;
+
+use super::catalogue::{Found, System};
+use super::ground::{self, Ground};
+use super::plan::{Account, Plan};
+use super::ready;
+use crate::interrupt::is_interrupted;
+use crate::process::Probe;
+use crate::supervise::{Processes, free_port};
+use crate::wire::Wire;
+use crate::{Error, Result};
+
+/// The longest time that a server may take to end after its stop signal.
+const STOP: Duration = Duration::from_secs(5);
+/// The longest time that a preparation, such as the creation of a database, may take.
+const PREPARATION: Duration = Duration::from_secs(180);
+/// Interval between two attempts to reach a server that starts.
+const ATTEMPT: Duration = Duration::from_millis(10);
+/// The file in the directory of a server with everything that its programs print.
+const LOG: &str = "log";
+/// The number of bytes of the log that an error message quotes.
+const LOG_TAIL: usize = 2000;
+
+/// A running system. Dropping it stops the server and removes its directories.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: Address,
+    /// The version that the program reports.
+    pub(crate) version: String,
+    /// The command line, and the settings that matter, with their reasons.
+    pub(crate) settings: Vec<String>,
+    system: System,
+    plan: Plan,
+    ground: Ground,
+    /// `None` before the first start.
+    processes: Option<Processes>,
+}
+
+impl Server {
+    /// Prepares the ground and starts the system. If this fails, nothing stays behind.
+    pub(super) fn start(found: &Found, ground: &Ground) -> Result<Server> {
+        let (system, programs) = (&found.system, &found.programs);
+        let recipe = system.recipe();
+        let ports = [free_port()?, free_port()?];
+        let plan = recipe.plan(programs, ground, ports)?;
+        let mut server = Server {
+            address: Address::Tcp(format!("127.0.0.1:{}", ports[0])),
+            version: recipe.version(programs)?,
+            settings: plan.explained(),
+            system: system.clone(),
+            plan,
+            ground: ground.clone(),
+            processes: None,
+        };
+        server.prepare()?;
+        server.start_again()?;
+        recipe.verify(&server.address)?;
+        Ok(server)
+    }
+
+    /// Returns the wire of a protocol other than memcached's.
+    pub(crate) fn wire(&self) -> Option<Arc<dyn Wire>> {
+        self.system.recipe().wire(&self.ground)
+    }
+
+    /// Returns a wire that groups keys into `partitions` partitions, if the system has such a data
+    /// model.
+    pub(crate) fn partitioned_wire(&self, partitions: u32) -> Option<Arc<dyn Wire>> {
+        self.system.recipe().partitioned_wire(partitions)
+    }
+
+    /// Returns a probe of all processes of the server. It ends with them: after
+    /// [`Server::start_again`] another one is needed.
+    pub(crate) fn probe(&self) -> Probe {
+        match &self.processes {
+            Some(processes) => processes.probe(),
+            None => Probe::process(0),
+        }
+    }
+
+    /// Returns everything that the server's programs have printed so far.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.ground.dir.join(LOG)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Kills all processes of the server with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        if let Some(processes) = &mut self.processes {
+            processes.kill();
+        }
+    }
+
+    /// Stops the server as an operator would. Returns false if it had to be killed after `patience`.
+    pub(crate) fn stop(&mut self, patience: Duration) -> bool {
+        let signal = self.plan.stop_signal;
+        self.processes.as_mut().is_none_or(|processes| processes.stop(signal, patience))
+    }
+
+    /// Starts the server in the same directory, on the same port, and waits until it answers.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not start. The message contains the end of its output.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        self.kill();
+        let arguments = self.plan.arguments().map(str::to_owned).collect::<Vec<_>>();
+        let command = self.command(&self.plan.program, &arguments)?;
+        self.processes = Some(start(command)?);
+        self.wait_until_it_answers()
+    }
+
+    /// Stops all processes of the server with SIGSTOP until [`Server::resume`].
+    pub(crate) fn pause(&self) {
+        self.processes.iter().for_each(Processes::pause);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.processes.iter().for_each(Processes::resume);
+    }
+
+    /// Creates directories and files, and runs the preparations.
+    fn prepare(&self) -> Result<()> {
+        if self.plan.account.is_some() {
+            require_open(&self.ground.dir)?;
+        }
+        for directory in &self.plan.directories {
+            fs::create_dir_all(directory)
+                .map_err(|e| Error::io(format!("cannot create {}", directory.display()), e))?;
+            self.give(directory)?;
+        }
+        for file in &self.plan.files {
+            fs::write(&file.path, file.text())
+                .map_err(|e| Error::io(format!("cannot write {}", file.path.display()), e))?;
+            self.give(&file.path)?;
+        }
+        for preparation in &self.plan.preparation {
+            let command = self.command(&preparation.program, &preparation.arguments)?;
+            let mut processes = start(command)?;
+            let name = preparation.program.display();
+            let begun = Instant::now();
+            let status = loop {
+                match processes.ended() {
+                    Some(status) => break status,
+                    None if is_interrupted() => return Err(Error::server("interrupted")),
+                    None if begun.elapsed() > PREPARATION => {
+                        return Err(self.failed(format!("{name} does not end")));
+                    }
+                    None => thread::sleep(ATTEMPT),
+                }
+            };
+            if !status.success() {
+                return Err(self.failed(format!("{name} failed: {status}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the server's account the owner of a file or directory.
+    fn give(&self, path: &Path) -> Result<()> {
+        let Some(Account { user, group }) = self.plan.account else { return Ok(()) };
+        chown(path, Some(user), Some(group))
+            .map_err(|e| Error::io(format!("cannot change the owner of {}", path.display()), e))
+    }
+
+    fn command(&self, program: &Path, arguments: &[String]) -> Result<Command> {
+        let path = self.ground.dir.join(LOG);
+        let failed = |e| Error::io(format!("cannot write {}", path.display()), e);
+        let log = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
+        let second = log.try_clone().map_err(failed)?;
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.ground.dir);
+        command.stdin(Stdio::null()).stdout(log).stderr(second);
+        if let Some(Account { user, group }) = self.plan.account {
+            command.uid(user).gid(group);
+        }
+        Ok(command)
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let Err(last) = ready::ask(self.system.recipe().protocol(), &self.address) else {
+                return Ok(());
+            };
+            let ended = self.processes.as_mut().and_then(Processes::ended);
+            if let Some(status) = ended {
+                return Err(self.failed(format!("{} ended at once: {status}", self.system.name)));
+            }
+            if is_interrupted() {
+                return Err(Error::server("interrupted"));
+            }
+            if begun.elapsed() > self.plan.patience {
+                let name = self.system.name;
+                return Err(self.failed(format!("{name} does not answer ({last})")));
+            }
+            thread::sleep(ATTEMPT);
+        }
+    }
+
+    /// Returns an error that quotes the end of the log.
+    fn failed(&self, text: String) -> Error {
+        let log = self.log();
+        let from = log.len().saturating_sub(LOG_TAIL);
+        let from = (from..=log.len()).find(|&at| log.is_char_boundary(at)).unwrap_or(log.len());
+        match log[from..].trim() {
+            "" => Error::server(text),
+            tail => Error::server(format!("{text}; its last words:\n{tail}")),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop(STOP);
+        ground::remove(&self.ground.dir);
+        self.ground.second_dir.iter().for_each(|directory| ground::remove(directory));
+    }
+}
+
+fn start(command: Command) -> Result<Processes> {
+    let program = PathBuf::from(command.get_program());
+    Processes::start(command, None)
+        .map_err(|e| Error::io(format!("cannot start {}", program.display()), e))
+}
+
+/// Checks that other accounts may enter a directory.
+fn require_open(directory: &Path) -> Result<()> {
+    let closed = directory.ancestors().find(|path| {
+        path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0)
+    });
+    match closed {
+        None => Ok(()),
+        Some(path) => Err(Error::usage(format!(
+            "PostgreSQL cannot run as root, and other accounts may not enter {}: choose another \
+             directory",
+            path.display()
+        ))),
+    }
+}
+
+/// Runs a program that ends at once, and returns the first line that it prints.
+pub(super) fn first_line(program: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(program);
+    let output = command.args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|e| Error::io(format!("cannot start {}", program.display()), e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    line.ok_or_else(|| {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Error::server(format!("{} printed no version: {}", program.display(), errors.trim()))
+    })
+}
+
+/// Returns true if the lab runs as root.
+pub(super) fn is_root() -> bool {
+    // The kernel makes the effective user the owner of this directory.
+    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+/// Finds an account by its name.
+pub(super) fn account_of(name: &str) -> Option<Account> {
+    account_in(&fs::read_to_string("/etc/passwd").ok()?, name)
+}
+
+fn account_in(passwd: &str, name: &str) -> Option<Account> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then_some(())?;
+        let user = fields.nth(1)?.parse().ok()?;
+        Some(Account { user, group: fields.next()?.parse().ok()? })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_found_by_its_name() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\npostgres:x:101:104:admin,,,:/var:/bin/sh\n";
+        let postgres = Account { user: 101, group: 104 };
+        assert_eq!(account_in(passwd, "postgres"), Some(postgres));
+        assert_eq!(account_in(passwd, "post"), None);
+        assert_eq!(account_in("postgres:x:a:b", "postgres"), None);
+    }
+
+    #[test]
+    fn the_first_line_is_that_of_the_standard_output() {
+        let shell = Path::new("/bin/sh");
+        let line = first_line(shell, &["-c", "echo x >&2; echo; echo ' v1 '; echo v2; exit 1"]);
+        assert_eq!(line.unwrap(), "v1");
+        let error = first_line(shell, &["-c", "echo no such option >&2"]).unwrap_err();
+        assert!(error.to_string().contains("no such option"), "{error}");
+        assert!(first_line(Path::new("/nowhere/server"), &[]).is_err());
+    }
+
+    #[test]
+    fn a_closed_directory_is_named() {
+        let directory = std::env::temp_dir().join(format!("larder-open-{}", std::process::id()));
+        fs::create_dir_all(directory.join("inner")).unwrap();
+        assert!(require_open(&directory.join("inner")).is_ok());
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+        let error = require_open(&directory.join("inner")).unwrap_err().to_string();
+        assert!(error.contains(&directory.display().to_string()), "{error}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

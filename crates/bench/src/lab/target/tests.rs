@@ -1,0 +1,267 @@
+//! Each system for real: it starts, answers, survives what its durability promises, and leaves
+//! nothing behind. A system that is not installed is skipped, with the reason.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_client::{Client, Options};
+
+use super::plan::Plan;
+use super::*;
+use crate::process::tree;
+use crate::wire::Caller;
+use crate::workload::Verb;
+
+/// Small ground that nobody runs on.
+pub(super) fn ground() -> Ground {
+    Ground {
+        dir: PathBuf::from("/ground"),
+        memory: 64,
+        threads: 2,
+        connections: 50,
+        disk: 256,
+        io_threads: 16,
+        value_max: 1024,
+        second_dir: None,
+    }
+}
+
+/// Returns the command line of a plan.
+pub(super) fn line(plan: &Plan) -> String {
+    let words: Vec<&str> = plan.arguments().collect();
+    format!("{} {}", plan.program.display(), words.join(" "))
+}
+
+/// Systems run one after the other, so that a slow machine can start each in time.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+fn ids_are_unique_and_each_system_is_found_or_missing_with_advice() {
+    let systems = catalogue();
+    for (index, system) in systems.iter().enumerate() {
+        assert!(systems[..index].iter().all(|other| other.id != system.id), "{}", system.id);
+        if let Err(missing) = system.find() {
+            assert!(!missing.why.is_empty() && !missing.install.is_empty(), "{missing:?}");
+        }
+    }
+}
+
+#[test]
+fn larder() {
+    try_out(&["larder", "larder-async", "larder-sync", "larder-flash"]);
+}
+
+#[test]
+fn memcached() {
+    try_out(&["memcached", "memcached-extstore", "memcached-extstore-2"]);
+}
+
+#[test]
+fn arcus() {
+    try_out(&["arcus", "arcus-async", "arcus-sync"]);
+}
+
+#[test]
+fn pogocache() {
+    try_out(&["pogocache"]);
+}
+
+#[test]
+fn redis() {
+    try_out(&["redis", "redis-everysec", "redis-always"]);
+}
+
+#[test]
+fn valkey() {
+    try_out(&["valkey", "valkey-everysec", "valkey-always"]);
+}
+
+#[test]
+fn postgres() {
+    try_out(&["postgres", "postgres-nofsync", "postgres-unlogged"]);
+}
+
+#[test]
+fn mariadb() {
+    try_out(&["mariadb-memory", "mariadb-innodb"]);
+}
+
+#[test]
+fn cassandra() {
+    try_out(&["cassandra", "cassandra-periodic"]);
+}
+
+#[test]
+fn mongo() {
+    try_out(&["mongo"]);
+}
+
+#[test]
+fn ferretdb() {
+    try_out(&["ferretdb"]);
+}
+
+/// Set for [`a_lab_to_be_killed`], which another test starts as a process of its own.
+const SACRIFICE: &str = "LARDER_BENCH_SACRIFICE_IN";
+
+#[test]
+#[ignore = "does nothing unless another test starts it"]
+fn a_lab_to_be_killed() {
+    let Some(parent) = std::env::var_os(SACRIFICE) else { return };
+    let systems = catalogue();
+    let found = ["postgres", "redis", "memcached"]
+        .iter()
+        .find_map(|id| systems.iter().find(|system| system.id == *id)?.find().ok());
+    let Some(found) = found else { return println!("nothing to start") };
+    let server = found.start(&Ground::new(parent.as_ref(), 64, 1, 10).unwrap()).unwrap();
+    server.pause();
+    println!("{}:{:?}", found.system.id, tree::members(server.probe().leader()));
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A process that is killed when a test no longer needs it.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// A lab that is killed while it has paused a server leaves no process, and its directory only until
+/// the next lab.
+#[test]
+fn a_killed_lab_leaves_nothing() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let parent = std::env::temp_dir().join(format!("larder-killed-{}", std::process::id()));
+    let mut lab = Command::new(std::env::current_exe().unwrap());
+    lab.args(["--ignored", "--exact", "--nocapture", "lab::target::tests::a_lab_to_be_killed"]);
+    let mut lab = Killed(lab.env(SACRIFICE, &parent).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines =
+        BufReader::new(lab.0.stdout.take().unwrap()).lines().map(std::io::Result::unwrap);
+    let Some(line) = lines.find(|line| line.contains("pid: ")) else {
+        println!("skipped: there is no server to start");
+        return;
+    };
+    let pids = line.split("pid: ").skip(1).map(|rest| rest.split(',').next().unwrap());
+    let members: Vec<tree::Member> =
+        pids.filter_map(|pid| tree::member(pid.parse().unwrap())).collect();
+    let is_still = |member: &tree::Member| member.stopped || member.ended;
+    assert!(!members.is_empty() && members.iter().all(is_still), "{line}");
+    assert_eq!(fs::read_dir(&parent).unwrap().count(), 1);
+    drop(lab);
+    while members.iter().any(tree::Member::is_running) {
+        std::thread::yield_now();
+    }
+    let ground = Ground::new(&parent, 64, 1, 10).unwrap();
+    assert_eq!(fs::read_dir(&parent).unwrap().count(), 1, "the new directory alone");
+    assert!(ground.dir.exists());
+    fs::remove_dir_all(parent).unwrap();
+}
+
+fn try_out(ids: &[&str]) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for system in catalogue().iter().filter(|system| ids.contains(&system.id)) {
+        match system.find() {
+            Ok(found) => live(&found),
+            Err(missing) => {
+                println!("skipped {}: {} ({})", system.id, missing.why, missing.install);
+            }
+        }
+    }
+}
+
+/// The life of a server: two starts, a pause, and its end.
+fn live(found: &Found) {
+    let system = &found.system;
+    let parent = std::env::temp_dir().join(format!("larder-try-{}", std::process::id()));
+    let ground = Ground::new(&parent, 256, 2, 50).unwrap();
+    let dir = ground.dir.clone();
+    let begun = Instant::now();
+    let mut server = found.start(&ground).unwrap_or_else(|error| panic!("{}: {error}", system.id));
+    let took = begun.elapsed();
+    println!("{} {}: up in {:.2} s", system.id, server.version, took.as_secs_f64());
+    assert!(server.version.contains(|byte: char| byte.is_ascii_digit()), "{}", server.version);
+    assert!(server.settings.iter().all(|line| !line.is_empty()));
+
+    if let Some(wire) = server.wire() {
+        wire.prepare(&server.address).unwrap();
+        wire.prepare(&server.address).expect("a second preparation changes nothing");
+    }
+    store_and_read(&server);
+    if let Some(wire) = server.partitioned_wire(7) {
+        wire.prepare(&server.address).unwrap();
+        let mut caller = Caller::connect(&server.address, wire).unwrap();
+        caller.set(b"a", b"in a partition").unwrap();
+        assert_eq!(caller.get(b"a").unwrap().as_deref(), Some(&b"in a partition"[..]));
+        assert_eq!(caller.get(b"b").unwrap(), None);
+    }
+    let probe = server.probe();
+    let sample = probe.sample().unwrap();
+    assert!(sample.rss > 1 << 20 && sample.cpu_ns > 0, "{sample:?}");
+    server.pause();
+    server.resume();
+    store_and_read(&server);
+    assert!(probe.sample().unwrap().cpu_ns >= sample.cpu_ns);
+
+    server.kill();
+    assert!(probe.sample().is_err());
+    let begun = Instant::now();
+    server.start_again().unwrap_or_else(|error| panic!("{}: {error}", system.id));
+    println!("{}: up again in {:.2} s", system.id, begun.elapsed().as_secs_f64());
+    if system.durability == Durability::Sync {
+        assert_eq!(read(&server, b"kept"), Some(b"safe".to_vec()), "{}", system.id);
+    }
+    assert!(server.stop(Duration::from_secs(20)), "{} had to be killed", system.id);
+    server.start_again().unwrap_or_else(|error| panic!("{}: {error}", system.id));
+
+    let members = tree::members(server.probe().leader());
+    assert!(!members.is_empty());
+    drop(server);
+    assert!(members.iter().all(|member| !member.is_running()), "{members:?}");
+    assert!(!dir.exists());
+    let _ = fs::remove_dir(parent);
+}
+
+/// Stores and reads values of several lengths, and counts.
+fn store_and_read(server: &Server) {
+    let long = vec![b'x'; 1000];
+    let Some(wire) = server.wire() else {
+        let mut client = client(server);
+        client.set(b"a", &long, 0, 0).unwrap();
+        client.set(b"kept", b"safe", 0, 0).unwrap();
+        assert_eq!(client.get(b"a").unwrap().map(|item| item.value), Some(long));
+        client.set(b"#n", b"0", 0, 0).unwrap();
+        assert_eq!(client.incr(b"#n", 1).unwrap(), Some(1));
+        return;
+    };
+    let counts = wire.speaks(Verb::Incr);
+    let mut caller = Caller::connect(&server.address, wire).unwrap();
+    caller.set(b"a", b"old").unwrap();
+    caller.set(b"a", &long).unwrap();
+    caller.set(b"kept", b"safe").unwrap();
+    assert_eq!(caller.get(b"a").unwrap(), Some(long));
+    assert_eq!(caller.get(b"missing").unwrap(), None);
+    if counts {
+        caller.reset_counter(b"#n").unwrap();
+        assert_eq!((caller.incr(b"#n").unwrap(), caller.incr(b"#n").unwrap()), (1, 2));
+    }
+}
+
+fn read(server: &Server, key: &[u8]) -> Option<Vec<u8>> {
+    match server.wire() {
+        None => client(server).get(key).unwrap().map(|item| item.value),
+        Some(wire) => Caller::connect(&server.address, wire).unwrap().get(key).unwrap(),
+    }
+}
+
+fn client(server: &Server) -> Client {
+    Client::connect_to(&server.address, Options::default()).unwrap()
+}
