@@ -39,6 +39,7 @@ enum Scope {
 #[derive(Debug, Default)]
 struct Floor {
     cpu_ns: AtomicU64,
+    system_ns: AtomicU64,
     wait_ns: AtomicU64,
     written: AtomicU64,
     read: AtomicU64,
@@ -50,6 +51,8 @@ pub struct Sample {
     /// Nanoseconds on a processor, summed over all threads. Chosen threads of a process count as
     /// long as they exist.
     pub cpu_ns: u64,
+    /// Nanoseconds in the kernel, a part of `cpu_ns`, counted in coarse clock ticks.
+    pub system_ns: u64,
     /// Nanoseconds for which threads were ready but had no processor; 0 if unknown. A large value
     /// means that other work occupied the machine.
     pub wait_ns: u64,
@@ -131,7 +134,8 @@ impl Probe {
             [] => device_bytes(self.pid).unwrap_or_default(),
             _ => (0, 0),
         };
-        Some(Sample { cpu_ns, wait_ns, rss: resident(self.pid)?, written, read })
+        let system_ns = tree::member(self.pid).map_or(0, |member| nanoseconds(member.system_ticks));
+        Some(Sample { cpu_ns, system_ns, wait_ns, rss: resident(self.pid)?, written, read })
     }
 }
 
@@ -145,6 +149,7 @@ fn sample_group(server: u32, leader: u32, floor: &Floor) -> Option<Sample> {
     for member in &members {
         sum.cpu_ns += process_clock(member.pid).unwrap_or_else(|| nanoseconds(member.ticks));
         sum.cpu_ns += nanoseconds(member.children_ticks);
+        sum.system_ns += nanoseconds(member.system_ticks);
         sum.wait_ns += process_times(member.pid, &[]).map_or(0, |times| times.1);
         // The kernel adds the bytes of an ended child to those of the parent that waited for it.
         let (written, read) = device_bytes(member.pid).unwrap_or_default();
@@ -155,6 +160,7 @@ fn sample_group(server: u32, leader: u32, floor: &Floor) -> Option<Sample> {
         *count = floor.fetch_max(*count, Relaxed).max(*count);
     };
     raise(&mut sum.cpu_ns, &floor.cpu_ns);
+    raise(&mut sum.system_ns, &floor.system_ns);
     raise(&mut sum.wait_ns, &floor.wait_ns);
     raise(&mut sum.written, &floor.written);
     raise(&mut sum.read, &floor.read);

@@ -66,6 +66,11 @@ impl Processes {
         Probe::group(self.server.id(), self.watcher.id())
     }
 
+    /// Returns the ids of all processes of the server.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        members(self.watcher.id()).iter().map(|member| member.pid).collect()
+    }
+
     /// Returns how the server has ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.server.try_wait().ok().flatten()

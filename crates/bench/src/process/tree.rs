@@ -12,6 +12,8 @@ pub(crate) struct Member {
     pub(crate) group: u32,
     /// Clock ticks on a processor.
     pub(crate) ticks: u64,
+    /// Those of them in the kernel.
+    pub(crate) system_ticks: u64,
     /// Clock ticks of children that have ended and that the process has waited for.
     pub(crate) children_ticks: u64,
     /// Whether the process has ended, and its parent does not know yet.
@@ -71,6 +73,7 @@ fn parse(pid: u32, text: &str) -> Option<Member> {
         parent: number(1)?.try_into().ok()?,
         group: number(2)?.try_into().ok()?,
         ticks: number(11)? + number(12)?,
+        system_ticks: number(12)?,
         children_ticks: number(13)? + number(14)?,
         ended: matches!(state, "Z" | "X"),
         stopped: state == "T",
@@ -90,6 +93,7 @@ mod tests {
             parent: 3,
             group: 5,
             ticks: 30,
+            system_ticks: 20,
             children_ticks: 70,
             ended: false,
             stopped: false,
@@ -109,6 +113,7 @@ mod tests {
             parent,
             group,
             ticks: 0,
+            system_ticks: 0,
             children_ticks: 0,
             ended: false,
             stopped: false,

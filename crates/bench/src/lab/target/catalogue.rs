@@ -34,6 +34,17 @@ pub(crate) enum Durability {
     Sync,
 }
 
+impl Durability {
+    /// Returns the name in result files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Durability::None => "none",
+            Durability::Async => "async",
+            Durability::Sync => "sync",
+        }
+    }
+}
+
 /// A server program with one durability setting.
 #[derive(Clone, Debug)]
 pub(crate) struct System {

@@ -36,6 +36,8 @@ pub(crate) struct Ground {
     pub(crate) io_threads: usize,
     /// The longest value that will be stored, in bytes. Rows of MEMORY tables all take this space.
     pub(crate) value_max: usize,
+    /// Page cache in MiB that the server may use besides its memory; `None` is all that is free.
+    pub(crate) page_cache: Option<u64>,
     /// Another fresh directory, for systems that use two devices. Without it both are in `dir`.
     pub(crate) second_dir: Option<PathBuf>,
 }
@@ -60,6 +62,7 @@ impl Ground {
             disk: memory.saturating_mul(4).max(1024),
             io_threads: IO_THREADS,
             value_max: VALUE_MAX,
+            page_cache: None,
             second_dir: None,
         })
     }

@@ -7,6 +7,7 @@
 mod arcus;
 mod cassandra;
 mod catalogue;
+mod confine;
 mod ground;
 mod larder;
 mod mariadb;

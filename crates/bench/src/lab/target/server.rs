@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use larder_client::Address;
 
 use super::catalogue::{Found, System};
+use super::confine::Confinement;
 use super::ground::{self, Ground};
 use super::plan::{Account, Plan};
 use super::ready;
@@ -45,6 +46,8 @@ pub(crate) struct Server {
     ground: Ground,
     /// `None` before the first start.
     processes: Option<Processes>,
+    /// The group that bounds the page cache. It is dropped after the processes have ended.
+    confinement: Option<Confinement>,
 }
 
 impl Server {
@@ -62,8 +65,10 @@ impl Server {
             plan,
             ground: ground.clone(),
             processes: None,
+            confinement: None,
         };
         server.prepare()?;
+        server.make_confinement();
         server.start_again()?;
         recipe.verify(&server.address)?;
         Ok(server)
@@ -117,7 +122,8 @@ impl Server {
         let arguments = self.plan.arguments().map(str::to_owned).collect::<Vec<_>>();
         let command = self.command(&self.plan.program, &arguments)?;
         self.processes = Some(start(command)?);
-        self.wait_until_it_answers()
+        self.wait_until_it_answers()?;
+        self.confine()
     }
 
     /// Stops all processes of the server with SIGSTOP until [`Server::resume`].
@@ -127,6 +133,32 @@ impl Server {
 
     pub(crate) fn resume(&self) {
         self.processes.iter().for_each(Processes::resume);
+    }
+
+    /// Makes the group that bounds the page cache, if the ground says so and the machine allows it.
+    /// The settings say what was done.
+    fn make_confinement(&mut self) {
+        let Some(page_cache) = self.ground.page_cache else { return };
+        let name = self.ground.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.confinement = Confinement::new(&name);
+        self.settings.push(match &self.confinement {
+            Some(_) => {
+                let mebibytes = self.ground.memory + page_cache;
+                format!("memory control group of {mebibytes} MiB, page cache included")
+            }
+            None => "page cache not bounded: no memory control group may be made here".to_owned(),
+        });
+    }
+
+    /// Moves all processes into the group.
+    fn confine(&self) -> Result<()> {
+        let (Some(group), Some(processes)) = (&self.confinement, &self.processes) else {
+            return Ok(());
+        };
+        let mebibytes = self.ground.memory + self.ground.page_cache.unwrap_or(0);
+        group
+            .hold(&processes.pids(), mebibytes << 20)
+            .map_err(|e| Error::io("cannot bound the page cache", e))
     }
 
     /// Creates directories and files, and runs the preparations.

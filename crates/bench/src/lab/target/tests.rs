@@ -26,6 +26,7 @@ pub(super) fn ground() -> Ground {
         disk: 256,
         io_threads: 16,
         value_max: 1024,
+        page_cache: None,
         second_dir: None,
     }
 }
