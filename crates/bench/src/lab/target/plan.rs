@@ -1,7 +1,7 @@
 //! How to start a system: its command line with the reasons for it, the files that it reads, and
 //! what must happen before the first start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The longest word of a command line that reports show whole, in bytes. Class paths of Java are
@@ -75,9 +75,15 @@ impl Setting {
         self.words.join(" ")
     }
 
-    /// Returns the setting with its reason, if it has one.
-    fn explained(&self) -> Option<String> {
-        (!self.why.is_empty()).then(|| format!("{}: {}", self.line(), self.why))
+    /// Returns the setting as `text` with its reason, if it has one.
+    fn explained(&self, text: String) -> Option<String> {
+        (!self.why.is_empty()).then(|| format!("{text}: {}", self.why))
+    }
+
+    /// Returns the setting as a shell reads it.
+    fn shell_line(&self) -> String {
+        let words: Vec<String> = self.words.iter().map(|word| quoted(word)).collect();
+        words.join(" ")
     }
 }
 
@@ -107,16 +113,34 @@ impl Plan {
         self.settings.iter().flat_map(|setting| setting.words.iter().map(String::as_str))
     }
 
-    /// Returns the command line, and the settings that matter with their reasons.
-    pub(super) fn explained(&self) -> Vec<String> {
-        let mut line = self.program.display().to_string();
+    /// Returns the command line, and the settings that matter with their reasons. `names` are paths of
+    /// this machine with the names that stand for them.
+    pub(super) fn explained(&self, names: &[(&Path, &str)]) -> Vec<String> {
+        let mut line = quoted(&self.program.display().to_string());
         for word in self.arguments() {
             line.push(' ');
-            line.push_str(if word.len() > WORD_MAX { "…" } else { word });
+            line.push_str(&quoted(if word.len() > WORD_MAX { "…" } else { word }));
         }
+        let options = self.settings.iter().map(|setting| (setting, setting.shell_line()));
         let files = self.files.iter().flat_map(|file| &file.settings);
-        let settings = self.settings.iter().chain(files);
-        std::iter::once(line).chain(settings.filter_map(Setting::explained)).collect()
+        let settings = options.chain(files.map(|setting| (setting, setting.line())));
+        let explained = settings.filter_map(|(setting, text)| setting.explained(text));
+        let lines = std::iter::once(line).chain(explained);
+        let named = |line: String| {
+            names
+                .iter()
+                .fold(line, |line, (path, name)| line.replace(&*path.to_string_lossy(), name))
+        };
+        lines.map(named).collect()
+    }
+}
+
+/// Quotes a word for a shell, if it needs quotes.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_+=:,./@%*…".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{word}'"),
     }
 }
 
@@ -132,6 +156,7 @@ mod tests {
                 Setting::plain(["-p", "1"]),
                 Setting::plain(["-cp".to_owned(), "x".repeat(WORD_MAX + 1)]),
                 Setting::new(["-t", "2"], "one thread per processor"),
+                Setting::plain(["-d", "/home/a/lab-7/data", "-s", ""]),
             ],
         );
         plan.files.push(ConfigFile {
@@ -143,9 +168,9 @@ mod tests {
         });
         assert_eq!(plan.files[0].text(), "port: 1\nsync: batch\n");
         assert_eq!(
-            plan.explained(),
+            plan.explained(&[(Path::new("/home/a/lab-7"), "DIR")]),
             [
-                "/bin/server -p 1 -cp … -t 2",
+                "/bin/server -p 1 -cp … -t 2 -d DIR/data -s ''",
                 "-t 2: one thread per processor",
                 "sync: batch: writes wait for the device"
             ]

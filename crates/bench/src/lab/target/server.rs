@@ -1,5 +1,6 @@
 //! A running system: its start, its ends and starts in between, and its removal.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -14,6 +15,7 @@ use larder_client::Address;
 use super::catalogue::{Found, System};
 use super::confine::Confinement;
 use super::ground::{self, Ground};
+use super::places::Programs;
 use super::plan::{Account, Plan};
 use super::ready;
 use crate::interrupt::is_interrupted;
@@ -60,7 +62,7 @@ impl Server {
         let mut server = Server {
             address: Address::Tcp(format!("127.0.0.1:{}", ports[0])),
             version: recipe.version(programs)?,
-            settings: plan.explained(),
+            settings: explained(&plan, programs, ground),
             system: system.clone(),
             plan,
             ground: ground.clone(),
@@ -258,6 +260,17 @@ impl Drop for Server {
         ground::remove(&self.ground.dir);
         self.ground.second_dir.iter().for_each(|directory| ground::remove(directory));
     }
+}
+
+/// Returns the settings of a plan without the paths of this machine.
+fn explained(plan: &Plan, programs: &Programs, ground: &Ground) -> Vec<String> {
+    let name = |path: &'_ Path| path.file_name().and_then(OsStr::to_str).map(str::to_owned);
+    let programs = [Some(&programs.server), programs.companion.as_ref()].into_iter().flatten();
+    let mut names: Vec<(&Path, String)> = vec![(&ground.dir, "DIR".to_owned())];
+    names.extend(ground.second_dir.iter().map(|dir| (dir.as_path(), "SECOND_DIR".to_owned())));
+    names.extend(programs.filter_map(|path| Some((path.as_path(), name(path)?))));
+    let names: Vec<(&Path, &str)> = names.iter().map(|(path, name)| (*path, &**name)).collect();
+    plan.explained(&names)
 }
 
 fn start(command: Command) -> Result<Processes> {
