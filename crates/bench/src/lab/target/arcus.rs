@@ -13,7 +13,7 @@ use super::server::first_line;
 use crate::{Error, Result};
 
 /// Directories in which ARCUS is usually installed.
-const HOMES: [&str; 3] = ["/usr/local/arcus", "/opt/arcus", "/home/test/arcus"];
+const HOMES: [&str; 2] = ["/usr/local/arcus", "/opt/arcus"];
 /// Where the engine lies, as seen from the server: installed, and in the tree that it was built in.
 const ENGINES: [&str; 3] =
     ["../lib/default_engine.so", "../lib64/default_engine.so", ".libs/default_engine.so"];

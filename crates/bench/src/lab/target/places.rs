@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn peers_lie_where_the_script_puts_them() {
-        assert_eq!(peers(Some("/p".into()), Some("/home/a".into())), Path::new("/p"));
-        assert_eq!(peers(None, Some("/home/a".into())), Path::new("/home/a/.cache/larder-peers"));
+        assert_eq!(peers(Some("/p".into()), Some("/users/a".into())), Path::new("/p"));
+        assert_eq!(peers(None, Some("/users/a".into())), Path::new("/users/a/.cache/larder-peers"));
         assert!(Places::usual().path.contains(&PathBuf::from("/usr/sbin")));
     }
 }

@@ -156,7 +156,7 @@ mod tests {
                 Setting::plain(["-p", "1"]),
                 Setting::plain(["-cp".to_owned(), "x".repeat(WORD_MAX + 1)]),
                 Setting::new(["-t", "2"], "one thread per processor"),
-                Setting::plain(["-d", "/home/a/lab-7/data", "-s", ""]),
+                Setting::plain(["-d", "/users/a/lab-7/data", "-s", ""]),
             ],
         );
         plan.files.push(ConfigFile {
@@ -168,7 +168,7 @@ mod tests {
         });
         assert_eq!(plan.files[0].text(), "port: 1\nsync: batch\n");
         assert_eq!(
-            plan.explained(&[(Path::new("/home/a/lab-7"), "DIR")]),
+            plan.explained(&[(Path::new("/users/a/lab-7"), "DIR")]),
             [
                 "/bin/server -p 1 -cp … -t 2 -d DIR/data -s ''",
                 "-t 2: one thread per processor",
