@@ -12,6 +12,7 @@ mod load;
 mod memory;
 mod output;
 mod replay;
+mod report;
 mod table;
 
 use clap::Subcommand;
@@ -43,6 +44,8 @@ pub enum Command {
     Cores(cores::Arguments),
     /// Polite clients beside crowds that are slow, rude or greedy, with Larder and peers
     Hostile(hostile::Arguments),
+    /// The report of `larder bench all`, drawn again from its results
+    Report(report::Arguments),
     /// Result files of these commands as Markdown tables
     Table(table::Arguments),
 }
@@ -65,6 +68,7 @@ impl Command {
             Command::Growth(arguments) => arguments.run(),
             Command::Cores(arguments) => arguments.run(),
             Command::Hostile(arguments) => arguments.run(),
+            Command::Report(arguments) => arguments.run(),
             Command::Table(arguments) => arguments.run(),
         }
     }

@@ -1,0 +1,41 @@
+//! `larder bench report`: draws the report of `larder bench all` again from its results, for
+//! example those of an older version or of another machine.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::de::IgnoredAny;
+
+use crate::lab::report::html;
+use crate::{Error, Result, say};
+
+/// The results to draw.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+The report is one file that any browser opens from disk.
+
+  larder bench report results.json --html report.html")]
+pub struct Arguments {
+    /// Results, which `larder bench all` writes
+    #[arg(value_name = "FILE")]
+    results: PathBuf,
+    /// The report; without it, the name of the results with the ending html
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let Arguments { results, html: report } = self;
+        let json = fs::read_to_string(&results)
+            .map_err(|error| Error::io(format!("cannot read {}", results.display()), error))?;
+        serde_json::from_str::<IgnoredAny>(&json)
+            .map_err(|error| Error::usage(format!("{} is not JSON: {error}", results.display())))?;
+        let report = report.unwrap_or_else(|| results.with_extension("html"));
+        fs::write(&report, html(&json))
+            .map_err(|error| Error::io(format!("cannot write {}", report.display()), error))?;
+        say!("{}", report.display());
+        Ok(())
+    }
+}

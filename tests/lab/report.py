@@ -1,0 +1,498 @@
+#!/usr/bin/env python3
+"""Tests a report of `larder bench all` in Chromium.
+
+usage: tests/lab/report.py [--chromium PROGRAM] [--pictures DIRECTORY] REPORT.html
+
+The test works on any report: it reads the JSON in the page and computes the figures again.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import sys
+import tempfile
+
+from playwright.sync_api import sync_playwright
+
+WIDE = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
+CLASSES = ["none", "async", "sync"]
+UNITS = {"G": 1e9, "M": 1e6, "K": 1e3, "s": 1e6, "ms": 1e3, "µs": 1, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1, "GB": 1e9, "MB": 1e6, "KB": 1e3}
+
+
+class Results:
+    """The JSON of a report, and its figures computed without the page's script."""
+
+    def __init__(self, page_text):
+        block = re.search(r'<script type="application/json" id="results">(.*?)</script>', page_text, re.DOTALL)
+        self.json = json.loads(block.group(1))
+        self.systems = {system["id"]: system for system in self.json.get("systems", [])}
+        self.cells = {}
+        for experiment in self.json.get("experiments", []):
+            for point in experiment.get("points", []):
+                key = (experiment["id"], point["case"], point["system"], as_text(point.get("x")))
+                self.cells.setdefault(key, []).append(point)
+
+    def is_larder(self, system):
+        return self.systems.get(system, {}).get("family", system).lower() == "larder"
+
+    def values(self, key, metric):
+        """The figures of the rounds that are not void."""
+        figures = [value_of(point, metric) for point in self.cells.get(key, []) if not point.get("void")]
+        return [figure for figure in figures if figure is not None]
+
+    def median(self, key, metric):
+        values = self.values(key, metric)
+        return statistics.median(values) if values else None
+
+    def capacity(self, experiment, case, system):
+        """The median over rounds of the highest x up to which p99 stays below a millisecond."""
+        points = [point for key, cell in self.cells.items() if key[:3] == (experiment, case, system) for point in cell]
+        highest = []
+        for number in {point["round"] for point in points}:
+            best = 0
+            for point in sorted((point for point in points if point["round"] == number), key=lambda point: point["x"]):
+                if point.get("void") or not point["p99_us"] < 1000:
+                    break
+                best = point["x"]
+            highest.append(best)
+        return statistics.median(highest) if highest else None
+
+    def best(self, experiment, case, x, metric, durability, larder, higher):
+        """The best median of Larder or of its peers in one durability class."""
+        found = []
+        for key in {key for key in self.cells if key[:2] == (experiment, case)}:
+            system = self.systems.get(key[2], {})
+            if system.get("durability") != durability or self.is_larder(key[2]) != larder:
+                continue
+            if metric == "capacity":
+                found.append(self.capacity(experiment, case, key[2]))
+            elif key[3] == x:
+                found.append(self.median(key, metric))
+        found = [value for value in found if value is not None]
+        return (max if higher else min)(found) if found else None
+
+
+def as_text(x):
+    """An x as the page writes it in an attribute."""
+    if x is None:
+        return ""
+    return str(int(x)) if float(x).is_integer() else repr(float(x))
+
+
+def value_of(point, metric):
+    """A figure of a point by the page's name for it."""
+    extra = point.get("extra") or {}
+    if metric.startswith("extra."):
+        return extra.get(metric[len("extra.") :])
+    if metric == "steadiness":
+        rates = [second["rate"] for second in point.get("seconds") or []]
+        return min(rates) / statistics.median(rates) if rates else None
+    if metric == "per_core_second":
+        return 1e6 / point["cpu_us"] if point.get("cpu_us") else None
+    if metric == "over_admitted":
+        return extra["admitted"] - extra["budget"] if "admitted" in extra and "budget" in extra else None
+    if metric == "lost":
+        return extra["acknowledged"] - extra["survived"] if "acknowledged" in extra and "survived" in extra else None
+    return point.get(metric)
+
+
+def close(got, wanted, share=1e-9):
+    """True if two figures are equal but for rounding."""
+    return wanted is not None and abs(float(got) - float(wanted)) <= share * max(1e-12, abs(float(wanted)))
+
+
+def shown_value(text):
+    """Reads a figure as it is shown: `43.7 K/s`, `1.2 ms`, `78 %`."""
+    match = re.match(r"^(-?[\d.,]+(?:e-?\d+)?)\s*([A-Za-zµ]*)(/s)?\s*(%?)", text.strip())
+    if not match:
+        return None
+    number = float(match.group(1).replace(",", ""))
+    return number * (0.01 if match.group(4) else UNITS.get(match.group(2), 1))
+
+
+class Check:
+    """Counts and prints the outcome of each case."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failed = 0
+
+    def that(self, name, holds, seen=""):
+        if holds:
+            self.passed += 1
+            print(f"ok   {name}", flush=True)
+        else:
+            self.failed += 1
+            print(f"FAIL {name}: {seen}", flush=True)
+
+
+def pages_of(page):
+    return page.eval_on_selector_all("main > section", "list => list.map(section => section.dataset.page)")
+
+
+def show(page, name):
+    """Opens a page of the report by its link, and waits until it is drawn."""
+    page.click(f'nav.pages a[href="#{name}"]')
+    page.wait_for_function("name => !document.getElementById(`page-${name}`).hidden", arg=name)
+    page.wait_for_function("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+
+
+# The number of different colours on each canvas of the page that is shown.
+COLOURS = """() => [...document.querySelectorAll("main > section:not([hidden]) .plot")].map(plot => {
+  const canvas = plot.querySelector("canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const colours = new Set();
+  let inked = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at + 3] === 0) continue;
+    inked++;
+    colours.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+  }
+  return { name: plot.getAttribute("aria-label"), colours: colours.size, share: inked / (data.length / 4) };
+})"""
+
+
+def test_charts(check, page):
+    """Every chart has ink in several colours, and shows values under the pointer and to the keyboard."""
+    for name in pages_of(page):
+        show(page, name)
+        error = page.query_selector(f"#page-{name} > .banner")
+        check.that(f"{name}: the page is built", error is None, error and error.inner_text())
+        blank = [plot for plot in page.evaluate(COLOURS) if plot["colours"] < 4 or plot["share"] < 0.002]
+        check.that(f"{name}: every chart draws", not blank, blank[:3])
+        silent, deaf = [], []
+        # Hovering one chart may draw another again, so each is looked up when it is its turn.
+        cells = page.locator(f"#page-{name} .plot-cell:has(.plot)")
+        for at in range(cells.count()):
+            cell = cells.nth(at)
+            plot = cell.locator(".plot")
+            title = plot.get_attribute("aria-label")
+            plot.scroll_into_view_if_needed()
+            if not hover(page, cell):
+                silent.append(title)
+            page.mouse.move(2, 2)
+            plot.focus()
+            page.keyboard.press("ArrowRight")
+            if not re.search(r"\d", reading(cell)):
+                deaf.append(title)
+            page.evaluate("document.activeElement.blur()")
+        check.that(f"{name}: hover shows values", not silent, silent[:3])
+        check.that(f"{name}: arrow keys show values", not deaf, deaf[:3])
+
+
+def reading(cell):
+    """The text of a chart's tip or readout."""
+    return cell.evaluate("""cell => [...cell.querySelectorAll(".tip:not([hidden]), .readout")].map(node => node.textContent).join(" ")""")
+
+
+def hover(page, cell):
+    """Moves the pointer across a chart until it shows a value."""
+    for share in (0.5, 0.25, 0.75, 0.1, 0.9):
+        box = cell.locator(".u-over").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * share)
+        if re.search(r"\d", reading(cell)):
+            return True
+    return False
+
+
+def test_figures(check, page, results):
+    """Every figure on the page is the one of the JSON."""
+    cells = page.eval_on_selector_all(
+        "td[data-metric]",
+        """list => list.map(cell => ({ ...cell.dataset, text: cell.firstChild?.textContent ?? "" }))""",
+    )
+    wrong, seen = [], set()
+    for cell in cells:
+        key = (cell["experiment"], cell["case"], cell["system"], cell["x"])
+        seen.add((key, cell["metric"]))
+        values = results.values(key, cell["metric"])
+        if "void" in cell:
+            if values or int(cell["void"]) != sum(1 for point in results.cells[key] if point.get("void")):
+                wrong.append((key, cell["metric"], "void"))
+            continue
+        if not values:
+            wrong.append((key, cell["metric"], "not in the JSON"))
+            continue
+        wanted = {"value": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
+        wrong += [(key, cell["metric"], name, cell[name], figure) for name, figure in wanted.items() if not close(cell[name], figure)]
+        shown = shown_value(cell["text"])
+        # Milliseconds in the JSON are shown by the same format as microseconds.
+        scale = 1000 if cell["metric"].endswith("_ms") else 1
+        if shown is None or abs(shown - wanted["value"] * scale) > max(0.0051 * abs(wanted["value"] * scale), 0.0051):
+            wrong.append((key, cell["metric"], "shown", cell["text"], wanted["value"]))
+    check.that(f"{len(cells)} figures equal the JSON", cells and not wrong, wrong[:5])
+    missing = [key for key in results.cells if not any((key, metric) in seen for metric in metrics_of(results, key))]
+    check.that(f"all {len(results.cells)} measured cells are on the page", not missing, missing[:5])
+
+
+def metrics_of(results, key):
+    """Names under which a cell may appear."""
+    point = results.cells[key][0]
+    return ["rate", "hit_ratio", "cpu_us", "p99_us", *(f"extra.{name}" for name in point.get("extra") or {})]
+
+
+def test_comparisons(check, page, results):
+    """Each comparison names the best of Larder and of its peers, and the first screen counts them."""
+    rows = page.eval_on_selector_all("tr[data-comparison]", "list => list.map(row => ({ ...row.dataset, text: row.innerText }))")
+    lower = re.compile(r"_us$|_ms$|bytes|over_admitted|lost|written")
+    wrong = []
+    for row in rows:
+        experiment, case = row["comparison"].split("/", 1)
+        higher = not lower.search(row["metric"])
+        best = {side: results.best(experiment, case, row["x"], row["metric"], row["durability"], side == "larder", higher) for side in ("larder", "peer")}
+        for side, value in best.items():
+            if (value is None) != (side not in row) or (value is not None and not close(row[side], value)):
+                wrong.append((row["comparison"], row["metric"], row["durability"], side, row.get(side), value))
+        if None in best.values():
+            continue
+        ratio = best["larder"] / best["peer"] if higher else best["peer"] / best["larder"]
+        state = "ahead" if ratio > 1 else "behind" if ratio < 1 else "level"
+        if not close(row["advantage"], ratio) or row["state"] != state:
+            wrong.append((row["comparison"], row["advantage"], ratio, row["state"]))
+    check.that(f"{len(rows)} comparisons equal the JSON", rows and not wrong, wrong[:5])
+
+    on_pages = page.eval_on_selector_all(
+        'main > section:not([data-page="summary"]) tr[data-comparison]', "list => list.map(row => row.dataset.state)"
+    )
+    verdict = page.query_selector("#verdict")
+    counted = {state: int(verdict.get_attribute(f"data-{state}")) for state in ("ahead", "behind", "level")} if verdict else {}
+    wanted = {state: on_pages.count(state) for state in counted}
+    check.that("the verdict counts every comparison", counted == wanted, (counted, wanted))
+    losses = page.eval_on_selector_all(
+        '#page-summary tr[data-comparison][data-state="behind"]',
+        "list => new Set(list.map(row => [row.dataset.comparison, row.dataset.metric, row.dataset.durability, row.dataset.x].join())).size",
+    )
+    check.that("every loss is on the first page", losses == counted.get("behind", 0), (losses, counted))
+
+
+def test_honesty(check, page, results, text):
+    """Void runs, missing systems, interruptions and samples are shown."""
+    summary = page.inner_text("#page-summary")
+    void = sum(1 for cell in results.cells.values() for point in cell if point.get("void"))
+    rows = page.eval_on_selector_all("#page-summary tr[data-void-run]", "list => list.length")
+    check.that(f"all {void} void runs are listed", rows == void, rows)
+    wanted = {entry["id"] for entry in results.json.get("missing", [])}
+    listed = set(page.eval_on_selector_all("#page-summary tr[data-missing]", "list => list.map(row => row.dataset.missing)"))
+    check.that(f"{len(wanted)} missing systems are listed", wanted == listed, wanted ^ listed)
+    interrupted = bool(results.json.get("interrupted"))
+    check.that("an interruption is told", ("was interrupted" in summary) == interrupted, interrupted)
+    told = set(page.eval_on_selector_all("tr[data-system-row]", "list => list.map(row => row.dataset.systemRow)"))
+    check.that("every system has its version and settings", told == set(results.systems), told ^ set(results.systems))
+
+    clouds = page.eval_on_selector_all("tr[data-cloud]", "list => list.map(row => [row.dataset.cloud, row.dataset.x, row.dataset.round, row.dataset.samples])")
+    samples = [
+        [key[2], key[3], str(point["round"]), str(len(point["samples"]["latency_us"]) // 4 * 3 // 4)]
+        for key, cell in results.cells.items()
+        for point in cell
+        if key[1] == "cloud" and point.get("samples")
+    ]
+    # Base64 pads to 3 bytes, so a count from its length may be one too high.
+    equal = len(clouds) == len(samples) and all(
+        got[:3] == want[:3] and 0 <= int(want[3]) - int(got[3]) <= 1 for got, want in zip(sorted(clouds), sorted(samples))
+    )
+    check.that(f"{len(samples)} clouds have every sample", equal, (clouds[:2], samples[:2]))
+
+    published = json.loads(re.search(r'id="published">(.*?)</script>', text, re.DOTALL).group(1))
+    table = published["counter"]["table"]
+    wanted = {(column["name"], str(x)): rate for column in table["columns"] for x, rate in zip(table["x"], column["rate"])}
+    cells = page.eval_on_selector_all("td[data-published]", "list => list.map(cell => [cell.dataset.published, cell.dataset.x, cell.dataset.value])")
+    equal = {(name, x): float(value) for name, x, value in cells} == wanted
+    check.that("the first article's table is whole", equal and len(wanted) == 70, len(cells))
+
+
+def test_widths(check, page):
+    """No page scrolls sideways on a phone, a tablet or a screen."""
+    for size in (PHONE, {"width": 768, "height": 1024}, WIDE):
+        page.set_viewport_size(size)
+        for name in pages_of(page):
+            show(page, name)
+            page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+            width = page.evaluate("document.documentElement.scrollWidth")
+            check.that(f"{name}: {size['width']} px without sideways scrolling", width <= size["width"], width)
+            page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = false; })")
+    page.set_viewport_size(WIDE)
+
+
+# Text whose contrast is below WCAG AA on the page that is shown.
+FAINT = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = colour => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = node => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = rgb(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const faint = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const node = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || !node.checkVisibility() || ["SCRIPT", "STYLE", "NOSCRIPT"].includes(node.tagName)) continue;
+    const [one, other] = [light(rgb(getComputedStyle(node).color)), light(ground(node))];
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (contrast < 4.5) faint.push([texts.currentNode.textContent.trim().slice(0, 40), contrast.toFixed(2)]);
+  }
+  const style = getComputedStyle(document.documentElement);
+  const paper = light(rgb(style.getPropertyValue("--paper")));
+  for (const rule of [...document.styleSheets].flatMap(sheet => [...sheet.cssRules])) {
+    for (const name of rule.style ?? []) {
+      if (!name.startsWith("--f-")) continue;
+      const ink = light(rgb(style.getPropertyValue(name)));
+      const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+      if (contrast < 3) faint.push([name, contrast.toFixed(2)]);
+    }
+  }
+  return faint;
+}"""
+
+
+def test_themes(check, page):
+    """Light and dark differ, and both have the contrast of WCAG AA."""
+    grounds = {}
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        grounds[theme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        for name in pages_of(page):
+            show(page, name)
+            faint = page.evaluate(FAINT)
+            check.that(f"{name}: {theme} text has contrast AA", not faint, faint[:5])
+        blank = [plot for plot in page.evaluate(COLOURS) if plot["colours"] < 4]
+        check.that(f"charts draw in {theme}", not blank, blank[:3])
+    check.that("dark is dark and light is light", grounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(19, 22, 27)"}, grounds)
+    page.emulate_media(color_scheme="light")
+
+
+def test_keyboard(check, page):
+    """Tabs and legends are reached by the Tab key, are seen when focused, and work."""
+    # A fresh page, so that the Tab key begins at its top.
+    page.reload()
+    page.wait_for_selector("nav.pages")
+    reached, unseen = [], []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(
+            """() => { const node = document.activeElement, style = getComputedStyle(node);
+                return { href: node.getAttribute("href"), visible: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 }; }"""
+        )
+        reached.append(focus["href"])
+        if not focus["visible"]:
+            unseen.append(focus["href"])
+    links = [f"#{name}" for name in pages_of(page)]
+    check.that("every tab is reached by the keyboard", set(links) <= set(reached), set(links) - set(reached))
+    check.that("the focus is visible", not unseen, unseen)
+
+    page.focus('nav.pages a[href="#counter"]')
+    page.keyboard.press("Enter")
+    page.wait_for_function("!document.getElementById('page-counter').hidden")
+    button = page.query_selector("#page-counter .legend button[data-key]")
+    figure = button.evaluate_handle("button => button.closest('figure')").as_element()
+    picture = "figure => figure.querySelector('canvas').toDataURL()"
+    before = figure.evaluate(picture)
+    button.focus()
+    page.keyboard.press("Space")
+    check.that("the legend hides a system", button.get_attribute("aria-pressed") == "false" and figure.evaluate(picture) != before)
+    page.keyboard.press("Space")
+    check.that("the legend shows it again", button.get_attribute("aria-pressed") == "true" and figure.evaluate(picture) == before)
+
+
+def test_cliff(check, page, results):
+    """Hovering an offered rate opens that rate's whole distribution."""
+    rates = sorted({float(key[3]) for key in results.cells if key[:2] == ("cliff", "ladder")})
+    if len(rates) < 2:
+        return
+    show(page, "cliff")
+    over = page.query_selector("#figure-cliff-ladder .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    seen = set()
+    for share in (0.05, 0.5, 0.95):
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+        seen.add(page.get_attribute("#distribution", "data-rate"))
+    check.that("hovering a rate opens its distribution", len(seen) == min(3, len(rates)) and {float(rate) for rate in seen} <= set(rates), seen)
+
+
+def test_paper(check, page):
+    """The report prints to PDF, all pages, and returns to the screen."""
+    show(page, "summary")
+    page.evaluate("window.printed = []; addEventListener('beforeprint', () => printed.push([...document.querySelectorAll('main > section')].filter(s => s.hidden).length))")
+    pdf = page.pdf(prefer_css_page_size=True, print_background=True)
+    sheets = len(re.findall(rb"/Type\s*/Page[^s]", pdf))
+    check.that("the report prints to PDF", pdf.startswith(b"%PDF") and sheets >= len(pages_of(page)), sheets)
+    check.that("every page is drawn before printing", page.evaluate("printed") == [0], page.evaluate("printed"))
+    shown = page.eval_on_selector_all("main > section", "list => list.filter(section => !section.hidden).length")
+    check.that("the screen returns after printing", shown == 1, shown)
+    return pdf
+
+
+def test_download(check, page, results):
+    """The link saves the JSON of the page."""
+    with page.expect_download() as download:
+        page.click("#download")
+    saved = json.loads(pathlib.Path(download.value.path()).read_text(encoding="utf-8"))
+    check.that("the link saves the JSON", saved == results.json, download.value.suggested_filename)
+
+
+def take_pictures(page, directory, pdf):
+    """Saves pictures of every page: light, dark and phone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "report.pdf").write_bytes(pdf)
+    for look, size, theme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("phone", PHONE, "light")):
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size(size)
+        for name in pages_of(page):
+            show(page, name)
+            page.screenshot(path=directory / f"{name}-{look}.png", full_page=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--chromium", default="/usr/bin/chromium", help="the browser (default: /usr/bin/chromium)")
+    parser.add_argument("--pictures", type=pathlib.Path, help="save pictures of all pages there")
+    parser.add_argument("report", type=pathlib.Path)
+    arguments = parser.parse_args()
+    path = arguments.report.absolute()
+    text = path.read_text(encoding="utf-8")
+    results = Results(text)
+    check = Check()
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as downloads:
+        browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"], downloads_path=downloads)
+        page = browser.new_page(viewport=WIDE)
+        trouble, requests = [], []
+        page.on("console", lambda message: message.type in ("error", "warning") and trouble.append(message.text))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("nav.pages")
+        test_honesty(check, page, results, text)
+        test_figures(check, page, results)
+        test_comparisons(check, page, results)
+        test_charts(check, page)
+        test_cliff(check, page, results)
+        test_keyboard(check, page)
+        test_themes(check, page)
+        test_widths(check, page)
+        pdf = test_paper(check, page)
+        test_download(check, page, results)
+        if arguments.pictures:
+            take_pictures(page, arguments.pictures, pdf)
+        check.that("nothing was complained about", not trouble, trouble[:5])
+        outside = [url for url in requests if url.split("#")[0] != path.as_uri() and not url.startswith(("data:", "blob:"))]
+        check.that("nothing was loaded", not outside, outside[:5])
+        browser.close()
+    print(f"report: {check.passed} passed, {check.failed} failed")
+    return 1 if check.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
