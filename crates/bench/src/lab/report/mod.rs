@@ -7,7 +7,28 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-const SCRIPT: &str = include_str!("report.js");
+/// The parts of the page's script. They share one scope; the last one starts the page.
+const SCRIPT: [&str; 19] = [
+    include_str!("script/results.js"),
+    include_str!("script/format.js"),
+    include_str!("script/elements.js"),
+    include_str!("script/colours.js"),
+    include_str!("script/plots.js"),
+    include_str!("script/lines.js"),
+    include_str!("script/bars.js"),
+    include_str!("script/cloud.js"),
+    include_str!("script/figures.js"),
+    include_str!("script/tables.js"),
+    include_str!("script/comparisons.js"),
+    include_str!("script/summary.js"),
+    include_str!("script/experiments.js"),
+    include_str!("script/counter.js"),
+    include_str!("script/persistence.js"),
+    include_str!("script/cliff.js"),
+    include_str!("script/converge.js"),
+    include_str!("script/others.js"),
+    include_str!("script/main.js"),
+];
 const STYLE: &str = include_str!("report.css");
 /// The figures that the articles' texts give.
 const PUBLISHED: &str = include_str!("published.json");
@@ -20,6 +41,7 @@ pub(crate) fn html(results_json: &str) -> String {
     let nonce = nonce();
     let results = inert(results_json);
     let published = inert(PUBLISHED);
+    let script = SCRIPT.concat();
     format!(
         "<!doctype html>
 <html lang=\"en\">
@@ -45,7 +67,7 @@ pub(crate) fn html(results_json: &str) -> String {
 */
 {CHARTS}</script>
 <script type=\"module\" nonce=\"{nonce}\">
-{SCRIPT}</script>
+{script}</script>
 </body>
 </html>
 "
@@ -104,7 +126,7 @@ mod tests {
     #[test]
     fn the_page_loads_nothing() {
         let page = html("{}");
-        for asset in [SCRIPT, STYLE, CHARTS, CHARTS_STYLE, CHARTS_LICENCE] {
+        for asset in [STYLE, CHARTS, CHARTS_STYLE, CHARTS_LICENCE].iter().chain(&SCRIPT) {
             assert!(!asset.contains("</s") && !asset.contains("<!--"));
         }
         for word in [" src=", "@import", "url(", "import(", "fetch(", "XMLHttpRequest"] {

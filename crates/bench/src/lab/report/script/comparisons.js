@@ -1,0 +1,206 @@
+// Part of the report's script: compares Larder with the best peer of the same durability.
+
+/**
+ * @typedef {object} Question
+ * @property {string} experiment
+ * @property {string} case
+ * @property {string} metric
+ * @property {"largest"|"middle"|"each"} [at]  Which x is compared; without it the case has no x.
+ * @property {string} ask
+ * @property {boolean} [headline]  True if the first screen shows it.
+ *
+ * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
+ * @typedef {{question: Question, durability: string, x: ?number, larder: ?Entry, peer: ?Entry, advantage: ?number,
+ *   interval: ?number[], overlap: boolean, state: "ahead"|"behind"|"level"|"alone"|"absent"}} Comparison
+ */
+
+/** The questions of known experiments, those of the first screen first. */
+const QUESTIONS = {
+  counter: [
+    { case: "event", metric: "rate", at: "largest", ask: "Increments of one counter per second", headline: true },
+    { case: "blocking", metric: "rate", at: "largest", ask: "Increments per second, blocking client" },
+    { case: "pipeline", metric: "rate", at: "largest", ask: "Increments per second, 16 in flight per connection" },
+  ],
+  persistence: [
+    { case: "mixed-1-9", metric: "rate", ask: "Requests per second at 1:9 writes to reads", headline: true },
+    { case: "insert", metric: "rate", ask: "Inserts per second" },
+    { case: "retrieve", metric: "rate", ask: "Reads per second" },
+    { case: "mixed-3-7", metric: "rate", ask: "Requests per second at 3:7 writes to reads" },
+    { case: "mixed-5-5", metric: "rate", ask: "Requests per second at 5:5 writes to reads" },
+    { case: "timeline", metric: "steadiness", ask: "Worst second as a share of the median second" },
+  ],
+  cliff: [
+    { case: "ladder", metric: "capacity", ask: "Highest offered rate with p99 below 1 ms", headline: true },
+    { case: "ladder", metric: "p99_us", at: "middle", ask: "p99 latency" },
+    { case: "ladder", metric: "p99_us", at: "largest", ask: "p99 latency" },
+  ],
+  converge: [
+    { case: "read-ram", metric: "rate", at: "largest", ask: "Reads per second from RAM", headline: true },
+    { case: "fit", metric: "extra.items", at: "largest", ask: "Items of 1000 bytes before the first eviction",
+      headline: true },
+    { case: "read-disk-1k", metric: "rate", at: "each", ask: "Reads per second from disk, 1 KB values" },
+    { case: "read-disk-8k", metric: "rate", at: "each", ask: "Reads per second from disk, 8 KB values" },
+    { case: "mixed-read", metric: "rate", at: "largest", ask: "Requests per second, mostly reads" },
+    { case: "overwrite", metric: "rate", at: "largest", ask: "Overwrites per second" },
+  ],
+  hitratio: [{ case: "*", metric: "hit_ratio", at: "middle", ask: "Hit ratio", headline: true }],
+  restart: [
+    { case: "*", metric: "extra.ready_ms", at: "largest", ask: "Time until ready after kill -9", headline: true },
+    { case: "*", metric: "extra.first_minute_p99_us", at: "largest", ask: "p99 of the first minute after a restart" },
+  ],
+  limits: [{ case: "*", metric: "rate", at: "largest", ask: "Decisions per second", headline: true }],
+  cost: [{ case: "*", metric: "cpu_us", at: "largest", ask: "Server CPU per request", headline: true }],
+};
+
+/** Cases whose rate is given, or is no answer. */
+const NOT_COMPARED = ["cliff/cloud", "cliff/ladder", "converge/fit", "persistence/timeline"];
+
+/** Returns the questions of an experiment, one per case. Unknown cases are compared by their rate. */
+function questionsOf(id) {
+  const known = (QUESTIONS[id] ?? []).map((question) => ({ ...question, experiment: id }));
+  const present = casesOf(id);
+  const wild = known.filter((question) => question.case === "*");
+  const expanded = known.filter((question) => question.case !== "*" && present.includes(question.case));
+  for (const question of wild) {
+    const ask = (name) => (present.length > 1 ? `${question.ask}, ${caseName(name)}` : question.ask);
+    expanded.push(...present.map((name) => ({ ...question, case: name, ask: ask(name) })));
+  }
+  const asked = new Set(expanded.map((question) => question.case));
+  const others = present.filter((name) => !asked.has(name) && !NOT_COMPARED.includes(`${id}/${name}`));
+  const plain = others.map((name) => ({ experiment: id, case: name, metric: "rate", at: "largest",
+    ask: `Requests per second, ${caseName(name)}`, headline: known.length === 0 }));
+  return [...expanded, ...plain];
+}
+
+/** The highest offered rate up to which p99 stays below a millisecond, by round. */
+function capacityOf(cells) {
+  const rounds = unique(cells.flatMap((cell) => cell.points.map((point) => point.round)));
+  const capacity = (round) => {
+    const points = cells.flatMap((cell) => cell.points.filter((point) => point.round === round))
+      .sort((a, b) => a.x - b.x);
+    const first = points.findIndex((point) => point.void || !(point.p99_us < 1000));
+    return (first < 0 ? points : points.slice(0, first)).at(-1)?.x ?? 0;
+  };
+  return statOf(rounds.map(capacity));
+}
+
+/** @returns {Entry[]} The systems of one durability class that answer a question, best first. */
+function entriesOf(question, durability, x) {
+  const cells = cellsIn(question.experiment, question.case).filter((cell) => cell.system.durability === durability);
+  const entry = (system) => {
+    const mine = ofSystem(cells, system);
+    if (question.metric === "capacity") return { system, stat: capacityOf(mine), cell: null };
+    const cell = mine.find((cell) => cell.x === x);
+    return { system, stat: cell?.stat(question.metric) ?? null, cell: cell ?? null };
+  };
+  const order = better(question.metric);
+  return systemsIn(cells).map(entry).filter(({ stat }) => stat).sort((a, b) => order(a.stat.median, b.stat.median));
+}
+
+/** Returns the x at which a question is compared: those that Larder and a peer have in common. */
+function comparedXs(question, durability) {
+  const cells = cellsIn(question.experiment, question.case)
+    .filter((cell) => cell.system.durability === durability && cell.stat(question.metric));
+  if (question.metric === "capacity") return [null];
+  const xs = xsIn(cells);
+  if (xs.length === 0) return [null];
+  const has = (x, mine) => cells.some((cell) => cell.x === x && isLarder(cell.system) === mine);
+  const common = xs.filter((x) => has(x, true) && has(x, false));
+  const usable = common.length ? common : xs;
+  if (question.at === "each") return usable;
+  return [question.at === "middle" ? usable[(usable.length - 1) >> 1] : usable[usable.length - 1]];
+}
+
+/** @returns {?Comparison} */
+function compare(question, durability, x) {
+  const entries = entriesOf(question, durability, x);
+  if (entries.length === 0) return null;
+  const larder = entries.find((entry) => isLarder(entry.system)) ?? null;
+  const peer = entries.find((entry) => !isLarder(entry.system)) ?? null;
+  const base = { question, durability, x, larder, peer, advantage: null, interval: null, overlap: false };
+  if (!larder || !peer) return { ...base, state: larder ? "alone" : "absent" };
+  const higher = metricOf(question.metric).better === "higher";
+  const ratio = (mine, theirs) => (higher ? mine / theirs : theirs / mine);
+  const advantage = ratio(larder.stat.median, peer.stat.median);
+  const worst = higher ? ratio(larder.stat.min, peer.stat.max) : ratio(larder.stat.max, peer.stat.min);
+  const best = higher ? ratio(larder.stat.max, peer.stat.min) : ratio(larder.stat.min, peer.stat.max);
+  const overlap = larder.stat.min <= peer.stat.max && peer.stat.min <= larder.stat.max;
+  const state = advantage > 1 ? "ahead" : advantage < 1 ? "behind" : "level";
+  return { ...base, advantage, interval: [worst, best], overlap, state };
+}
+
+/** @returns {Comparison[]} */
+function comparisonsOf(id) {
+  return questionsOf(id).flatMap((question) => CLASSES.flatMap((durability) =>
+    comparedXs(question, durability).map((x) => compare(question, durability, x)).filter(Boolean)));
+}
+
+const allComparisons = (results.experiments ?? []).flatMap((experiment) => comparisonsOf(experiment.id));
+
+/** A table of comparisons, grouped by their questions. `named` puts the experiment before the question. */
+function comparisonTable(list, label, named = false) {
+  const key = ({ question, x }) => JSON.stringify([question.experiment, question.case, question.metric, x]);
+  const rows = unique(list.map(key)).flatMap((group) => {
+    const members = list.filter((comparison) => key(comparison) === group);
+    return [questionRow(members[0], named), members.map(comparisonRow)];
+  });
+  const heads = ["Durability", "Winner", "Larder", "Best peer", "Larder ÷ best peer", "Spread of the ratio"];
+  return h("table", { class: "comparisons", "aria-label": label },
+    h("thead", {}, headRow(heads)), h("tbody", {}, rows));
+}
+
+/** The head of a question: the experiment with a link, what is compared, and the command if it is one of its own. */
+function questionRow({ question, x }, named) {
+  const experiment = experimentOf(question.experiment);
+  const where = xText(question.experiment, question.case, x);
+  const lower = metricOf(question.metric).better === "lower";
+  return h("tr", { class: "question" }, h("th", { colspan: 6, scope: "rowgroup" },
+    named && experiment.command && h("span", { class: "repeat" }, commandLine(experiment.command)),
+    named && [h("a", { href: `#${experiment.id}` }, pageName(experiment.id)), " "],
+    h("span", { class: "ask" }, [question.ask, where].filter(Boolean).join(", ")),
+    lower && h("small", {}, " lower is better: the ratio is peer ÷ Larder")));
+}
+
+function comparisonRow(comparison) {
+  const { question, durability, x, larder, peer, advantage, state } = comparison;
+  const { format } = metricOf(question.metric);
+  const winner = { ahead: larder, level: larder, behind: peer, absent: peer }[state];
+  const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.bound && " ○"] : "–");
+  const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
+  const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
+  const data = {
+    "data-comparison": `${question.experiment}/${question.case}`, "data-metric": question.metric, "data-x": x ?? "",
+    "data-durability": durability, "data-state": state, "data-advantage": advantage,
+    "data-larder": larder?.stat.median, "data-larder-system": larder?.system.id,
+    "data-peer": peer?.stat.median, "data-peer-system": peer?.system.id,
+  };
+  return h("tr", data,
+    h("th", { scope: "row", "data-label": "Durability" }, h("div", {}, className(durability))),
+    cell("Winner", winner ? [h("b", {}, systemLabel(winner.system)), " ", figure(winner)] : "–"),
+    cell("Larder", larder?.system.variant > 0 ? named(larder) : figure(larder)),
+    cell("Best peer", named(peer)),
+    cell("Ratio", ratioText(comparison)),
+    cell("Spread", spreadText(comparison)));
+}
+
+/** The ratio as a number and as a mark on a logarithmic scale from 1/8 to 8. */
+function ratioText({ advantage, state }) {
+  if (state === "alone") return h("span", { class: "soft" }, "no peer here");
+  if (state === "absent") return h("span", { class: "soft" }, "Larder did not run");
+  const text = Number.isFinite(advantage) ? times(advantage, true) : "–";
+  const bar = h("i");
+  const share = Math.max(-50, Math.min(50, (Math.log2(advantage) / 3) * 50)) || 0;
+  bar.style.left = `${50 + Math.min(0, share)}%`;
+  bar.style.width = `${Math.abs(share)}%`;
+  return [h("span", { class: `ratio ${state}` }, text, h("span", { class: "meter", "aria-hidden": "true" }, bar)),
+    h("span", { class: "unseen" }, ` ${state}`)];
+}
+
+function spreadText({ interval, overlap, larder, peer }) {
+  if (!interval) return "–";
+  const rounds = Math.min(larder.stat.n, peer.stat.n);
+  if (rounds < 2) return h("span", { class: "soft" }, "one round");
+  const [low, high] = interval;
+  const band = Number.isFinite(high) ? `${times(low)} – ${times(high)}` : `at least ${times(low)}`;
+  return [band, overlap && h("small", {}, " bands overlap")];
+}

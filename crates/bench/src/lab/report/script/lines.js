@@ -1,0 +1,178 @@
+// Part of the report's script: plots of lines.
+
+/* global uPlot */
+
+/**
+ * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, void?: ?string, at?: ?number}} LinePoint
+ *   `at` is where a void run is shown.
+ * @typedef {{label: string, colour: string, dash: number[], width: number, hollow?: boolean, points: LinePoint[]}} Line
+ * @typedef {{x?: number, value: number, label: string}} Mark  A published figure.
+ */
+
+/**
+ * Lines over a common x, with bands from minimum to maximum.
+ * @param {{lines: Line[], format: Function, log?: boolean, tight?: boolean, range?: number[], xLog?: boolean,
+ *   everyX?: boolean, xRange?: number[], x: {label: ?string, format: Function, incrs?: number[]},
+ *   shades?: Array<{from: number, to: number}>, marks?: Mark[], sync?: string}} spec
+ *   `tight` axes need not begin at 0; `everyX` labels every x.
+ */
+function linePlot(spec, width, height) {
+  const { lines } = spec;
+  const xs = unique(lines.flatMap((line) => line.points.map((point) => point.x))).sort(ascending);
+  const index = new Map(xs.map((x, at) => [x, at]));
+  const byIndex = lines.map((line) => {
+    const points = Array(xs.length).fill(null);
+    for (const point of line.points) points[index.get(point.x)] = point;
+    return points;
+  });
+  const marks = spec.marks ?? [];
+  const few = xs.length <= 24;
+  const range = spec.range ?? lineRange(spec, marks);
+  const options = {
+    width, height,
+    legend: { show: false },
+    padding: [10, 12, 0, 0],
+    scales: {
+      x: { time: false, distr: spec.xLog ? 3 : 1, ...xRange(spec, few) },
+      y: { distr: spec.log ? 3 : 1, range: () => range },
+    },
+    axes: [
+      axis({ label: spec.x.label, size: 26, space: 56, incrs: spec.x.incrs, ...xTicks(spec, xs) }),
+      axis({ size: 62, space: 36, ...(spec.log ? logTicks(spec.format) : { values: labels(spec.format) }) }),
+    ],
+    series: [{}, ...lines.map((line) => seriesOf(line, few))],
+    cursor: { y: false, drag: { x: true, y: false }, points: { size: 8 } },
+    hooks: {
+      drawAxes: [(u) => clipped(u, (ctx, ratio) => {
+        drawShades(u, ctx, spec.shades ?? []);
+        lines.forEach((line) => drawBand(u, ctx, line));
+        drawMarks(u, ctx, ratio, marks);
+      })],
+      draw: [(u) => clipped(u, (ctx, ratio) => lines.forEach((line) => drawFlags(u, ctx, ratio, line)))],
+    },
+  };
+  if (spec.sync) options.cursor.sync = { key: spec.sync };
+  const tip = (u) => lineTip(u, spec, xs, byIndex);
+  return { options, data: [xs, ...byIndex.map((points) => points.map((point) => point?.y ?? null))], tip, xs };
+}
+
+function seriesOf(line, withPoints) {
+  const stroke = resolved(line.colour);
+  const points = { show: withPoints, size: line.width > 2 ? 7 : 5, width: 1,
+    fill: line.hollow ? resolved("var(--paper)") : stroke };
+  return { label: line.label, stroke, width: line.width, dash: line.dash, spanGaps: false, points };
+}
+
+function lineRange(spec, marks) {
+  const values = spec.lines.flatMap((line) => line.points.flatMap(({ y, lo, hi, at }) => [y, lo, hi, at]));
+  const levels = marks.filter((mark) => mark.x === undefined).map((mark) => mark.value);
+  return rangeOf([...values, ...levels], spec.log, spec.tight);
+}
+
+function xRange(spec, few) {
+  if (spec.xRange) return { range: () => spec.xRange };
+  return few ? { range: padded(spec.xLog) } : {};
+}
+
+function xTicks(spec, xs) {
+  const values = labels(spec.x.format);
+  if (spec.everyX) return { splits: () => xs, filter: (u, splits) => splits, values };
+  return spec.xLog ? logTicks(spec.x.format) : { values };
+}
+
+/** A range with room beside the first and the last x. */
+const padded = (log) => (u, min, max) => {
+  if (log) return [min / 1.15, max * 1.15];
+  const room = (max - min || 1) * 0.035;
+  return [min - room, max + room];
+};
+
+function drawShades(u, ctx, shades) {
+  for (const shade of shades) {
+    const [from, to] = [u.valToPos(shade.from, "x", true), u.valToPos(shade.to, "x", true)];
+    ctx.globalAlpha = 0.12;
+    ctx.fillStyle = resolved("var(--behind)");
+    ctx.fillRect(from, u.bbox.top, Math.max(2, to - from), u.bbox.height);
+    ctx.globalAlpha = 1;
+  }
+}
+
+/** Fills the space between the minimum and the maximum of a line's rounds. */
+function drawBand(u, ctx, line) {
+  const points = line.points.filter((point) => point.y !== null && point.lo !== undefined);
+  if (points.length < 2) return;
+  const place = (x, y) => [u.valToPos(x, "x", true), u.valToPos(Math.max(y, Number.MIN_VALUE), "y", true)];
+  ctx.beginPath();
+  points.forEach((point) => ctx.lineTo(...place(point.x, point.hi)));
+  points.toReversed().forEach((point) => ctx.lineTo(...place(point.x, point.lo)));
+  ctx.globalAlpha = 0.14;
+  ctx.fillStyle = resolved(line.colour);
+  ctx.fill();
+  ctx.globalAlpha = 1;
+}
+
+/** Draws published figures as dashed levels, or as a point; at the edge if the point is outside. */
+function drawMarks(u, ctx, ratio, marks) {
+  ctx.strokeStyle = ctx.fillStyle = resolved("var(--soft)");
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  for (const mark of marks) {
+    const y = u.valToPos(mark.value, "y", true);
+    ctx.setLineDash([6 * ratio, 4 * ratio]);
+    ctx.lineWidth = ratio;
+    ctx.beginPath();
+    ctx.moveTo(u.bbox.left, y);
+    ctx.lineTo(u.bbox.left + u.bbox.width, y);
+    ctx.stroke();
+    ctx.setLineDash([]);
+    const outside = mark.x !== undefined && mark.x > u.scales.x.max;
+    ctx.textAlign = "left";
+    ctx.fillText(outside ? `${mark.label} →` : mark.label, u.bbox.left + 4 * ratio, y - 5 * ratio);
+  }
+}
+
+/** Draws a ring around points where the generator was the limit, and a cross where a run was void. */
+function drawFlags(u, ctx, ratio, line) {
+  ctx.lineWidth = 1.5 * ratio;
+  for (const point of line.points) {
+    const at = point.void ? (point.at ?? point.y) : point.y;
+    if (at === null || at === undefined || !(point.bound || point.void)) continue;
+    const [x, y] = [u.valToPos(point.x, "x", true), u.valToPos(at, "y", true)];
+    ctx.beginPath();
+    if (point.bound) {
+      ctx.strokeStyle = resolved("var(--soft)");
+      ctx.arc(x, y, 6 * ratio, 0, 2 * Math.PI);
+    }
+    if (point.void) cross(ctx, x, y, 4.5 * ratio);
+    ctx.stroke();
+  }
+}
+
+function cross(ctx, x, y, size) {
+  ctx.strokeStyle = resolved("var(--behind)");
+  ctx.moveTo(x - size, y - size);
+  ctx.lineTo(x + size, y + size);
+  ctx.moveTo(x + size, y - size);
+  ctx.lineTo(x - size, y + size);
+}
+
+const bandText = (stat, format) => (stat.n > 1 ? `${format(stat.min)} – ${format(stat.max)}` : "");
+
+/** The values of all lines at the x under the pointer, best first. */
+function lineTip(u, spec, xs, byIndex) {
+  const at = u.cursor.idx;
+  if (at === null || at === undefined) return null;
+  const rows = spec.lines
+    .map((line, index) => ({ line, point: byIndex[index][at] }))
+    .filter(({ point }) => point && (point.y !== null || point.void));
+  if (rows.length === 0) return null;
+  const distance = ({ point }) => Math.abs(u.valToPos(point.y ?? point.at, "y") - u.cursor.top);
+  const near = rows.reduce((best, row) => (distance(row) < distance(best) ? row : best));
+  rows.sort((a, b) => (b.point.y ?? -1) - (a.point.y ?? -1));
+  const row = ({ line, point: { y, lo, hi, bound } }) => h("tr", { class: line === near.line && "near" },
+    h("td", {}, lineSwatch(line.colour, line.dash, line.width)),
+    h("td", {}, line.label),
+    h("td", { class: "n" }, y === null ? h("span", { class: "void" }, "void") : spec.format(y), bound && " ○",
+      lo !== undefined && lo !== hi && h("small", {}, `${spec.format(lo)} – ${spec.format(hi)}`)));
+  const reason = near.point.void && h("p", { class: "void" }, near.point.void);
+  return [h("b", {}, `${spec.x.format(xs[at])} ${spec.x.label}`), h("table", {}, rows.map(row)), reason];
+}

@@ -1,0 +1,94 @@
+// Part of the report's script: hit ratio, restart, limits, cost, and the environment.
+
+function hitratioPage(id) {
+  return casesOf(id).map((name) => {
+    const cells = cellsIn(id, name);
+    const title = `Hit ratio: ${caseName(name)}`;
+    const tables = metricsTables(`memory and rate: ${caseName(name)}`, cells, allFigures(["hit_ratio", "rss"], cells));
+    if (xsIn(cells).length < 2) return barsFigure(id, [name], ["hit_ratio"], { id: `${id}-${name}`, title, tables });
+    return seriesFigure(id, name, "hit_ratio", { title, xLog: true, everyX: true, tight: true,
+      notes: ["The axis does not begin at 0."], tables: [seriesTable(id, name, "hit_ratio"), tables] });
+  });
+}
+
+function restartPage(id) {
+  return casesOf(id).map((name) => {
+    const cells = cellsIn(id, name);
+    const ready = casesOf(id).length > 1 ? capital(caseName(name)) : "Time until ready after kill -9";
+    const [first, second] = ["extra.ready_ms", "extra.first_minute_p99_us"];
+    const figures = allFigures([first, "extra.acknowledged", "extra.survived", "lost", second], cells);
+    const tables = metricsTables("what survived, and how soon", cells, figures);
+    const one = { id: `${id}-${name}`, title: ready, tables };
+    if (xsIn(cells).length < 2) return barsFigure(id, [name], [first, second], one);
+    const axes = { xLog: true, everyX: true, log: true };
+    const latency = { ...axes, title: "p99 of the first minute" };
+    return [
+      seriesFigure(id, name, first, { ...axes, title: ready, tables }),
+      cells.some((cell) => cell.stat(second)) && seriesFigure(id, name, second, latency),
+    ];
+  });
+}
+
+function limitsPage(id) {
+  const metrics = ["rate", "p50_us", "p99_us", "p999_us", "over_admitted"];
+  const tablesOf = (name) => {
+    const cells = cellsIn(id, name);
+    const figures = allFigures(["rate", "extra.admitted", "extra.budget", "over_admitted"], cells);
+    return metricsTables(capital(caseName(name)), cells, figures);
+  };
+  const rule = "A limiter must never admit more than its budget: over-admitted must be 0.";
+  return barsFigure(id, casesOf(id), metrics, { id: "limits-bars", title: "Decisions per second, by algorithm",
+    notes: [BAR_NOTE, rule], tables: casesOf(id).map(tablesOf) });
+}
+
+function costPage(id) {
+  const metrics = ["cpu_us", "per_core_second", "extra.ram_bytes_per_item", "extra.written_per_byte"];
+  const title = "What a request and an item cost";
+  return barsFigure(id, casesOf(id), metrics, { id: "cost-bars", title, notes: [BAR_NOTE] });
+}
+
+function environmentPage() {
+  return [
+    h("h2", {}, "Environment"),
+    h("dl", {}, environmentFacts().map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    h("p", {}, "The servers and the load generator ran on this one machine."),
+    h("h3", {}, "Systems, versions and settings"), systemsTable(),
+    missingSection(),
+    h("h3", {}, "Conditions of the experiments"), conditionsTable(),
+    h("h3", {}, "Charts"),
+    h("p", {}, "Drawn by uPlot, © Leon Sorokin, MIT licence. Its text stands in this file\u2019s source."),
+  ];
+}
+
+function environmentFacts() {
+  const { machine = {}, disk = {}, larder = {} } = results;
+  const sync = disk.fsync_us_p50 !== undefined
+    && `p50 ${micros(disk.fsync_us_p50)}, p99 ${micros(disk.fsync_us_p99 ?? null)}`;
+  const facts = [
+    ["Date", results.date],
+    ["Larder", [larder.version, larder.revision].filter(Boolean).join(", revision ")],
+    ["Scale", results.scale],
+    ["Processor", machine.cpu],
+    ["Processors", machine.cpus],
+    ["Memory", machine.memory && bytes(machine.memory)],
+    ["Kernel", machine.kernel],
+    ["Disk", [disk.directory, disk.filesystem].filter(Boolean).join(", ")],
+    ["fsync of this disk", sync],
+    ["Command", commandLine(results.command ?? [])],
+  ];
+  return facts.filter(([, value]) => value);
+}
+
+function systemsTable() {
+  const row = (system) => h("tr", { class: rowClass(system), "data-system-row": system.id },
+    rowHead(system.name, system.stand_in && h("small", {}, ` ${system.stand_in}`)),
+    h("td", {}, system.version),
+    h("td", {}, (system.settings ?? []).map((line) => h("code", {}, line))));
+  return framed("Systems", h("thead", {}, headRow(["System", "Version", "Settings"])),
+    h("tbody", {}, classRows([...systems.values()], 3, row)));
+}
+
+function conditionsTable() {
+  const row = ({ id, conditions }) => h("tr", {}, rowHead(pageName(id)), h("td", {}, (conditions ?? []).join(", ")));
+  return h("table", {}, h("tbody", {}, (results.experiments ?? []).map(row)));
+}

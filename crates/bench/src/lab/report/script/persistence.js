@@ -1,0 +1,144 @@
+// Part of the report's script: the page after the article of 2021 on persistence.
+
+const MIXES = ["insert", "retrieve", "mixed-1-9", "mixed-3-7", "mixed-5-5"];
+
+function persistencePage(id) {
+  const metrics = ["rate", "p50_us", "p90_us", "p95_us", "p99_us"];
+  const kept = { label: "÷ same system, RAM only", cell: keptCell };
+  const tablesOf = (name) => {
+    const cells = cellsIn(id, name);
+    return metricsTables(capital(caseName(name)), cells, allFigures(metrics, cells), [kept]);
+  };
+  const there = "The dashed line is the article\u2019s figure from another machine, with 8 vCPUs and a second machine "
+    + "for the load.";
+  return [
+    barsFigure(id, MIXES, metrics, { id: "persistence-mixes", title: "What durability costs, by mix",
+      notes: [BAR_NOTE, there], tables: MIXES.filter((name) => casesOf(id).includes(name)).map(tablesOf) }),
+    timelines(id),
+    otherCases(id, [...MIXES, "timeline"]),
+  ];
+}
+
+/** The rate as a share of the rate that the best system of the same family has without durability. */
+function keptCell(cell) {
+  const { system } = cell;
+  const same = cellsIn(cell.experiment, cell.case).filter((other) => other.x === cell.x);
+  const family = same.filter((other) => other.system.family === system.family);
+  const [mine, base] = [cell.stat("rate")?.median, bestOf(family, "rate", "none")];
+  if (mine === undefined || !base || system.durability === "none") return noNumber();
+  return numberCell(times(mine / base), { "data-kept": mine / base });
+}
+
+/** A second is part of a dip if its rate is below this share of the median. */
+const DIP = 0.7;
+
+/** Returns the dips of a time line, those that cost most requests first. */
+function dipsOf(seconds) {
+  const median = medianOf(seconds.map((second) => second.rate));
+  const dips = [];
+  seconds.forEach(({ rate }, index) => {
+    if (rate >= DIP * median) return;
+    const last = dips.at(-1);
+    const dip = last && index - last.to <= 2 ? last : { from: index, to: index, lost: 0 };
+    if (dip !== last) dips.push(dip);
+    Object.assign(dip, { to: index + 1, lost: dip.lost + median - rate });
+  });
+  return dips.sort((a, b) => b.lost - a.lost);
+}
+
+/** @typedef {{cell: Cell, point: Point, key: string, label: string}} Run  One time line. */
+
+function timelines(id) {
+  const points = cellsIn(id, "timeline").flatMap((cell) => cell.points.map((point) => ({ cell, point })));
+  const recorded = points.filter(({ point }) => point.seconds?.length > 0);
+  if (recorded.length === 0) return null;
+  const several = unique(recorded.map(({ point }) => point.round)).length > 1;
+  /** @type {Run[]} */
+  const runs = recorded.map(({ cell, point }) => ({ cell, point, key: `${cell.system.id} ${point.round}`,
+    label: systemLabel(cell.system) + (several ? `, round ${point.round}` : "") + (point.void ? " (void)" : "") }));
+  const first = runs.filter((run) => run.point.round === runs[0].point.round);
+  return [timelineOverview(first), timelineDetail(runs), dipTables(id, runs)];
+}
+
+/** The rates of all systems, a panel per durability class. */
+function timelineOverview(runs) {
+  const list = unique(runs.map((run) => run.cell.system));
+  const line = (system) => {
+    const { label, point } = runs.find((run) => run.cell.system === system);
+    return { label, colour: colourOf(system), dash: [], width: isLarder(system) ? 2 : 1.25,
+      points: point.seconds.map((second, at) => ({ x: at + 1, y: second.rate })) };
+  };
+  const plots = ({ state, hidden }) => byClass(list).map(([durability, members]) => {
+    const title = className(durability);
+    const lines = linesOf(members, hidden, line);
+    if (lines.length === 0) return { title, text: "Nothing is selected." };
+    return { kind: "line", title, unit: "requests per second", lines, log: state.axis === "log", format: perSecond,
+      x: { label: "seconds", format: whole }, height: 220 };
+  });
+  const note = "1:9 writes to reads, second by second, first round. Drag to zoom, double-click to return.";
+  return new Figure({ id: "persistence-timeline", title: "Through minutes of writing", notes: [note],
+    controls: [AXIS_LINEAR], legend: systemLegend(list), plots }).node;
+}
+
+/** The panels of one system: title, format, and the fields of a second with their names. */
+const TIMELINE_PANELS = [
+  { title: "Requests per second", format: perSecond, fields: [["rate", "rate"]] },
+  { title: "p99 latency", format: micros, fields: [["p99", "p99_us"], ["maximum", "max_us"]], log: true },
+  { title: "Processors busy", format: count, fields: [["user", "cpu_user"], ["system", "cpu_system"]] },
+  { title: "Disk", format: bytesPerSecond, fields: [["written", "written"], ["read", "read"]] },
+];
+
+/** One system in detail: rate, p99, processors and disk over the same seconds. */
+function timelineDetail(runs) {
+  const first = runs.find(({ cell: { system } }) => isLarder(system) && system.durability === "async") ?? runs[0];
+  const options = [first, ...runs.filter((run) => run !== first)].map((run) => [run.key, run.label]);
+  const plots = ({ state }) => {
+    const run = runs.find((run) => run.key === state.run);
+    const panels = TIMELINE_PANELS.map((panel) => timelinePanel(run, panel)).filter(Boolean);
+    const last = { ...panels.at(-1), x: { label: "seconds", format: whole }, height: 146 };
+    return [...panels.slice(0, -1), last];
+  };
+  const note = "The three dips that cost most requests are shaded, and checkpoints where the run has recorded them. "
+    + `A dip is a time below ${percent(DIP)} of the median rate.`;
+  return new Figure({ id: "persistence-detail", title: "One system, second by second", notes: [note],
+    controls: [{ name: "run", label: "System", options, select: true }], plots }).node;
+}
+
+function timelinePanel({ cell, point }, { title, format, fields, log }) {
+  const used = fields.filter(([, field]) => point.seconds.some((second) => Number.isFinite(second[field])));
+  if (used.length === 0) return null;
+  const known = (value) => (Number.isFinite(value) && (!log || value > 0) ? value : null);
+  const lines = used.map(([label, field], index) => ({ label, width: 1.5, dash: index ? [4, 3] : [],
+    colour: index ? "var(--soft)" : colourOf(cell.system),
+    points: point.seconds.map((second, at) => ({ x: at + 1, y: known(second[field]) })) }));
+  const several = lines.length > 1;
+  const value = (at) => (line) => `${several ? `${line.label} ` : ""}${format(line.points[at]?.y ?? null)}`;
+  return { kind: "line", title, lines, format, log, sync: "timeline", x: { label: null, format: whole }, height: 130,
+    unit: several ? used.map(([name], index) => name + (index ? " (dashed)" : "")).join(", ") : "",
+    shades: [...dipsOf(point.seconds).slice(0, 3), ...(point.marks ?? [])],
+    readout: (at) => `second ${at + 1}: ${lines.map(value(at)).join(", ")}` };
+}
+
+function dipTables(id, runs) {
+  const heads = ["Median", "Worst second", "Worst ÷ median", "Seconds in dips", "Longest dip", "Worst p99", "Written"];
+  const figures = ({ point, point: { seconds } }) => {
+    const all = (field) => seconds.map((second) => second[field] ?? 0);
+    const lengths = dipsOf(seconds).map((dip) => dip.to - dip.from);
+    return [perSecond(medianOf(all("rate"))), perSecond(Math.min(...all("rate"))),
+      percent(valueOf(point, "steadiness")), whole(sum(lengths)), `${Math.max(0, ...lengths)} s`,
+      micros(Math.max(...all("p99_us"))), bytes(sum(all("written")))];
+  };
+  const row = (run) => {
+    const { system } = run.cell;
+    const data = { "data-run": run.key, "data-steadiness": valueOf(run.point, "steadiness") };
+    const cells = figures(run).map((text) => numberCell(text));
+    const row = h("tr", { class: rowClass(system), ...data }, rowHead(run.label), cells);
+    return run.point.void ? [row, reasonRow(heads.length + 1, `void: ${run.point.void}`)] : [row];
+  };
+  const list = unique(runs.map((run) => run.cell.system));
+  const rowsOf = (system) => runs.filter((run) => run.cell.system === system).flatMap(row);
+  const rows = classRows(list, heads.length + 1, rowsOf);
+  const cells = cellsIn(id, "timeline");
+  return [tableOf("dips by system", headRow(["System"], heads), rows),
+    metricsTables("averages of the time line", cells, allFigures(["rate"], cells))];
+}

@@ -1,0 +1,150 @@
+// Part of the report's script: the results, and the cells, medians and derived figures that are read from them.
+//
+// All parts share one scope; mod.rs has their order. Text from the results reaches the page only as text nodes and
+// attributes, never as HTML.
+
+/**
+ * @typedef {object} Point  One round of one system in one case, as in the JSON.
+ * @property {string} system
+ * @property {string} case
+ * @property {?number} x
+ * @property {number} round
+ * @property {number} rate
+ * @property {?string} void
+ * @property {boolean} generator_bound
+ * @property {Object<string, number>} [extra]
+ * @property {Array<Object<string, number>>} [seconds]
+ *
+ * @typedef {{id: string, name: string, family: string, durability: string, version: string, stand_in: ?string,
+ *   settings: string[], order: number, variant: number}} System
+ * @typedef {{median: number, min: number, max: number, n: number}} Stat  Over the rounds that are not void.
+ */
+
+const readBlock = (id) => JSON.parse(document.getElementById(id).textContent);
+const results = readBlock("results");
+const published = readBlock("published");
+
+/** Durability classes, in the order of the report. */
+const CLASSES = ["none", "async", "sync"];
+const CLASS_NAMES = { none: "RAM only", async: "Async", sync: "Sync" };
+const CLASS_MEANINGS = {
+  none: "a restart loses the data",
+  async: "acknowledged before the device has it",
+  sync: "acknowledged after fsync",
+};
+
+/** @type {Map<string, System>} */
+const systems = new Map();
+for (const system of results.systems ?? []) {
+  const twins = [...systems.values()].filter(
+    (other) => other.family === system.family && other.durability === system.durability,
+  );
+  systems.set(system.id, { ...system, order: systems.size, variant: twins.length });
+}
+
+/** Returns the system with this id. Results may name systems that they do not describe. */
+function systemOf(id) {
+  const missing = results.missing?.find((other) => other.id === id);
+  const unknown = { id, name: missing?.name ?? id, family: id, durability: "unknown", order: 999, variant: 0 };
+  return systems.get(id) ?? unknown;
+}
+
+const isLarder = (system) => system.family.toLowerCase() === "larder";
+const className = (durability) => CLASS_NAMES[durability] ?? durability;
+const experimentOf = (id) => results.experiments?.find((experiment) => experiment.id === id);
+
+const ascending = (a, b) => a - b;
+const unique = (list) => [...new Set(list)];
+const sum = (list) => list.reduce((total, value) => total + value, 0);
+
+function medianOf(values) {
+  const sorted = [...values].sort(ascending);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** @returns {?Stat} */
+function statOf(values) {
+  if (values.length === 0) return null;
+  return { median: medianOf(values), min: Math.min(...values), max: Math.max(...values), n: values.length };
+}
+
+/** Figures that follow from those in the JSON. */
+const DERIVED = {
+  /** The worst second's rate as a share of the median second's. */
+  steadiness: (point) => {
+    const rates = point.seconds?.map((second) => second.rate);
+    return rates?.length ? Math.min(...rates) / medianOf(rates) : null;
+  },
+  per_core_second: (point) => (point.cpu_us > 0 ? 1e6 / point.cpu_us : null),
+  over_admitted: (point) => point.extra?.admitted - point.extra?.budget,
+  lost: (point) => point.extra?.acknowledged - point.extra?.survived,
+};
+
+/** Returns a figure of a point: a field, `extra.` and a name, or a name of `DERIVED`. */
+function valueOf(point, metric) {
+  let value = point[metric];
+  if (metric in DERIVED) value = DERIVED[metric](point);
+  if (metric.startsWith("extra.")) value = point.extra?.[metric.slice("extra.".length)];
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+const figuresOf = (points, metric) => points.map((point) => valueOf(point, metric)).filter((value) => value !== null);
+
+/** All rounds of one system in one case at one x. */
+class Cell {
+  constructor(experiment, point) {
+    this.experiment = experiment;
+    this.case = point.case;
+    this.system = systemOf(point.system);
+    this.x = point.x ?? null;
+    /** @type {Point[]} */
+    this.points = [];
+  }
+
+  get good() {
+    return this.points.filter((point) => !point.void);
+  }
+
+  get voids() {
+    return this.points.filter((point) => point.void);
+  }
+
+  /** True if the generator was the limit in one of the rounds. */
+  get bound() {
+    return this.good.some((point) => point.generator_bound);
+  }
+
+  /** @returns {?Stat} */
+  stat(metric) {
+    return statOf(figuresOf(this.good, metric));
+  }
+
+  /** The figures of the void rounds, which only say where their cross is drawn. @returns {?Stat} */
+  wrongStat(metric) {
+    return statOf(figuresOf(this.voids, metric));
+  }
+}
+
+const cellsByExperiment = new Map();
+
+/** Returns the cells of an experiment, in the order of the systems and then of x. */
+function cellsOf(id) {
+  if (!cellsByExperiment.has(id)) {
+    const cells = new Map();
+    for (const point of experimentOf(id)?.points ?? []) {
+      const key = JSON.stringify([point.case, point.system, point.x ?? null]);
+      if (!cells.has(key)) cells.set(key, new Cell(id, point));
+      cells.get(key).points.push(point);
+    }
+    const sorted = [...cells.values()].sort((a, b) => a.system.order - b.system.order || a.x - b.x);
+    cellsByExperiment.set(id, sorted);
+  }
+  return cellsByExperiment.get(id);
+}
+
+const cellsIn = (id, name) => cellsOf(id).filter((cell) => cell.case === name);
+const casesOf = (id) => unique((experimentOf(id)?.points ?? []).map((point) => point.case));
+const systemsIn = (cells) => unique(cells.map((cell) => cell.system));
+const xsIn = (cells) => unique(cells.map((cell) => cell.x).filter((x) => x !== null)).sort(ascending);
+const ofSystem = (cells, system) => cells.filter((cell) => cell.system.id === system.id);

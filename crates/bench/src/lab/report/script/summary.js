@@ -1,0 +1,103 @@
+// Part of the report's script: the first screen.
+
+function summaryPage() {
+  const headlines = allComparisons.filter((comparison) => comparison.question.headline);
+  const others = allComparisons.filter((comparison) => !comparison.question.headline);
+  return [
+    h("h2", { class: "unseen" }, "Summary"),
+    results.interrupted && h("p", { class: "banner", role: "status" },
+      "This run was interrupted. The figures are those of the runs that had ended; the rest is missing, not zero."),
+    verdict(),
+    scoreboard(),
+    h("p", { class: "soft" }, "A ratio above 1 means that Larder is better. Figures are medians of interleaved rounds; "
+      + "the spread is the ratio at the worst and at the best of both. ",
+      results.command && ["Repeat all of it: ", commandLine(results.command)]),
+    comparisonTable(headlines, "Results by experiment and durability", true),
+    lossSection(),
+    othersNote(others),
+    voidSection(),
+    missingSection(),
+  ];
+}
+
+function verdict() {
+  const number = (state) => allComparisons.filter((comparison) => comparison.state === state).length;
+  const [ahead, behind, level] = ["ahead", "behind", "level"].map(number);
+  const total = ahead + behind + level;
+  if (total === 0) {
+    const nothing = "No experiment has figures of both Larder and a peer, so there is nothing to compare.";
+    return h("p", { class: "verdict" }, nothing);
+  }
+  const close = allComparisons.filter((comparison) => comparison.overlap).length;
+  return h("p", { class: "verdict", id: "verdict", "data-ahead": ahead, "data-behind": behind, "data-level": level },
+    `In ${total} comparisons at equal durability, Larder is `,
+    h("span", { class: "ahead" }, `ahead of every peer in ${ahead}`), " and ",
+    h("span", { class: "behind" }, `behind in ${behind}`), level > 0 && `, level in ${level}`, ".",
+    close > 0 && ` In ${close} the bands of the rounds overlap.`);
+}
+
+/** Wins and losses by durability class. */
+function scoreboard() {
+  const box = (durability) => {
+    const same = allComparisons.filter((comparison) => comparison.durability === durability);
+    const number = (state) => same.filter((comparison) => comparison.state === state).length;
+    const big = (state) => h("b", { class: number(state) > 0 && state }, number(state));
+    return h("div", {}, h("h3", {}, className(durability)),
+      h("p", {}, big("ahead"), " ahead, ", big("behind"), " behind"), h("p", {}, CLASS_MEANINGS[durability]));
+  };
+  return h("div", { class: "score" }, CLASSES.map(box));
+}
+
+function lossSection() {
+  const losses = allComparisons.filter((comparison) => comparison.state === "behind");
+  const title = h("h3", {}, "Where Larder is behind");
+  if (losses.length === 0) return [title, h("p", {}, "In no comparison of this report.")];
+  losses.sort((a, b) => a.advantage - b.advantage);
+  return [title,
+    h("p", {}, `All comparisons in which a peer of the same durability is better, the worst first: ${losses.length}.`),
+    comparisonTable(losses, "Comparisons in which Larder is behind", true)];
+}
+
+function othersNote(others) {
+  if (others.length === 0) return null;
+  const pages = unique(others.map((comparison) => comparison.question.experiment));
+  const links = pages.map((id) => [" ", h("a", { href: `#${id}` }, pageName(id))]);
+  const text = `The other ${others.length} comparisons stand on the pages of their experiments:`;
+  return h("p", { class: "soft" }, text, links, ".");
+}
+
+/** All runs whose answers were wrong. */
+function voidSection() {
+  const all = (results.experiments ?? []).flatMap(({ id }) => cellsOf(id));
+  const cells = all.filter((cell) => cell.voids.length > 0);
+  if (cells.length === 0) return null;
+  const row = (cell) => (point) => {
+    const where = [pageName(cell.experiment), caseName(cell.case), xText(cell.experiment, cell.case, cell.x)];
+    return h("tr", { "data-void-run": `${cell.experiment}/${cell.case}/${cell.system.id}` }, systemHead(cell.system),
+      h("td", {}, className(cell.system.durability)),
+      h("td", {}, [...where, `round ${point.round}`].filter(Boolean).join(", ")),
+      h("td", { class: "void" }, point.void));
+  };
+  const rows = cells.flatMap((cell) => cell.voids.map(row(cell)));
+  const names = systemsIn(cells).map(systemLabel).join(", ");
+  return [h("h3", {}, "Void runs"),
+    h("p", {}, `${rows.length} runs gave wrong answers: of `, h("b", {}, names),
+      ". Their figures count nowhere; charts show them as crosses."),
+    tableOf("void runs", headRow(["System", "Durability", "Run", "What was wrong"]), rows, rows.length <= 12)];
+}
+
+/** The systems that did not run, with the commands that install them. */
+function missingSection() {
+  const missing = results.missing ?? [];
+  const leftOut = (results.experiments ?? []).flatMap(({ id, not_run }) =>
+    (not_run ?? []).map(({ system, why }) => [systemLabel(systemOf(system)), pageName(id), why]));
+  if (missing.length + leftOut.length === 0) return null;
+  const row = ({ id, name, why, install }) => h("tr", { "data-missing": id }, rowHead(name ?? id), h("td", {}, why),
+    h("td", {}, install ? commandLine(install) : "–"));
+  const leftOutRow = ([system, ...cells]) => h("tr", {}, rowHead(system), cells.map((text) => h("td", {}, text)));
+  return [h("h3", {}, "Not run here"),
+    missing.length > 0 && framed("Not run here", h("thead", {}, headRow(["System", "Why", "Install"])),
+      h("tbody", {}, missing.map(row))),
+    leftOut.length > 0 && tableOf("systems left out of single experiments",
+      headRow(["System", "Experiment", "Why"]), leftOut.map(leftOutRow))];
+}

@@ -1,0 +1,137 @@
+// Part of the report's script: tables. Every figure in a table carries `data-*` attributes that say where in the JSON
+// it comes from, so that a test can compute it again.
+
+/** A cell of a table with a figure: the median, and below it the minimum and the maximum. */
+function figureCell(cell, metric) {
+  const stat = cell?.stat(metric) ?? null;
+  const voids = cell?.voids.length ?? 0;
+  if (!stat && voids === 0) return noNumber();
+  const address = { "data-experiment": cell.experiment, "data-case": cell.case, "data-system": cell.system.id,
+    "data-x": cell.x ?? "", "data-metric": metric };
+  if (!stat) return h("td", { class: "n void", ...address, "data-void": voids }, "void");
+  const { format } = metricOf(metric);
+  const data = { "data-value": stat.median, "data-min": stat.min, "data-max": stat.max, "data-n": stat.n };
+  const title = `${stat.median} (${stat.min} – ${stat.max}), rounds: ${stat.n}`;
+  return h("td", { class: "n", title, ...address, ...data },
+    format(stat.median), cell.bound && " ○",
+    stat.max > stat.min && h("small", {}, bandText(stat, format)),
+    voids > 0 && h("small", { class: "void" }, `${voids} void`));
+}
+
+/** A row, and below it why the void runs of its cells are void. `where` says which cell is meant. */
+function withReasons(row, cells, columns, where = () => "") {
+  const wrong = cells.filter((cell) => cell.voids.length > 0);
+  if (wrong.length === 0) return [row];
+  const reason = (cell) => h("div", {}, [where(cell), voidText(cell)].filter(Boolean).join(", "));
+  return [row, reasonRow(columns, wrong.map(reason))];
+}
+
+const reasonRow = (columns, text) => h("tr", { class: "reason" }, h("td", { colspan: columns }, text));
+
+/** Rows of systems under the heads of their durability classes. */
+function classRows(list, columns, rowOf) {
+  const head = (durability) => [className(durability), CLASS_MEANINGS[durability]].filter(Boolean).join(" · ");
+  return byClass(list).flatMap(([durability, members]) => [
+    h("tr", { class: "class" }, h("th", { colspan: columns, scope: "rowgroup" }, head(durability))),
+    members.flatMap(rowOf),
+  ]);
+}
+
+const systemHead = (system) => rowHead(systemLabel(system));
+const rowClass = (system) => (isLarder(system) ? "mine" : null);
+
+/** The order of two figures, the better one first. */
+const better = (metric) => (a, b) => (metricOf(metric).better === "higher" ? b - a : a - b);
+
+/** Returns the best median of a durability class. */
+function bestOf(cells, metric, durability) {
+  const same = cells.filter((cell) => cell.system.durability === durability);
+  const medians = same.map((cell) => cell.stat(metric)?.median).filter((value) => value !== undefined);
+  return medians.sort(better(metric))[0] ?? null;
+}
+
+/** The ratio of a cell to the best of its durability class. */
+function ratioCell(cell, metric, cells) {
+  const mine = cell?.stat(metric)?.median;
+  const best = cell && bestOf(cells, metric, cell.system.durability);
+  if (mine === undefined || !best) return noNumber();
+  return numberCell(mine === best ? "best" : times(mine / best), { "data-ratio": mine / best });
+}
+
+/** A table of systems against x, for one figure. The last column compares at the largest x. */
+function seriesTable(id, name, metric) {
+  const cells = cellsIn(id, name);
+  const xs = xsIn(cells);
+  const largest = xs.at(-1) ?? null;
+  const [label, format] = axisOf(id, name);
+  const last = cells.filter((cell) => cell.x === largest);
+  const columns = xs.length + 2;
+  const rowOf = (system) => {
+    const mine = ofSystem(cells, system);
+    const at = (x) => mine.find((cell) => cell.x === x);
+    const figures = xs.map((x) => figureCell(at(x), metric));
+    const row = h("tr", { class: rowClass(system) }, systemHead(system), figures, ratioCell(at(largest), metric, last));
+    return withReasons(row, mine, columns, (cell) => xText(id, name, cell.x));
+  };
+  const head = headRow(["System"], [...xs.map(format), `÷ best at ${format(largest)}`]);
+  const title = `${metricOf(metric).label} by ${label}: ${caseName(name)}`;
+  return tableOf(title, head, classRows(systemsIn(cells), columns, rowOf));
+}
+
+/** The largest number of figures in the columns of one table; more go into another one. */
+const COLUMNS = 8;
+
+/**
+ * Tables of cells against figures. The first compares its first figure within the durability class.
+ * @param {Array<{label: string, cell: (cell: Cell) => Node}>} [more]  Columns behind the first figure.
+ */
+function metricsTables(title, cells, metrics, more = []) {
+  const used = unique(metrics).filter((metric) => cells.some((cell) => cell.stat(metric)));
+  const first = [ratioColumn(used[0] ?? "rate", cells), ...more];
+  const tables = [metricsTable(title, cells, used.slice(0, COLUMNS), first)];
+  for (let at = COLUMNS; at < used.length; at += COLUMNS) {
+    tables.push(metricsTable(`${title}, more figures`, cells, used.slice(at, at + COLUMNS)));
+  }
+  return tables;
+}
+
+/** The ratio to the best of the same durability at the same x. */
+const ratioColumn = (metric, cells) => ({
+  label: "÷ best",
+  cell: (cell) => ratioCell(cell, metric, cells.filter((other) => other.x === cell.x)),
+});
+
+function metricsTable(title, cells, used, more = []) {
+  const withX = cells.some((cell) => cell.x !== null);
+  const [label, format] = cells.length ? axisOf(cells[0].experiment, cells[0].case) : ["", count];
+  const [first, rest] = [used.slice(0, 1), used.slice(1)];
+  const columns = used.length + more.length + (withX ? 2 : 1);
+  const rowOf = (system) => ofSystem(cells, system).flatMap((cell) => {
+    const figures = (metrics) => metrics.map((metric) => figureCell(cell, metric));
+    const row = h("tr", { class: rowClass(system) }, systemHead(system), withX && numberCell(format(cell.x)),
+      figures(first), more.map((column) => column.cell(cell)), figures(rest));
+    return withReasons(row, [cell], columns);
+  });
+  const named = (metrics) => metrics.map((metric) => metricOf(metric).label);
+  const heads = [...named(first), ...more.map((column) => column.label), ...named(rest)];
+  const head = headRow(["System"], withX ? [label, ...heads] : heads);
+  return tableOf(title, head, classRows(systemsIn(cells), columns, rowOf));
+}
+
+/** A table that can be folded. */
+function tableOf(title, head, rows, open = false) {
+  const table = framed(title, h("caption", {}, title), h("thead", {}, head), h("tbody", {}, rows));
+  return h("details", { open }, h("summary", {}, `Table: ${title}`), table);
+}
+
+const LATENCIES = ["mean_us", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "p99999_us", "max_us"];
+const COSTS = ["cpu_us", "server_busy", "generator_busy", "rss", "written_per_second", "read_per_second"];
+
+/** The names of the extra figures of some cells. */
+function extrasIn(cells) {
+  const points = cells.flatMap((cell) => cell.points);
+  return unique(points.flatMap((point) => Object.keys(point.extra ?? {}))).map((name) => `extra.${name}`);
+}
+
+/** All figures that cells may have, those of `first` first. */
+const allFigures = (first, cells) => [...first, "rate", ...LATENCIES, ...extrasIn(cells), ...COSTS];
