@@ -10,11 +10,13 @@ function cliffPage(id) {
 function ladder(id) {
   const cells = cellsIn(id, "ladder");
   const xs = xsIn(cells);
-  if (xs.length === 0) return null;
+  const latencies = cells.length > 0
+    && metricsTables("latency at every offered rate", cells, allFigures(["p99_us"], cells));
+  if (xs.length === 0) return latencies;
   const list = systemsIn(cells);
   const [label, format] = axisOf(id, "ladder");
   const metrics = unique(["p99_us", ...LADDER, "mean_us", "max_us"]);
-  const known = metrics.filter((metric) => cells.some((cell) => cell.stat(metric)));
+  const known = metrics.filter((metric) => metric === "p99_us" || cells.some((cell) => cell.stat(metric)));
   let rate = xs[(xs.length - 1) >> 1];
   const table = h("div", {}, distributionTable(cells, rate));
   const select = h("select", { "data-control": "rate", change: () => choose(Number(select.value)) },
@@ -33,8 +35,7 @@ function ladder(id) {
     notes: ["Open loop: latency counts from the moment at which a request was due. The article\u2019s limit of 1 ms, "
       + "which was for the average, is dashed."],
     controls: [{ name: "metric", label: "Show", options: known.map((metric) => [metric, metricOf(metric).label]) }],
-    tables: [h("div", { class: "controls" }, h("label", {}, "Rate of the distribution", select)), table,
-      metricsTables("latency at every offered rate", cells, allFigures(["p99_us"], cells))],
+    tables: [h("div", { class: "controls" }, h("label", {}, "Rate of the distribution", select)), table, latencies],
   });
   function choose(x) {
     if (x === undefined || x === rate) return;
@@ -166,7 +167,8 @@ function clouds(id) {
   const cells = cellsIn(id, "cloud");
   const points = cells.flatMap((cell) => cell.points.map((point) => ({ cell, point })));
   const runs = points.filter(({ point }) => point.samples).map((run) => ({ ...run, facts: cloudFacts(run.point) }));
-  if (runs.length === 0) return null;
+  const averages = cells.length > 0 && metricsTables("averages of the clouds", cells, allFigures(["p99_us"], cells));
+  if (runs.length === 0) return averages;
   const range = rangeOf([1000, ...runs.flatMap(({ facts }) => [facts.min, facts.max])], true);
   const panel = ({ cell: { system, x }, point, facts }) => {
     const about = [className(system.durability), x !== null && perSecond(x), `${whole(facts.samples)} samples`,
@@ -182,7 +184,7 @@ function clouds(id) {
     id: "cliff-cloud", title: "Every sample", plots, columns: "two",
     notes: [`No sample is left out. ${dense} All panels have the same latency axis.`],
     legend: systemLegend(systemsIn(runs.map((run) => run.cell)), "plain"),
-    tables: [cloudTable(runs), metricsTables("averages of the clouds", cells, allFigures(["p99_us"], cells))],
+    tables: [cloudTable(runs), averages],
   }).node;
 }
 

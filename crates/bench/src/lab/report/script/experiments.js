@@ -142,7 +142,9 @@ function barsFigure(id, names, metrics, more) {
   const present = names.filter((name) => cellsIn(id, name).length > 0);
   if (present.length === 0) return null;
   const all = present.flatMap((name) => cellsIn(id, name));
-  const used = metrics.filter((metric) => all.some((cell) => cell.stat(metric)));
+  const known = metrics.filter((metric) => all.some((cell) => cell.stat(metric)));
+  // Runs that are all void have no figure, but a place in the chart.
+  const used = known.length > 0 ? known : metrics.slice(0, 1);
   const plots = ({ state: { metric }, hidden }) => present.map((name) => {
     const title = capital(caseName(name));
     const groups = (more.groups ?? familyGroups)(cellsIn(id, name), metric, hidden);

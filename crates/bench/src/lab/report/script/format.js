@@ -33,6 +33,16 @@ function times(value, exact = false) {
   return `${value.toFixed(digits)}×`;
 }
 
+/** Shows a range, with its unit once if both ends have the same. */
+function rangeText(low, high, format) {
+  const [from, to] = [format(low), format(high)];
+  const unit = /[^\d.,]*$/;
+  return from.match(unit)[0] === to.match(unit)[0] ? `${from.replace(unit, "")} – ${to}` : `${from} – ${to}`;
+}
+
+/** Shows the minimum and the maximum of several rounds. */
+const bandText = (stat, format) => (stat.n > 1 ? rangeText(stat.min, stat.max, format) : "");
+
 /** What is known of a figure: its name, its format, and which direction is better. */
 const METRICS = {
   rate: { label: "rate", format: perSecond, better: "higher" },

@@ -90,7 +90,7 @@ const padded = (log) => (u, min, max) => {
 function drawShades(u, ctx, shades) {
   for (const shade of shades) {
     const [from, to] = [u.valToPos(shade.from, "x", true), u.valToPos(shade.to, "x", true)];
-    ctx.globalAlpha = 0.12;
+    ctx.globalAlpha = 0.09;
     ctx.fillStyle = resolved("var(--behind)");
     ctx.fillRect(from, u.bbox.top, Math.max(2, to - from), u.bbox.height);
     ctx.globalAlpha = 1;
@@ -155,8 +155,6 @@ function cross(ctx, x, y, size) {
   ctx.lineTo(x - size, y + size);
 }
 
-const bandText = (stat, format) => (stat.n > 1 ? `${format(stat.min)} – ${format(stat.max)}` : "");
-
 /** The values of all lines at the x under the pointer, best first. */
 function lineTip(u, spec, xs, byIndex) {
   const at = u.cursor.idx;
@@ -172,7 +170,7 @@ function lineTip(u, spec, xs, byIndex) {
     h("td", {}, lineSwatch(line.colour, line.dash, line.width)),
     h("td", {}, line.label),
     h("td", { class: "n" }, y === null ? h("span", { class: "void" }, "void") : spec.format(y), bound && " ○",
-      lo !== undefined && lo !== hi && h("small", {}, `${spec.format(lo)} – ${spec.format(hi)}`)));
+      lo !== undefined && lo !== hi && h("small", {}, rangeText(lo, hi, spec.format))));
   const reason = near.point.void && h("p", { class: "void" }, near.point.void);
   return [h("b", {}, `${spec.x.format(xs[at])} ${spec.x.label}`), h("table", {}, rows.map(row)), reason];
 }

@@ -63,7 +63,7 @@ function redrawInTheme() {
 const PAPER = 680;
 
 /** The largest number of rows of a table that is opened for paper. */
-const PAPER_ROWS = 60;
+const PAPER_ROWS = 40;
 
 /** Draws every page for paper: light, at a fixed width, with open tables. Long tables stay as they are. */
 function beforePrint() {

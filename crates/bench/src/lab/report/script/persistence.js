@@ -49,15 +49,17 @@ function dipsOf(seconds) {
 /** @typedef {{cell: Cell, point: Point, key: string, label: string}} Run  One time line. */
 
 function timelines(id) {
-  const points = cellsIn(id, "timeline").flatMap((cell) => cell.points.map((point) => ({ cell, point })));
+  const cells = cellsIn(id, "timeline");
+  const averages = cells.length > 0 && metricsTables("averages of the time line", cells, allFigures(["rate"], cells));
+  const points = cells.flatMap((cell) => cell.points.map((point) => ({ cell, point })));
   const recorded = points.filter(({ point }) => point.seconds?.length > 0);
-  if (recorded.length === 0) return null;
+  if (recorded.length === 0) return averages;
   const several = unique(recorded.map(({ point }) => point.round)).length > 1;
   /** @type {Run[]} */
   const runs = recorded.map(({ cell, point }) => ({ cell, point, key: `${cell.system.id} ${point.round}`,
     label: systemLabel(cell.system) + (several ? `, round ${point.round}` : "") + (point.void ? " (void)" : "") }));
   const first = runs.filter((run) => run.point.round === runs[0].point.round);
-  return [timelineOverview(first), timelineDetail(runs), dipTables(id, runs)];
+  return [timelineOverview(first), timelineDetail(runs), dipTable(runs), averages];
 }
 
 /** The rates of all systems, a panel per durability class. */
@@ -119,7 +121,7 @@ function timelinePanel({ cell, point }, { title, format, fields, log }) {
     readout: (at) => `second ${at + 1}: ${lines.map(value(at)).join(", ")}` };
 }
 
-function dipTables(id, runs) {
+function dipTable(runs) {
   const heads = ["Median", "Worst second", "Worst ÷ median", "Seconds in dips", "Longest dip", "Worst p99", "Written"];
   const figures = ({ point, point: { seconds } }) => {
     const all = (field) => seconds.map((second) => second[field] ?? 0);
@@ -138,7 +140,5 @@ function dipTables(id, runs) {
   const list = unique(runs.map((run) => run.cell.system));
   const rowsOf = (system) => runs.filter((run) => run.cell.system === system).flatMap(row);
   const rows = classRows(list, heads.length + 1, rowsOf);
-  const cells = cellsIn(id, "timeline");
-  return [tableOf("dips by system", headRow(["System"], heads), rows),
-    metricsTables("averages of the time line", cells, allFigures(["rate"], cells))];
+  return tableOf("dips by system", headRow(["System"], heads), rows);
 }

@@ -86,7 +86,9 @@ const COLUMNS = 8;
  * @param {Array<{label: string, cell: (cell: Cell) => Node}>} [more]  Columns behind the first figure.
  */
 function metricsTables(title, cells, metrics, more = []) {
-  const used = unique(metrics).filter((metric) => cells.some((cell) => cell.stat(metric)));
+  const known = unique(metrics).filter((metric) => cells.some((cell) => cell.stat(metric)));
+  // Runs that are all void have no figure, but a place in the table.
+  const used = known.length > 0 ? known : metrics.slice(0, 1);
   const first = [ratioColumn(used[0] ?? "rate", cells), ...more];
   const tables = [metricsTable(title, cells, used.slice(0, COLUMNS), first)];
   for (let at = COLUMNS; at < used.length; at += COLUMNS) {
