@@ -165,6 +165,7 @@ function comparisonRow(comparison) {
   const { question, durability, x, larder, peer, advantage, state } = comparison;
   const { format } = metricOf(question.metric);
   const winner = { ahead: larder, behind: peer, absent: peer }[state];
+  const nobody = state === "level" ? "level" : "–";
   const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.bound && " ○"] : "–");
   const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
   const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
@@ -176,7 +177,7 @@ function comparisonRow(comparison) {
   };
   return h("tr", data,
     h("th", { scope: "row", "data-label": "Durability" }, h("div", {}, className(durability))),
-    cell("Winner", winner ? [h("b", {}, systemLabel(winner.system)), " ", figure(winner)] : state === "level" ? "level" : "–"),
+    cell("Winner", winner ? [h("b", {}, systemLabel(winner.system)), " ", figure(winner)] : nobody),
     cell("Larder", larder?.system.variant > 0 ? named(larder) : figure(larder)),
     cell("Best peer", named(peer)),
     cell("Ratio", ratioText(comparison)),
