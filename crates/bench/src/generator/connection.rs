@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use larder_client::{Parser, Reply, Sink, Stream};
 
 use super::record::{Faults, Tally, fits};
+use crate::wire::{Asker, Replies, Wire};
 use crate::workload::values::Expected;
 use crate::workload::{Asked, Verb, Workload};
 
@@ -25,7 +26,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    pub(crate) parser: Parser,
+    pub(crate) decoder: Decoder,
     pub(crate) pending: VecDeque<Request>,
     /// Key numbers of the pending requests; kept only when values are verified.
     pub(crate) numbers: VecDeque<u64>,
@@ -40,16 +41,44 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream) -> Connection {
+    pub(crate) fn new(stream: Stream, wire: Option<&dyn Wire>) -> Connection {
         Connection {
             stream,
-            parser: Parser::default(),
+            decoder: wire.map_or_else(Decoder::default, |wire| Decoder::Other(wire.replies())),
             pending: VecDeque::new(),
             numbers: VecDeque::new(),
             backlog: VecDeque::new(),
             free_since: 0,
             unsent: Vec::new(),
             arriving: None,
+        }
+    }
+}
+
+/// Splits the received bytes into replies.
+#[derive(Debug)]
+pub(crate) enum Decoder {
+    Memcached(Parser),
+    Other(Box<dyn Replies>),
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::Memcached(Parser::default())
+    }
+}
+
+impl Decoder {
+    /// Reads the next bytes of the replies to the requests that `judge` knows.
+    #[inline]
+    pub(crate) fn feed(
+        &mut self,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+    ) -> std::result::Result<(), String> {
+        match self {
+            Decoder::Memcached(parser) => parser.feed(bytes, judge),
+            Decoder::Other(replies) => replies.feed(bytes, judge),
         }
     }
 }
@@ -84,6 +113,8 @@ pub(crate) struct Book {
     pub(crate) answered_keys: u64,
     /// The numbers that counters returned; `None` unless the load collects them.
     pub(crate) counted: Option<Vec<u64>>,
+    /// The start and the latency of every request that counts; `None` unless the load keeps them.
+    pub(crate) samples: Option<Vec<(u64, u64)>>,
     pub(crate) verify: bool,
     pub(crate) key: Vec<u8>,
 }
@@ -130,6 +161,12 @@ impl Judge<'_> {
             return;
         }
         *self.arriving = Some(expected);
+    }
+}
+
+impl Asker for Judge<'_> {
+    fn verb(&self) -> Option<Verb> {
+        self.pending.front().map(|request| request.asked.verb)
     }
 }
 
@@ -191,6 +228,9 @@ impl Sink for Judge<'_> {
         if self.book.window.holds(request.start, self.now) {
             let latency = self.now.saturating_sub(request.start);
             self.book.tally.record(request.asked, &reply, values, latency);
+            if let Some(samples) = &mut self.book.samples {
+                samples.push((request.start - self.book.window.from, latency));
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ mod worker;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ pub use record::VerbCount;
 pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};
 
 use crate::process::{Probe, Sample};
-use crate::workload::{Shape, Workload};
+use crate::wire::Wire;
+use crate::workload::{Shape, Verb, Workload};
 use crate::{Error, Result, complain};
 use connection::Connection;
 use record::Tally;
@@ -34,6 +35,8 @@ use worker::{Report, Worker};
 pub struct Load {
     /// The server to load.
     pub server: Address,
+    /// The server's protocol; `None` is memcached's.
+    pub(crate) wire: Option<Arc<dyn Wire>>,
     /// Number of connections of all threads together; at least one per thread.
     pub connections: usize,
     /// Number of generator threads.
@@ -56,10 +59,15 @@ pub struct Load {
     /// which a request waits for the previous answer on its connection. Only in the open loop,
     /// without pipelines, over TCP.
     pub wire_times: bool,
+    /// Serve each connection by a thread of its own that waits for every reply, as the clients of
+    /// most libraries do. Only in the closed loop; `threads` must equal `connections`.
+    pub blocking: bool,
     /// Check every value against its key.
     pub verify: bool,
     /// Keep every number that a counter returns.
     pub collect_numbers: bool,
+    /// Keep the start and the latency of every request.
+    pub keep_samples: bool,
     /// Seed of the stream of requests.
     pub seed: u64,
     /// The processor to pin the generator's threads to.
@@ -76,6 +84,7 @@ impl Load {
     pub fn new(server: Address) -> Load {
         Load {
             server,
+            wire: None,
             connections: 50,
             threads: 1,
             pipeline: 1,
@@ -85,8 +94,10 @@ impl Load {
             warm_up: Duration::from_secs(1),
             grace: Duration::from_secs(10),
             wire_times: false,
+            blocking: false,
             verify: false,
             collect_numbers: false,
+            keep_samples: false,
             seed: 1,
             cpu: None,
             probe: None,
@@ -123,10 +134,24 @@ impl Load {
             "going through the keys in order needs the closed loop"
         } else if self.wire_times && (self.pacing == Pacing::Closed || self.pipeline > 1) {
             "times between the sockets need the open loop and no pipelines"
+        } else if self.blocking
+            && (self.pacing != Pacing::Closed || self.threads != self.connections)
+        {
+            "blocking clients need the closed loop and a thread per connection"
+        } else if self.pipeline > 1 && self.wire.as_ref().is_some_and(|wire| !wire.keeps_order()) {
+            "the server may answer in another order, so pipelines are not possible"
+        } else if let Some(verb) = self.unknown_verb(shape) {
+            let verb = verb.name();
+            return Err(Error::usage(format!("the server's protocol has no request for {verb}")));
         } else {
             return Ok(());
         };
         Err(Error::usage(reason))
+    }
+
+    fn unknown_verb(&self, shape: &Shape) -> Option<Verb> {
+        let wire = self.wire.as_ref()?;
+        shape.mix.verbs().find(|&verb| !wire.speaks(verb))
     }
 
     /// Runs the load to its end.
@@ -163,8 +188,15 @@ impl Load {
 
     fn connect(&self) -> Result<Connection> {
         let stream = Stream::connect(&self.server, Some(Duration::from_secs(10)))?;
-        stream.set_nonblocking(true).map_err(|e| Error::io("cannot set up a connection", e))?;
-        Ok(Connection::new(stream))
+        if let Some(wire) = &self.wire {
+            wire.greet(&stream)?;
+        }
+        let set = match self.blocking {
+            true => stream.set_read_timeout(Some(worker::WAIT_MAX)),
+            false => stream.set_nonblocking(true),
+        };
+        set.map_err(|e| Error::io("cannot set up a connection", e))?;
+        Ok(Connection::new(stream, self.wire.as_deref()))
     }
 
     /// Samples the server at the start and end of each measured second, and prints the progress.

@@ -94,6 +94,11 @@ pub struct SecondUse {
     pub waiting: f64,
     /// Bytes per second written to devices or to the page cache; 0 if unknown.
     pub written_per_second: f64,
+    /// Bytes per second read from devices; 0 if unknown.
+    pub read_per_second: f64,
+    /// Average number of processors that the kernel kept busy for the server; a part of `busy`, in
+    /// coarse clock ticks.
+    pub system: f64,
 }
 
 impl Second {
@@ -130,10 +135,12 @@ pub struct ServerUse {
     pub rss_after: u64,
     /// Bytes written to devices or to the page cache during the measurement; 0 if unknown.
     pub written: u64,
+    /// Bytes read from devices during the measurement; 0 if unknown.
+    pub read: u64,
 }
 
 /// The figures of one run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// Closed loop, or open loop with its rate.
     pub pacing: String,
@@ -198,6 +205,13 @@ pub struct Summary {
     /// The numbers that counters returned, if the load collected them.
     #[serde(skip)]
     pub numbers: Vec<u64>,
+    /// The time since the beginning of the measurement at which each request began, and its latency,
+    /// in nanoseconds, if the load kept them.
+    #[serde(skip)]
+    pub samples: Vec<(u64, u64)>,
+    /// The latencies of all verbs together.
+    #[serde(skip)]
+    recorded: Option<Histogram<u64>>,
 }
 
 impl Summary {
@@ -211,11 +225,12 @@ impl Summary {
         let mut tally = Tally::default();
         seconds.iter().for_each(|second| tally.add(second));
         let mut faults = Faults::default();
-        let mut numbers = Vec::new();
+        let (mut numbers, mut samples) = (Vec::new(), Vec::new());
         let (mut busy, mut cpu) = (0.0, 0);
         for report in reports {
             faults.add(report.faults);
             numbers.extend(report.counted);
+            samples.extend(report.samples);
             busy += report.cpu as f64 / report.window.max(1) as f64;
             cpu = cpu.max(report.window);
         }
@@ -224,14 +239,17 @@ impl Summary {
             return Err(Error::Void(format!("{} wrong answers, the first: {first}", faults.wrong)));
         }
         let asked = load.duration.map_or(f64::MAX, |duration| duration.as_secs_f64());
-        let length = match (load.duration, is_interrupted()) {
-            (Some(_), false) => asked,
+        // A run in order may end early, when it has requested all keys.
+        let length = match load.duration {
+            Some(_) if !is_interrupted() && !shape.in_order => asked,
             _ => asked.min(cpu as f64 / 1e9),
         };
         if is_interrupted() && length <= 0.0 {
             return Err(Error::server("interrupted before anything was measured"));
         }
+        samples.sort_unstable();
         let total = tally.total();
+        let recorded = tally.all_latencies();
         Ok(Summary {
             pacing: load.pacing.to_string(),
             mix: shape.mix.to_string(),
@@ -250,7 +268,7 @@ impl Summary {
             requests_per_second: total.requests as f64 / length,
             keys_per_second: total.keys as f64 / length,
             hit_ratio: hit_ratio(&tally),
-            latency: Latencies::of(&tally.all_latencies()),
+            latency: Latencies::of(&recorded),
             verbs: by_verb(|verb| Some(tally.counts[verb as usize]).filter(|c| c.requests > 0)),
             verb_latency: by_verb(|verb| {
                 tally.latencies[verb as usize].as_deref().map(Latencies::of)
@@ -272,7 +290,18 @@ impl Summary {
                 .map(|tally| tally.total().requests)
                 .sum(),
             numbers,
+            samples,
+            recorded: Some(recorded),
         })
+    }
+
+    /// Returns the latencies in microseconds with their counts, in steps of 5 %, ascending.
+    pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
+        let Some(recorded) = &self.recorded else { return Vec::new() };
+        let steps = recorded.iter_log(1000, 1.05);
+        let counts =
+            steps.map(|step| (step.value_iterated_to(), step.count_since_last_iteration()));
+        counts.filter(|step| step.1 > 0).map(|(value, count)| (micros(value), count)).collect()
     }
 
     /// Returns an error if the server refused a request or left one unanswered. For runs whose
@@ -318,6 +347,7 @@ fn server_use(moments: &[Moment]) -> Option<ServerUse> {
         rss_before: before.rss,
         rss_after: after.rss,
         written: after.written.saturating_sub(before.written),
+        read: after.read.saturating_sub(before.read),
     })
 }
 
@@ -348,5 +378,7 @@ fn second_use(from: &Moment, to: &Moment) -> Option<SecondUse> {
         busy: difference(|sample| sample.cpu_ns),
         waiting: difference(|sample| sample.wait_ns),
         written_per_second: difference(|sample| sample.written) * 1e9,
+        read_per_second: difference(|sample| sample.read) * 1e9,
+        system: difference(|sample| sample.system_ns),
     })
 }

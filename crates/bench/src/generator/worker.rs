@@ -21,9 +21,8 @@ use crate::{Error, Result, machine};
 
 /// The largest number of bytes per read.
 const INPUT: usize = 128 * 1024;
-/// The longest wait for events, in nanoseconds. It limits how late a thread notices the end of a
-/// run.
-const WAIT_MAX: u64 = 50_000_000;
+/// The longest wait for events. It limits how late a thread notices the end of a run.
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(50);
 /// A server that sends no answer for this time, in nanoseconds, counts as dead.
 const SILENCE: u64 = 60_000_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -34,6 +33,8 @@ pub(super) struct Report {
     pub(super) faults: Faults,
     /// The numbers that counters returned; empty unless the load collects them.
     pub(super) counted: Vec<u64>,
+    /// The start and the latency of every request, in nanoseconds; empty unless the load keeps them.
+    pub(super) samples: Vec<(u64, u64)>,
     /// Processor time within the measured window, in nanoseconds.
     pub(super) cpu: u64,
     /// Length of the measured window, in nanoseconds.
@@ -91,6 +92,7 @@ impl<'a> Worker<'a> {
             answered: 0,
             answered_keys: 0,
             counted: load.collect_numbers.then(Vec::new),
+            samples: load.keep_samples.then(Vec::new),
             verify: load.verify,
             key: Vec::new(),
         };
@@ -135,6 +137,7 @@ impl<'a> Worker<'a> {
             cpu: thread_cpu().saturating_sub(cpu_from),
             window: end.saturating_sub(from),
             counted: self.book.counted.take().unwrap_or_default(),
+            samples: self.book.samples.take().unwrap_or_default(),
             faults: self.book.faults,
         };
         Ok(report)
@@ -171,7 +174,10 @@ impl<'a> Worker<'a> {
             if (self.budget == 0 && idle) || now >= give_up || self.shared.failed.load(Relaxed) {
                 break;
             }
-            self.turn(now)?;
+            match self.load.blocking {
+                true => self.turn_blocking(now)?,
+                false => self.turn(now)?,
+            }
         }
         self.abandon();
         self.end_second((roll - warm) / SECOND - 1);
@@ -208,17 +214,16 @@ impl<'a> Worker<'a> {
     fn turn(&mut self, now: u64) -> Result<()> {
         let due = match &self.schedule {
             Some(schedule) if self.budget > 0 => schedule.due().saturating_sub(now),
-            _ => WAIT_MAX,
+            _ => u64::MAX,
         };
         let count = self
             .poll
-            .wait(Duration::from_nanos(due.min(WAIT_MAX)))
+            .wait(Duration::from_nanos(due).min(WAIT_MAX))
             .map_err(|e| Error::io("cannot wait for the connections", e))?;
         if count > 0 {
             self.last_event = now;
-        } else if self.in_flight > 0 && now.saturating_sub(self.last_event) > SILENCE {
-            return Err(Error::server("the server has not answered for a minute"));
         }
+        self.check_silence(now)?;
         for index in 0..count {
             let Ready { number, readable, writable } = self.poll.ready(index);
             if writable {
@@ -228,10 +233,36 @@ impl<'a> Worker<'a> {
                 self.receive(number)?;
             }
         }
+        self.publish();
+        Ok(())
+    }
+
+    /// Waits for the answer on the only connection, and sends the next request.
+    fn turn_blocking(&mut self, now: u64) -> Result<()> {
+        let before = self.book.answered;
+        while !self.connections[0].unsent.is_empty() {
+            self.send_rest(0)?;
+        }
+        self.receive(0)?;
+        if self.book.answered > before {
+            self.last_event = now;
+        }
+        self.check_silence(now)?;
+        self.publish();
+        Ok(())
+    }
+
+    fn check_silence(&self, now: u64) -> Result<()> {
+        match self.in_flight > 0 && now.saturating_sub(self.last_event) > SILENCE {
+            true => Err(Error::server("the server has not answered for a minute")),
+            false => Ok(()),
+        }
+    }
+
+    fn publish(&self) {
         let published = &self.shared.progress[self.index];
         published.requests.store(self.book.answered, Relaxed);
         published.keys.store(self.book.answered_keys, Relaxed);
-        Ok(())
     }
 
     fn receive(&mut self, number: usize) -> Result<()> {
@@ -262,7 +293,7 @@ impl<'a> Worker<'a> {
                 arriving: &mut connection.arriving,
                 now: connection.free_since,
             };
-            connection.parser.feed(&self.input[..read], &mut judge).map_err(Error::Void)?;
+            connection.decoder.feed(&self.input[..read], &mut judge).map_err(Error::Void)?;
             self.in_flight -= (before - connection.pending.len()) as u64;
             if read < self.input.len() {
                 break;
@@ -300,7 +331,11 @@ impl<'a> Worker<'a> {
                 false => now,
             };
             let numbers = self.load.verify.then_some(&mut connection.numbers);
-            let asked = self.workload.push_request(&mut self.source, &mut self.output, numbers);
+            let (source, output) = (&mut self.source, &mut self.output);
+            let asked = match self.load.wire.as_deref() {
+                None => self.workload.push_request(source, output, numbers),
+                Some(wire) => self.workload.push_request_to(wire, source, output, numbers),
+            };
             let Some(asked) = asked else {
                 self.budget = 0;
                 break;
@@ -355,7 +390,11 @@ impl<'a> Worker<'a> {
             for (verb, start) in sent.chain(unsent) {
                 self.book.faults.unanswered += 1;
                 if window.holds(start, start) {
-                    self.book.tally.latency(verb, now.saturating_sub(start));
+                    let latency = now.saturating_sub(start);
+                    self.book.tally.latency(verb, latency);
+                    if let Some(samples) = &mut self.book.samples {
+                        samples.push((start - window.from, latency));
+                    }
                 }
             }
         }

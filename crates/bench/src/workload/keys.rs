@@ -18,6 +18,9 @@ pub struct Lengths {
 }
 
 impl Lengths {
+    /// Keys without zeros: the prefix and the number from 1 on, as memtier_benchmark writes them.
+    pub(crate) const NATURAL: Lengths = Lengths { min: 0, max: 0 };
+
     /// Returns the length for a hash. Hashes are spread evenly over the range of lengths.
     #[inline]
     pub(crate) fn of(&self, hash: u64) -> usize {
@@ -43,6 +46,7 @@ impl FromStr for Lengths {
 impl fmt::Display for Lengths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            lengths if *lengths == Lengths::NATURAL => f.write_str("natural length"),
             Lengths { min, max } if min == max => write!(f, "{min}"),
             Lengths { min, max } => write!(f, "{min}-{max}"),
         }
@@ -81,7 +85,7 @@ impl Keys {
         if prefix.bytes().any(|b| b <= b' ' || b == 0x7f) {
             return Err(Error::usage("a key prefix must not hold spaces or control bytes"));
         }
-        if lengths.min < prefix.len() + digits {
+        if lengths != Lengths::NATURAL && lengths.min < prefix.len() + digits {
             return Err(Error::usage(format!(
                 "keys of {} bytes are too short for the prefix {prefix:?} and {digits} digits",
                 lengths.min
@@ -107,6 +111,10 @@ impl Keys {
 
     #[inline]
     pub(crate) fn push(&self, buffer: &mut Vec<u8>, number: u64) {
+        if self.lengths == Lengths::NATURAL {
+            buffer.extend_from_slice(&self.prefix);
+            return push_number(buffer, number + 1);
+        }
         let length = if self.lengths.min == self.lengths.max {
             self.lengths.min
         } else {
@@ -180,6 +188,13 @@ mod tests {
         assert_eq!(all.len(), 5000);
         let lengths: HashSet<usize> = all.iter().map(String::len).collect();
         assert_eq!(lengths, (10..=20).collect());
+    }
+
+    #[test]
+    fn natural_keys_count_from_one_without_zeros() {
+        let keys = Keys::new("memtier-", Lengths::NATURAL, 50_000_000).unwrap();
+        assert_eq!(key(&keys, 0), "memtier-1");
+        assert_eq!(key(&keys, 49_999_999), "memtier-50000000");
     }
 
     #[test]

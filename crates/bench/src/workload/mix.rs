@@ -129,6 +129,11 @@ impl Mix {
         Mix { rows: vec![(verb, 1)] }
     }
 
+    /// Returns the verbs of the mix.
+    pub(crate) fn verbs(&self) -> impl Iterator<Item = Verb> {
+        self.rows.iter().map(|row| row.0)
+    }
+
     /// Returns true if the mix contains this verb.
     pub fn has(&self, verb: Verb) -> bool {
         self.rows.iter().any(|row| row.0 == verb)

@@ -15,6 +15,7 @@ pub use keys::Lengths;
 pub use mix::{Mix, Verb};
 
 use crate::Result;
+use crate::wire::Wire;
 use distribution::Sampler;
 use keys::{Keys, push_number};
 use random::Random;
@@ -76,6 +77,9 @@ pub(crate) struct Workload {
 pub(crate) struct Source {
     random: Random,
     next: Range<u64>,
+    /// Space for a key and a value on their way into a request of a [`Wire`].
+    key: Vec<u8>,
+    value: Vec<u8>,
 }
 
 /// The facts about a sent request that the check of its answer needs.
@@ -109,7 +113,43 @@ impl Workload {
         Source {
             random: Random::new(random::mix(seed).wrapping_add(index)),
             next: part(index)..part(index + 1),
+            key: Vec::new(),
+            value: Vec::new(),
         }
+    }
+
+    /// Returns the number of the next key; `None` once a run in order has requested all keys.
+    #[inline]
+    fn next_number(&self, source: &mut Source) -> Option<u64> {
+        match self.shape.in_order {
+            true => source.next.next(),
+            false => Some(self.sampler.sample(&mut source.random)),
+        }
+    }
+
+    /// Appends the next request in the protocol `wire`, with one key, and the key's number to
+    /// `numbers`. Returns `None` once a run in order has requested all keys.
+    pub(crate) fn push_request_to(
+        &self,
+        wire: &dyn Wire,
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+        numbers: Option<&mut VecDeque<u64>>,
+    ) -> Option<Asked> {
+        let verb = self.shape.mix.sample(&mut source.random);
+        let number = self.next_number(source)?;
+        let Source { key, value, .. } = source;
+        key.clear();
+        value.clear();
+        if verb.counts() { &self.counters } else { &self.keys }.push(key, number);
+        if verb == Verb::Set {
+            self.values.push(value, &self.values.expected(key));
+        }
+        wire.push(verb, key, value, buffer);
+        if let Some(numbers) = numbers {
+            numbers.push_back(number);
+        }
+        Some(Asked { verb, keys: 1 })
     }
 
     /// Appends the next request to the buffer, and the numbers of its keys to `numbers`. Returns
@@ -131,17 +171,13 @@ impl Workload {
             buffer.push(b' ');
         }
         for index in 0..keys {
-            let number = if self.shape.in_order {
-                match source.next.next() {
-                    Some(number) => number,
-                    None if index > 0 => break,
-                    None => {
-                        buffer.truncate(begin);
-                        return None;
-                    }
+            let number = match self.next_number(source) {
+                Some(number) => number,
+                None if index > 0 => break,
+                None => {
+                    buffer.truncate(begin);
+                    return None;
                 }
-            } else {
-                self.sampler.sample(&mut source.random)
             };
             if index > 0 {
                 buffer.extend_from_slice(verb.separator());
