@@ -9,7 +9,6 @@ mod error;
 mod generator;
 pub mod hostile;
 mod interrupt;
-#[allow(dead_code, unused_imports, reason = "no command runs the experiments yet")]
 mod lab;
 mod launch;
 pub mod machine;
@@ -20,7 +19,6 @@ mod responder;
 mod supervise;
 pub mod terminal;
 mod trace;
-#[allow(dead_code, unused_imports, reason = "the load does not speak through wires yet")]
 mod wire;
 mod workload;
 

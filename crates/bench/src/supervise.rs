@@ -1,11 +1,11 @@
-//! Processes of servers: how they start, pause and end, and that none of them survives the lab.
+//! Processes of servers: how they start and end, and that none of them survives the lab.
 //!
 //! A server and its helpers form a process group whose leader is a watcher. The watcher is a shell
 //! that reads from a pipe of the lab. When the lab ends, even by SIGKILL, the pipe closes, and the
 //! watcher kills its group. PostgreSQL moves its processes to groups of their own, but they end when
 //! the first of them does.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,20 +18,16 @@ use crate::process::Probe;
 use crate::process::tree::{Member, members};
 use crate::{Error, Result};
 
-/// The watcher's program. Each line that it reads replaces the list of further processes to kill: a
-/// paused process outside of the group would never notice that its parent has ended. The signals
-/// that a terminal sends must not end the watcher, nor those that the kernel sends to the stopped
-/// processes of a dead parent.
+/// The watcher's program: it waits until its input closes. The signals that a terminal sends must
+/// not end it.
 const WATCH: &str = "trap '' HUP INT QUIT TERM
-while read -r line; do others=$line; done
-kill -KILL $others 0";
+while read -r line; do :; done
+kill -KILL 0";
 /// Interval between two looks at a process, when its end is awaited.
 const LOOK: Duration = Duration::from_millis(5);
 /// The longest time that the kernel may take to end a killed process. One that waits for a device
 /// cannot end before.
 const KILL: Duration = Duration::from_secs(30);
-/// The longest time that processes may take to stop. One that waits for a device stops after it.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// A started server with all its processes. Dropping it kills them.
 #[derive(Debug)]
@@ -79,7 +75,6 @@ impl Processes {
     /// Sends `signal` to the server, as an operator would, and kills everything that has not ended
     /// after `patience`. Returns true if the server ended by itself.
     pub(crate) fn stop(&mut self, signal: libc::c_int, patience: Duration) -> bool {
-        self.resume();
         let known = members(self.watcher.id());
         if self.ended().is_none() {
             send(self.server.id(), signal);
@@ -118,38 +113,6 @@ impl Processes {
         for child in [&mut self.server, &mut self.watcher] {
             let _ = child.kill();
             let _ = child.wait();
-        }
-    }
-
-    /// Stops all processes with SIGSTOP until [`Processes::resume`], and waits until they have.
-    pub(crate) fn pause(&self) {
-        // The server goes first, so that it cannot start further processes.
-        send(self.server.id(), libc::SIGSTOP);
-        let asked = Instant::now();
-        loop {
-            let mut running = members(self.watcher.id());
-            self.tell_watcher(running.iter().filter(|member| member.group != self.watcher.id()));
-            running.retain(|member| !member.stopped && !member.ended);
-            running.iter().for_each(|member| send(member.pid, libc::SIGSTOP));
-            if running.is_empty() || asked.elapsed() > PAUSE {
-                break;
-            }
-            thread::sleep(LOOK);
-        }
-    }
-
-    /// Lets paused processes continue.
-    pub(crate) fn resume(&self) {
-        members(self.watcher.id()).iter().for_each(|member| send(member.pid, libc::SIGCONT));
-        self.tell_watcher([].iter());
-    }
-
-    fn tell_watcher<'a>(&self, others: impl Iterator<Item = &'a Member>) {
-        let mut line: String = others.map(|member| format!("{} ", member.pid)).collect();
-        line.push('\n');
-        if let Some(mut pipe) = self.watcher.stdin.as_ref() {
-            // If the watcher has ended, nobody is left to be told.
-            let _ = pipe.write_all(line.as_bytes());
         }
     }
 }
@@ -264,23 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn all_processes_pause_and_resume() {
+    fn the_end_of_the_lab_kills_all_processes() {
         let (mut processes, pids) = shell(SERVER);
-        processes.pause();
-        assert!(pids.iter().all(|&pid| state(pid) == Some('T')), "{pids:?}");
-        assert!(!matches!(state(processes.watcher.id()), None | Some('T')));
-        processes.resume();
-        while pids.iter().any(|&pid| state(pid) == Some('T')) {
-            thread::yield_now();
-        }
-        processes.pause();
-        assert!(processes.stop(libc::SIGTERM, Duration::from_secs(10)), "a paused server can end");
-    }
-
-    #[test]
-    fn the_end_of_the_lab_kills_even_paused_processes() {
-        let (mut processes, pids) = shell(SERVER);
-        processes.pause();
         // What the end of this process would do.
         drop(processes.watcher.stdin.take());
         let _ = processes.server.wait();

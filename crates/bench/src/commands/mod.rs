@@ -1,8 +1,10 @@
 //! The lab's commands.
 
+mod all;
 mod compare;
 mod cores;
 mod counters;
+mod diff;
 mod dip;
 mod growth;
 mod hitratio;
@@ -10,7 +12,7 @@ mod hostile;
 mod limit;
 mod load;
 mod memory;
-mod output;
+pub(crate) mod output;
 mod replay;
 mod report;
 mod table;
@@ -22,6 +24,10 @@ use crate::Result;
 /// The measurements of `larder bench …`, and their results.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
+    /// The experiments of four articles against every system that is here, as one report
+    All(all::Arguments),
+    /// Two results of `all` side by side
+    Diff(diff::Arguments),
     /// Load any memcached-compatible server and report rates, latencies and its cost per request
     Load(load::Arguments),
     /// Load a responder that does nothing but answer: the physical limit of this machine
@@ -57,6 +63,8 @@ impl Command {
     /// Returns an error if there are no figures, for example because the server sent a wrong answer.
     pub fn run(self) -> Result<()> {
         match self {
+            Command::All(arguments) => arguments.run(),
+            Command::Diff(arguments) => arguments.run(),
             Command::Load(arguments) => arguments.run(),
             Command::Limit(arguments) => arguments.run(),
             Command::Compare(arguments) => arguments.run(),

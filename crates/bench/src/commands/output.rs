@@ -35,15 +35,15 @@ pub(super) struct ResultFile<T = IgnoredAny> {
 }
 
 /// The program that measured.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Build {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Build {
     version: String,
     /// The commit, if the build was given `LARDER_REVISION`.
     revision: Option<String>,
 }
 
 impl Build {
-    fn this() -> Build {
+    pub(crate) fn this() -> Build {
         let revision = option_env!("LARDER_REVISION").map(str::to_owned);
         Build { version: env!("CARGO_PKG_VERSION").to_owned(), revision }
     }
@@ -55,6 +55,14 @@ impl fmt::Display for Build {
         let revision = revision.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
         write!(f, "larder {version}{revision}")
     }
+}
+
+/// Returns the present time in the form of RFC 3339.
+pub(crate) fn now_rfc3339() -> String {
+    let mut date = String::new();
+    // A string takes everything.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut date));
+    date
 }
 
 /// The option for a result file.
@@ -76,14 +84,11 @@ impl JsonFile {
     /// Writes the result file if one is wanted.
     pub(super) fn write<T: Serialize>(&self, table: Table, results: &T) -> Result<()> {
         let Some(path) = &self.json else { return Ok(()) };
-        let mut date = String::new();
-        // A string takes everything.
-        let _ = SystemTime.format_time(&mut Writer::new(&mut date));
         let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let file = ResultFile {
             schema: SCHEMA,
             command: command.collect(),
-            date,
+            date: now_rfc3339(),
             larder: Build::this(),
             machine: Machine::here(),
             table,

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::de::IgnoredAny;
 
+use crate::lab::record::Results;
 use crate::lab::report::html;
 use crate::{Error, Result, say};
 
@@ -15,7 +15,7 @@ use crate::{Error, Result, say};
 #[command(after_help = "\
 The report is one file that any browser opens from disk.
 
-  larder bench report results.json --html report.html")]
+  larder bench report larder-lab/report.json --html report.html")]
 pub struct Arguments {
     /// Results, which `larder bench all` writes
     #[arg(value_name = "FILE")]
@@ -30,8 +30,10 @@ impl Arguments {
         let Arguments { results, html: report } = self;
         let json = fs::read_to_string(&results)
             .map_err(|error| Error::io(format!("cannot read {}", results.display()), error))?;
-        serde_json::from_str::<IgnoredAny>(&json)
-            .map_err(|error| Error::usage(format!("{} is not JSON: {error}", results.display())))?;
+        serde_json::from_str::<Results>(&json).map_err(|error| {
+            let file = results.display();
+            Error::usage(format!("{file} is not a result of larder bench all: {error}"))
+        })?;
         let report = report.unwrap_or_else(|| results.with_extension("html"));
         fs::write(&report, html(&json))
             .map_err(|error| Error::io(format!("cannot write {}", report.display()), error))?;

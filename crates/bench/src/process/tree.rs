@@ -18,8 +18,6 @@ pub(crate) struct Member {
     pub(crate) children_ticks: u64,
     /// Whether the process has ended, and its parent does not know yet.
     pub(crate) ended: bool,
-    /// Whether SIGSTOP has stopped the process.
-    pub(crate) stopped: bool,
     /// When the process started, in clock ticks. No later process with the same id has the same.
     pub(crate) started: u64,
 }
@@ -76,7 +74,6 @@ fn parse(pid: u32, text: &str) -> Option<Member> {
         system_ticks: number(12)?,
         children_ticks: number(13)? + number(14)?,
         ended: matches!(state, "Z" | "X"),
-        stopped: state == "T",
         started: number(19)?,
     })
 }
@@ -96,7 +93,6 @@ mod tests {
             system_ticks: 20,
             children_ticks: 70,
             ended: false,
-            stopped: false,
             started: 99,
         };
         assert_eq!(parse(7, text), Some(expected));
@@ -116,7 +112,6 @@ mod tests {
             system_ticks: 0,
             children_ticks: 0,
             ended: false,
-            stopped: false,
             started: 0,
         };
         let all = vec![

@@ -41,6 +41,7 @@ impl Caller {
         Ok(Caller { socket, replies: wire.replies(), wire })
     }
 
+    #[cfg(test)]
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         match self.ask(Verb::Get, key, b"")? {
             Answer::Value(value) => Ok(value),
@@ -48,6 +49,7 @@ impl Caller {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         match self.ask(Verb::Set, key, value)? {
             Answer::Stored => Ok(()),

@@ -20,7 +20,9 @@ use larder_client::{Address, Sink, Stream};
 use crate::Result;
 use crate::workload::Verb;
 
-pub(crate) use caller::{Answer, Caller};
+#[cfg(test)]
+use caller::Answer;
+pub(crate) use caller::Caller;
 pub(crate) use cql::Cql;
 pub(crate) use mongo::Mongo;
 pub(crate) use mysql::{Mysql, TableEngine};

@@ -88,14 +88,14 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
 
     fn protocol(&self) -> Protocol;
 
-    /// Returns the wire of a protocol other than memcached's.
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
-        None
+    /// Returns the memory in MiB that the system needs besides the ground's memory and page cache,
+    /// where the page cache is bounded: code, threads, buffers of connections.
+    fn overhead(&self, _ground: &Ground) -> u64 {
+        64
     }
 
-    /// Returns a wire that groups keys into `partitions` partitions, if the system has such a data
-    /// model.
-    fn partitioned_wire(&self, _partitions: u32) -> Option<Arc<dyn Wire>> {
+    /// Returns the wire of a protocol other than memcached's.
+    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
         None
     }
 
@@ -122,6 +122,18 @@ impl System {
     pub(crate) fn find_in(&self, places: &Places) -> std::result::Result<Found, Missing> {
         let programs = self.recipe.find(places)?;
         Ok(Found { system: self.clone(), programs })
+    }
+
+    /// Returns true if the system keeps values on a device because they do not fit into memory.
+    pub(crate) fn uses_flash(&self) -> bool {
+        matches!(
+            self.id,
+            "larder-flash"
+                | "larder-flash-2"
+                | "larder-tiers"
+                | "memcached-extstore"
+                | "memcached-extstore-2"
+        )
     }
 
     pub(super) fn recipe(&self) -> &dyn Recipe {
@@ -159,6 +171,20 @@ pub(crate) fn catalogue() -> Vec<System> {
         system("larder-async", "Larder, async", "Larder", Async, Arc::new(Larder::Async)),
         system("larder-sync", "Larder, sync", "Larder", Sync, Arc::new(Larder::Sync)),
         system("larder-flash", "Larder, flash", "Larder", Volatile, Arc::new(Larder::Flash)),
+        system(
+            "larder-flash-2",
+            "Larder, flash on two devices",
+            "Larder",
+            Volatile,
+            Arc::new(Larder::Flash2),
+        ),
+        system(
+            "larder-tiers",
+            "Larder, fast and large device",
+            "Larder",
+            Volatile,
+            Arc::new(Larder::Tiers),
+        ),
         system("memcached", "memcached", "memcached", Volatile, Arc::new(Memcached { devices: 0 })),
         system(
             "memcached-extstore",
@@ -244,6 +270,16 @@ pub(crate) fn catalogue() -> Vec<System> {
             system("mariadb-innodb", "MariaDB, InnoDB", "MariaDB", Sync, Arc::new(Mariadb::InnoDb)),
         ),
         stand_in(
+            MYSQL,
+            system(
+                "mariadb-activerecord",
+                "MariaDB, MEMORY table by ActiveRecord",
+                "MariaDB",
+                Volatile,
+                Arc::new(Mariadb::ActiveRecord),
+            ),
+        ),
+        stand_in(
             SCYLLA,
             system(
                 "cassandra",
@@ -261,6 +297,16 @@ pub(crate) fn catalogue() -> Vec<System> {
                 "Cassandra",
                 Async,
                 Arc::new(Cassandra::Periodic),
+            ),
+        ),
+        stand_in(
+            SCYLLA,
+            system(
+                "cassandra-grouped",
+                "Cassandra, many rows per partition",
+                "Cassandra",
+                Async,
+                Arc::new(Cassandra::Grouped),
             ),
         ),
         stand_in(

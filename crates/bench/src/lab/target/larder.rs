@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::Ground;
+use super::ground::{Ground, text_of};
 use super::places::{Places, Programs, is_program};
 use super::plan::{Plan, Setting};
 use super::ready::Protocol;
@@ -21,6 +21,10 @@ pub(super) enum Larder {
     Sync,
     /// A store that only adds space to memory.
     Flash,
+    /// The same on two devices, each with half of the space.
+    Flash2,
+    /// The same on a fast device with a quarter of the space, and a large one.
+    Tiers,
 }
 
 impl Larder {
@@ -31,8 +35,31 @@ impl Larder {
             Larder::Sync => {
                 Some(("sync", "a write is acknowledged after its commit is on the device"))
             }
-            Larder::Flash => Some(("none", "the store only adds space to memory")),
+            Larder::Flash | Larder::Flash2 | Larder::Tiers => {
+                Some(("none", "the store only adds space to memory"))
+            }
         }
+    }
+}
+
+impl Larder {
+    /// Returns the values of `--store`. Two devices are two files where the ground has one
+    /// directory.
+    fn stores(self, ground: &Ground) -> Result<Vec<String>> {
+        let second = ground.second_dir.as_ref().unwrap_or(&ground.dir);
+        let (first, second) = (ground.path("store")?, text_of(&second.join("store-2"))?);
+        let (half, quarter) = (ground.disk / 2, ground.disk / 4);
+        Ok(match self {
+            Larder::Memory => Vec::new(),
+            Larder::Async | Larder::Sync | Larder::Flash => {
+                vec![format!("{first}:{}MB", ground.disk)]
+            }
+            Larder::Flash2 => vec![format!("{first}:{half}MB"), format!("{second}:{half}MB")],
+            Larder::Tiers => vec![
+                format!("{first}:{quarter}MB@fast"),
+                format!("{second}:{}MB@large", ground.disk - quarter),
+            ],
+        })
     }
 }
 
@@ -55,13 +82,19 @@ impl Recipe for Larder {
         let program = Program::larder(Some(&programs.server), "auto")?;
         let mut settings = vec![base(&program, ground, ports[0])];
         if let Some((durability, why)) = self.durability() {
-            let store = format!("{}:{}MB", ground.path("store")?, ground.disk);
-            settings.push(Setting::new(["--store", &store], "the space that the experiment gives"));
+            for store in self.stores(ground)? {
+                let why = "the space that the experiment gives";
+                settings.push(Setting::new(["--store", &store], why));
+            }
             settings.push(Setting::new(["--durability", durability], why));
         }
         let mut plan = Plan::new(programs.server.clone(), settings);
         if *self != Larder::Memory {
             plan.directories.push(ground.dir.join("store"));
+        }
+        if matches!(self, Larder::Flash2 | Larder::Tiers) {
+            let second = ground.second_dir.as_ref().unwrap_or(&ground.dir);
+            plan.directories.push(second.join("store-2"));
         }
         Ok(plan)
     }

@@ -1,11 +1,12 @@
 //! MariaDB: a data directory of its own, with the engine MEMORY or InnoDB.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
 use super::ground::Ground;
-use super::places::{Places, Programs};
+use super::places::{INSTALL, Places, Programs};
 use super::plan::{ConfigFile, Plan, Preparation, Setting};
 use super::ready::Protocol;
 use super::server::{first_line, is_root};
@@ -20,10 +21,15 @@ const USER: &str = "bench";
 pub(super) enum Mariadb {
     Memory,
     InnoDb,
+    /// As `Memory`, for clients that use ActiveRecord.
+    ActiveRecord,
 }
 
 impl Recipe for Mariadb {
     fn find(&self, places: &Places) -> std::result::Result<Programs, Missing> {
+        if *self == Mariadb::ActiveRecord {
+            require_active_record(places)?;
+        }
         let install = places.need("mariadb-install-db")?;
         Ok(Programs::with(places.need("mariadbd")?, install))
     }
@@ -75,6 +81,10 @@ impl Recipe for Mariadb {
         Ok(plan)
     }
 
+    fn overhead(&self, ground: &Ground) -> u64 {
+        128 + ground.connections as u64 / 2
+    }
+
     fn protocol(&self) -> Protocol {
         Protocol::Mysql
     }
@@ -84,11 +94,25 @@ impl Recipe for Mariadb {
     }
 }
 
+/// Checks that Ruby finds the libraries of the client.
+fn require_active_record(places: &Places) -> std::result::Result<(), Missing> {
+    let ruby = places.need("ruby")?;
+    let mut command = Command::new(ruby);
+    command.args(["-e", "require 'active_record'; require 'mysql2'"]);
+    match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err(Missing {
+            why: "Ruby has no ActiveRecord with mysql2".to_owned(),
+            install: INSTALL.to_owned(),
+        }),
+    }
+}
+
 impl Mariadb {
     fn memory(self, memory: u64) -> Vec<Setting> {
         let size = |name: &str, megabytes: u64| format!("--{name}={megabytes}M");
         match self {
-            Mariadb::Memory => vec![
+            Mariadb::Memory | Mariadb::ActiveRecord => vec![
                 Setting::new(
                     [size("max-heap-table-size", memory)],
                     "the table may use all memory that the experiment gives",
@@ -113,7 +137,7 @@ impl Mariadb {
 
     fn tables(self, ground: &Ground) -> Mysql {
         let engine = match self {
-            Mariadb::Memory => TableEngine::Memory,
+            Mariadb::Memory | Mariadb::ActiveRecord => TableEngine::Memory,
             Mariadb::InnoDb => TableEngine::InnoDb,
         };
         Mysql { user: USER.into(), engine, value_max: ground.value_max }

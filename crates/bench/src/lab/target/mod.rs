@@ -22,7 +22,6 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use catalogue::{Durability, Found, Missing, System, catalogue};
+pub(crate) use catalogue::{Found, System, catalogue};
 pub(crate) use ground::Ground;
-pub(crate) use places::Places;
 pub(crate) use server::Server;

@@ -88,6 +88,11 @@ impl Recipe for PostgresServer {
         Ok(plan)
     }
 
+    fn overhead(&self, ground: &Ground) -> u64 {
+        // Each connection has a process.
+        64 + 2 * ground.connections as u64
+    }
+
     fn protocol(&self) -> Protocol {
         Protocol::Postgres
     }

@@ -81,12 +81,6 @@ impl Server {
         self.system.recipe().wire(&self.ground)
     }
 
-    /// Returns a wire that groups keys into `partitions` partitions, if the system has such a data
-    /// model.
-    pub(crate) fn partitioned_wire(&self, partitions: u32) -> Option<Arc<dyn Wire>> {
-        self.system.recipe().partitioned_wire(partitions)
-    }
-
     /// Returns a probe of all processes of the server. It ends with them: after
     /// [`Server::start_again`] another one is needed.
     pub(crate) fn probe(&self) -> Probe {
@@ -128,15 +122,6 @@ impl Server {
         self.confine()
     }
 
-    /// Stops all processes of the server with SIGSTOP until [`Server::resume`].
-    pub(crate) fn pause(&self) {
-        self.processes.iter().for_each(Processes::pause);
-    }
-
-    pub(crate) fn resume(&self) {
-        self.processes.iter().for_each(Processes::resume);
-    }
-
     /// Makes the group that bounds the page cache, if the ground says so and the machine allows it.
     /// The settings say what was done.
     fn make_confinement(&mut self) {
@@ -145,7 +130,7 @@ impl Server {
         self.confinement = Confinement::new(&name);
         self.settings.push(match &self.confinement {
             Some(_) => {
-                let mebibytes = self.ground.memory + page_cache;
+                let mebibytes = self.group_memory(page_cache);
                 format!("memory control group of {mebibytes} MiB, page cache included")
             }
             None => "page cache not bounded: no memory control group may be made here".to_owned(),
@@ -153,11 +138,16 @@ impl Server {
     }
 
     /// Moves all processes into the group.
+    /// Returns the limit of the memory control group in MiB.
+    fn group_memory(&self, page_cache: u64) -> u64 {
+        self.ground.memory + page_cache + self.system.recipe().overhead(&self.ground)
+    }
+
     fn confine(&self) -> Result<()> {
         let (Some(group), Some(processes)) = (&self.confinement, &self.processes) else {
             return Ok(());
         };
-        let mebibytes = self.ground.memory + self.ground.page_cache.unwrap_or(0);
+        let mebibytes = self.group_memory(self.ground.page_cache.unwrap_or(0));
         group
             .hold(&processes.pids(), mebibytes << 20)
             .map_err(|e| Error::io("cannot bound the page cache", e))

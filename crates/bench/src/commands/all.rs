@@ -1,0 +1,248 @@
+//! `larder bench all`: the experiments of the four articles against every system that is here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::output::Build;
+use crate::lab::experiment::{self, Experiment};
+use crate::lab::plan::{Plan, Scale};
+use crate::lab::record::{self, Identity, Journal, MissingRow, Results};
+use crate::lab::run::{Contender, Lab};
+use crate::lab::target::{self, System};
+use crate::lab::{disk, report};
+use crate::machine::Machine;
+use crate::{Error, Result, complain, interrupt, say};
+
+/// The experiments, the systems and the place of the report.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+The systems take turns, each with files of its own in a temporary directory and on free ports of
+the loopback interface. Systems that are not on this machine are listed in the report with the
+command that installs them; scripts/peers installs those that registries offer.
+
+An interrupted run (Ctrl-C) still writes the report. The same command goes on where it ended.
+
+  larder bench all                                    everything, within 25 minutes
+  larder bench all --only counter --systems larder,redis-always,postgres
+  larder bench all --scale full --only persistence --dir /mnt/device --out persistence-full
+  larder bench all --list                             the systems and the experiments")]
+pub struct Arguments {
+    /// The sizes of the experiments
+    #[arg(long, value_enum, default_value = "small")]
+    scale: Scale,
+    /// Measured minutes of each point, instead of what the scale says
+    #[arg(long, value_name = "MINUTES")]
+    minutes: Option<f64>,
+    /// Number of rounds, instead of what the scale says
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these experiments
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    only: Vec<String>,
+    /// Only these systems
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    systems: Vec<String>,
+    /// Leave out these systems
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    without: Vec<String>,
+    /// Directory of the report (report.html, report.json) and of the journal
+    #[arg(long, default_value = "larder-lab", value_name = "DIR")]
+    out: PathBuf,
+    /// Directory on the device that holds the servers' files; the default is --out
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Directory on another device, for systems that use two
+    #[arg(long, value_name = "DIR")]
+    second_dir: Option<PathBuf>,
+    /// Print the systems and the experiments, and which systems are here
+    #[arg(long)]
+    list: bool,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let plan = self.plan()?;
+        let experiments = chosen(experiment::all(), &self.only)?;
+        let systems = self.chosen_systems()?;
+        let (contenders, missing) = find(systems);
+        if self.list {
+            print_list(&experiments, &contenders, &missing);
+            return Ok(());
+        }
+        interrupt::listen()?;
+        create(&self.out)?;
+        let directory = self.dir.clone().unwrap_or_else(|| self.out.clone());
+        create(&directory)?;
+        self.second_dir.iter().try_for_each(|directory| create(directory))?;
+        for row in &missing {
+            complain!("not here: {} ({}); to install it: {}", row.name, row.why, row.install);
+        }
+        let machine = Machine::here();
+        let identity = Identity {
+            scale: self.identity(),
+            build: Build::this().to_string(),
+            machine: machine.line(),
+        };
+        let journal = Journal::open(&self.out, &identity)?;
+        let disk = disk::measure(&directory)?;
+        let second_directory = self.second_dir.clone();
+        let mut lab = Lab { plan, journal, contenders, directory, second_directory };
+        let complete = lab.run(&experiments)?;
+        let results = Results {
+            schema: record::SCHEMA,
+            date: Results::date_now(),
+            larder: Build::this(),
+            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            machine,
+            disk,
+            scale: self.scale.name().to_owned(),
+            interrupted: !complete,
+            systems: lab.journal.systems().cloned().collect(),
+            missing,
+            experiments: gather(self.scale.name(), &lab, &experiments),
+        };
+        write_report(&self.out, &results)
+    }
+
+    fn plan(&self) -> Result<Plan> {
+        let mut plan = Plan::of(self.scale);
+        if let Some(minutes) = self.minutes {
+            if !(minutes > 0.0 && minutes <= 24.0 * 60.0) {
+                return Err(Error::usage("--minutes takes a number above 0, up to a day"));
+            }
+            plan = plan.with_minutes(minutes);
+        }
+        if let Some(rounds) = self.rounds {
+            if rounds == 0 {
+                return Err(Error::usage("there must be a round"));
+            }
+            plan.rounds = rounds;
+            plan.long_rounds = rounds;
+        }
+        Ok(plan)
+    }
+
+    /// Returns the options that decide the sizes, so that a journal does not mix them.
+    fn identity(&self) -> String {
+        let minutes = self.minutes.map_or(String::new(), |minutes| format!(", {minutes} min"));
+        format!("{}{minutes}", self.scale.name())
+    }
+
+    fn chosen_systems(&self) -> Result<Vec<System>> {
+        let all = target::catalogue();
+        for name in self.systems.iter().chain(&self.without) {
+            if !all.iter().any(|system| system.id == name) {
+                let ids: Vec<&str> = all.iter().map(|system| system.id).collect();
+                return Err(Error::usage(format!(
+                    "{name:?} is not a system of the lab: {}",
+                    ids.join(", ")
+                )));
+            }
+        }
+        let wanted = |system: &System| {
+            let named = |list: &[String]| list.iter().any(|name| name == system.id);
+            (self.systems.is_empty() || named(&self.systems)) && !named(&self.without)
+        };
+        Ok(all.into_iter().filter(wanted).collect())
+    }
+}
+
+fn create(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory)
+        .map_err(|e| Error::io(format!("cannot create {}", directory.display()), e))
+}
+
+fn chosen(
+    mut experiments: Vec<Box<dyn Experiment>>,
+    only: &[String],
+) -> Result<Vec<Box<dyn Experiment>>> {
+    let known = |name: &String| experiments.iter().any(|experiment| experiment.id() == name);
+    if let Some(name) = only.iter().find(|name| !known(name)) {
+        let mut ids: Vec<&str> = experiments.iter().map(|experiment| experiment.id()).collect();
+        ids.dedup();
+        return Err(Error::usage(format!("{name:?} is not an experiment: {}", ids.join(", "))));
+    }
+    experiments
+        .retain(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.id()));
+    Ok(experiments)
+}
+
+/// Looks for the programs of the systems.
+fn find(systems: Vec<System>) -> (Vec<Contender>, Vec<MissingRow>) {
+    let (mut contenders, mut missing) = (Vec::new(), Vec::new());
+    for system in systems {
+        match system.find() {
+            Ok(found) => contenders.push(Contender { system, found }),
+            Err(reason) => missing.push(MissingRow {
+                id: system.id.to_owned(),
+                name: system.name.to_owned(),
+                why: reason.why,
+                install: reason.install,
+            }),
+        }
+    }
+    (contenders, missing)
+}
+
+fn print_list(
+    experiments: &[Box<dyn Experiment>],
+    contenders: &[Contender],
+    missing: &[MissingRow],
+) {
+    say!("Experiments:");
+    let mut last = "";
+    for experiment in experiments {
+        if experiment.id() != last {
+            say!("  {:<22} {}", experiment.id(), experiment.question());
+        }
+        last = experiment.id();
+    }
+    say!("\nSystems:");
+    for Contender { system, .. } in contenders {
+        say!("  {:<22} {}, durability {}", system.id, system.name, system.durability.name());
+    }
+    if !missing.is_empty() {
+        say!("\nNot here:");
+        for row in missing {
+            say!("  {:<22} {}: {}; {}", row.id, row.name, row.why, row.install);
+        }
+    }
+}
+
+/// Returns the experiments with all their points. Experiments of one id stand together.
+fn gather(scale: &str, lab: &Lab, experiments: &[Box<dyn Experiment>]) -> Vec<record::Experiment> {
+    let mut gathered: Vec<record::Experiment> = Vec::new();
+    for experiment in experiments {
+        if gathered.iter().any(|known| known.id == experiment.id()) {
+            continue;
+        }
+        gathered.push(record::Experiment {
+            id: experiment.id().to_owned(),
+            title: experiment.title().to_owned(),
+            question: experiment.question().to_owned(),
+            conditions: experiment.conditions(&lab.plan),
+            command: format!("larder bench all --scale {scale} --only {}", experiment.id()),
+            points: lab.journal.points(experiment.id()).cloned().collect(),
+            not_run: lab.journal.all_not_run(experiment.id()),
+        });
+    }
+    gathered
+}
+
+fn write_report(directory: &Path, results: &Results) -> Result<()> {
+    let json = serde_json::to_string(results)
+        .map_err(|e| Error::io("cannot write the results", e.into()))?;
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        fs::write(&path, text)
+            .map_err(|e| Error::io(format!("cannot write {}", path.display()), e))?;
+        Ok::<_, Error>(path)
+    };
+    write("report.json", &json)?;
+    let page = write("report.html", &report::html(&json))?;
+    let state = if results.interrupted { " (interrupted: the same command goes on)" } else { "" };
+    say!("{}{state}", page.display());
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! The counter of seed 1 through ActiveRecord: a Ruby process is the client, as in the article.
+
+use std::fs;
+use std::process::Command;
+
+use larder_client::Address;
+use serde::Deserialize;
+
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::run::Turn;
+use crate::{Error, Result};
+
+const SCRIPT: &str = include_str!("active_record.rb");
+
+/// The line that the script prints.
+#[derive(Debug, Deserialize)]
+struct Measured {
+    rate: f64,
+    acknowledged: f64,
+    duplicates: f64,
+    counted: f64,
+    mean_us: f64,
+    p50_us: f64,
+    p90_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+}
+
+/// Runs the script with this number of threads.
+pub(super) fn measure(turn: &Turn<'_>, threads: usize, spot: Spot) -> Result<Point> {
+    let before = turn.server.probe().sample()?;
+    let output = run(&turn.server.address, turn.plan, threads)?;
+    let after = turn.server.probe().sample()?;
+    let measured: Measured = serde_json::from_slice(&output)
+        .map_err(|error| Error::server(format!("the Ruby client printed no result: {error}")))?;
+    let cpu = after.cpu_ns.saturating_sub(before.cpu_ns) as f64 / 1000.0;
+    let figures = Figures {
+        rate: measured.rate,
+        mean_us: measured.mean_us,
+        p50_us: measured.p50_us,
+        p90_us: measured.p90_us,
+        p95_us: measured.p95_us,
+        p99_us: measured.p99_us,
+        p999_us: measured.p999_us,
+        p99999_us: measured.max_us,
+        max_us: measured.max_us,
+        cpu_us: cpu / measured.acknowledged.max(1.0),
+        rss: after.rss,
+        // Ruby runs one thread at a time, so its processor is the limit.
+        generator_bound: true,
+        ..Figures::default()
+    };
+    let missing = (measured.acknowledged - measured.counted).max(0.0);
+    let point = Point::new(spot, figures)
+        .with("acknowledged", measured.acknowledged)
+        .with("counted", measured.counted)
+        .with("missing_updates", missing)
+        .with("duplicates", measured.duplicates);
+    let wrong = measured.acknowledged != measured.counted || measured.duplicates > 0.0;
+    let void = wrong.then(|| {
+        format!(
+            "{} increments were acknowledged, {} were counted, {} numbers were returned twice",
+            measured.acknowledged, measured.counted, measured.duplicates
+        )
+    });
+    Ok(Point { void, ..point })
+}
+
+/// Returns the output of the script.
+fn run(server: &Address, plan: &Plan, threads: usize) -> Result<Vec<u8>> {
+    let Address::Tcp(endpoint) = server else {
+        return Err(Error::usage("the Ruby client needs a TCP port"));
+    };
+    let port = endpoint.rsplit_once(':').map_or("", |(_, port)| port);
+    let script = std::env::temp_dir().join(format!("larder-lab-{}.rb", std::process::id()));
+    let doing = || "cannot run ruby".to_owned();
+    fs::write(&script, SCRIPT).map_err(|e| Error::io(doing(), e))?;
+    let output = Command::new("ruby")
+        .arg(&script)
+        .args([port, &threads.to_string()])
+        .args([plan.warm_up, plan.time].map(|time| time.as_secs_f64().to_string()))
+        .output();
+    let _ = fs::remove_file(&script);
+    let output = output.map_err(|e| Error::io(doing(), e))?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let line = text.lines().next().unwrap_or_default();
+            Err(Error::server(format!("the Ruby client failed: {line}")))
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Seed 3: what happens to latency when values lie on flash? Hundreds of connections send single
+//! gets at an offered rate; a separate connection samples latencies.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::{Case, Experiment};
+use crate::generator::{Load, Pacing, Summary};
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, Samples, Spot};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// Page cache in MiB of servers whose values lie on flash. More would turn reads from the device
+/// into reads from memory.
+pub(super) const PAGE_CACHE: u64 = 64;
+
+#[derive(Debug)]
+pub(crate) struct Cliff;
+
+impl Experiment for Cliff {
+    fn id(&self) -> &'static str {
+        "cliff"
+    }
+
+    fn title(&self) -> &'static str {
+        "Riding the cliff"
+    }
+
+    fn question(&self) -> &'static str {
+        "How do latencies grow with the request rate when values lie on flash instead of RAM?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        let sizes = &plan.cliff;
+        vec![
+            format!(
+                "{} keys, values of {} bytes, uniform; single gets on {} connections, open loop with \
+                 Poisson arrivals: latency counts from the moment a request was due",
+                sizes.keys, sizes.value, sizes.connections
+            ),
+            format!(
+                "systems on flash have a memory limit of {} MiB; their page cache is bounded where \
+                 the lab may set a memory control group, and the settings say so",
+                sizes.memory
+            ),
+            format!(
+                "point cloud: {} gets/s of load, and a separate connection that sends {} gets/s and \
+                 records every one",
+                sizes.cloud, sizes.sampler
+            ),
+            "two devices are two directories on one disk: a stand-in".to_owned(),
+        ]
+    }
+
+    fn rounds(&self, plan: &Plan) -> usize {
+        plan.long_rounds
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        system.uses_flash() || matches!(system.id, "larder" | "memcached")
+    }
+
+    fn cases(&self, plan: &Plan, _: &System, round: usize) -> Vec<Case> {
+        let rates = plan.cliff.rates.iter();
+        let mut cases: Vec<Case> = rates.map(|&rate| ("ladder", Some(f64::from(rate)))).collect();
+        if round == 1 {
+            cases.push(("cloud", Some(f64::from(plan.cliff.cloud))));
+        }
+        cases
+    }
+
+    fn ground(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Ground> {
+        let sizes = &plan.cliff;
+        let bytes = sizes.keys * (sizes.value as u64 + 200);
+        let in_memory = matches!(system.id, "larder" | "memcached");
+        let memory = if in_memory { bytes / (1 << 20) * 3 / 2 } else { sizes.memory };
+        let ground = ground(plan, directory, memory, sizes.connections + 8)?;
+        Ok(Ground {
+            disk: ((bytes * 2) >> 20) + 1024,
+            page_cache: (!in_memory).then_some(PAGE_CACHE),
+            value_max: sizes.value,
+            ..ground
+        })
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        let sizes = turn.plan.cliff.clone();
+        let shape = Shape {
+            keys: sizes.keys,
+            value_lengths: Lengths { min: sizes.value, max: sizes.value },
+            ..Shape::default()
+        };
+        let base = Load { verify: true, threads: turn.plan.load_threads, ..turn.load() };
+        fill(turn, &base, &shape)?;
+        let open = |rate: u32| Load {
+            connections: sizes.connections,
+            pacing: Pacing::Poisson(f64::from(rate)),
+            ..base.clone()
+        };
+        for &rate in &sizes.rates {
+            turn.point("ladder", Some(f64::from(rate)), |spot| {
+                let summary = open(rate).run(shape.clone())?;
+                let histogram = summary.histogram();
+                Ok(Point { histogram, ..point(spot, &summary, rate) })
+            })?;
+        }
+        if turn.round == 1 {
+            turn.point("cloud", Some(f64::from(sizes.cloud)), |spot| {
+                let load = Load { duration: Some(sizes.cloud_time), ..open(sizes.cloud) };
+                let sampler = Load {
+                    connections: 1,
+                    threads: 1,
+                    pipeline: 1,
+                    pacing: Pacing::Constant(f64::from(sizes.sampler)),
+                    keep_samples: true,
+                    probe: None,
+                    ..load.clone()
+                };
+                let (summary, sampled) = side_by_side(&load, &sampler, &shape)?;
+                let samples = Some(Samples::of(&sampled.samples));
+                let load_rate = summary.requests_per_second;
+                let point = point(spot, &sampled, sizes.cloud).with("load_rate", load_rate);
+                Ok(Point { samples, ..point })
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn point(spot: Spot, summary: &Summary, offered: u32) -> Point {
+    let figures = Figures { offered: Some(f64::from(offered)), ..Figures::of(summary) };
+    let point = Point::new(spot, figures).with("unanswered", summary.unanswered as f64);
+    let lost = summary.hit_ratio.is_some_and(|ratio| ratio < 1.0);
+    let why = match (&summary.first_error, lost) {
+        (Some(error), _) => Some(format!("{} error answers, the first: {error}", summary.errors)),
+        (None, true) => Some(format!("hit ratio {:.4}", summary.hit_ratio.unwrap_or_default())),
+        (None, false) => None,
+    };
+    Point { void: why, ..point }
+}
+
+/// Runs the load and the sampler at the same time.
+fn side_by_side(load: &Load, sampler: &Load, shape: &Shape) -> Result<(Summary, Summary)> {
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| sampler.run(shape.clone()));
+        let summary = load.run(shape.clone());
+        let sampled = beside.join().unwrap_or_else(|_| Err(Error::server("the sampler panicked")));
+        Ok((summary?, sampled?))
+    })
+}
+
+/// The largest number of attempts to store items that extstore has dropped.
+const PASSES: usize = 10;
+
+fn is_extstore(turn: &Turn<'_>) -> bool {
+    turn.system.family == "memcached" && turn.system.uses_flash()
+}
+
+/// Returns the load that fills the server of a turn. extstore refuses sets that arrive faster than
+/// its device writes, so it gets one at a time.
+fn filler(turn: &Turn<'_>, load: &Load) -> Load {
+    let (connections, pipeline) = if is_extstore(turn) { (1, 1) } else { (16, turn.depth(4)) };
+    Load { connections, pipeline, threads: 1, ..load.clone() }
+}
+
+/// Stores every key once, and lets the server write them to its device.
+pub(super) fn fill(turn: &Turn<'_>, load: &Load, shape: &Shape) -> Result<()> {
+    let load = filler(turn, load);
+    let once = |verb| {
+        let shape = Shape { mix: Mix::only(verb), in_order: true, ..shape.clone() };
+        load.once_through(&shape).run(shape)
+    };
+    once(Verb::Set)?.without_errors()?;
+    thread::sleep(SETTLE);
+    if !is_extstore(turn) {
+        return Ok(());
+    }
+    // extstore drops items from memory that it could not write in time. They are stored again.
+    for _ in 0..PASSES {
+        let added = once(Verb::Add)?.without_errors()?.total.hits;
+        thread::sleep(SETTLE);
+        if added == 0 {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Time for a server's background writes after a fill.
+const SETTLE: Duration = Duration::from_millis(500);

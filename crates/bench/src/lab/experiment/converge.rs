@@ -1,0 +1,192 @@
+//! Seed 4: are caches and databases converging? Items that fit into memory, reads from memory and
+//! from disk, and mixes with writes.
+
+use std::path::Path;
+
+use super::cliff::{PAGE_CACHE, fill};
+use super::{Case, Experiment};
+use crate::generator::{Load, Summary};
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// Bytes of a key and of a small value, as in the article.
+const KEY: usize = 12;
+const SMALL: usize = 1000;
+/// Bytes of a large value.
+const LARGE: usize = 8192;
+/// Requests in flight per connection.
+const DEPTHS: [usize; 2] = [1, 16];
+
+/// The parts of the experiment. Each needs servers of another size, so each takes its own turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The number of items that fit into memory.
+    Fit,
+    /// Reads of items in memory.
+    Ram,
+    /// Reads and writes of small values on disk.
+    DiskSmall,
+    /// Reads of large values on disk.
+    DiskLarge,
+}
+
+#[derive(Debug)]
+pub(crate) struct Converge(pub(crate) Part);
+
+impl Experiment for Converge {
+    fn id(&self) -> &'static str {
+        "converge"
+    }
+
+    fn title(&self) -> &'static str {
+        "Caches and databases"
+    }
+
+    fn question(&self) -> &'static str {
+        "Does a cache that uses disks, or a database that caches, serve reads as well as the other?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        let sizes = &plan.converge;
+        vec![
+            format!("keys of {KEY} bytes; values of {SMALL} bytes, large ones of {LARGE}"),
+            format!(
+                "fit: more items are stored than a limit of {} MiB can hold; all are read back, and \
+                 the hits are the items held",
+                sizes.fit_memory
+            ),
+            format!("read-ram: {} items that fit", sizes.ram_keys),
+            format!(
+                "disk: {} MiB of values, a memory limit of {} MiB, page cache bounded where the \
+                 lab may set a memory control group",
+                sizes.disk_bytes >> 20,
+                sizes.disk_memory
+            ),
+            format!(
+                "{} connections, closed loop: the question is the highest rate; x is the number of \
+                 requests in flight per connection",
+                sizes.connections
+            ),
+        ]
+    }
+
+    fn rounds(&self, plan: &Plan) -> usize {
+        plan.long_rounds
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        let on_disk = matches!(
+            system.id,
+            "larder-flash"
+                | "memcached-extstore"
+                | "cassandra-periodic"
+                | "cassandra-grouped"
+                | "postgres"
+                | "mariadb-innodb"
+        );
+        match self.0 {
+            // Databases do not evict.
+            Part::Fit => matches!(system.id, "larder" | "memcached" | "redis" | "valkey" | "arcus"),
+            Part::Ram => !system.uses_flash() && system.id != "mariadb-activerecord",
+            Part::DiskSmall | Part::DiskLarge => on_disk,
+        }
+    }
+
+    fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case> {
+        // Cassandra may answer in another order, so the generator sends it no pipelines.
+        let depths = if system.family == "Cassandra" { &DEPTHS[..1] } else { &DEPTHS };
+        let both = |case| depths.iter().map(move |&depth| (case, Some(depth as f64)));
+        match self.0 {
+            Part::Fit if round > 1 => Vec::new(),
+            Part::Fit => vec![("fit", Some(plan.converge.fit_memory as f64))],
+            Part::Ram => both("read-ram").collect(),
+            Part::DiskLarge => both("read-disk-8k").collect(),
+            Part::DiskSmall => {
+                let writes = [("mixed-read", Some(1.0)), ("overwrite", Some(1.0))];
+                both("read-disk-1k").chain(writes).collect()
+            }
+        }
+    }
+
+    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+        let sizes = &plan.converge;
+        let (memory, bytes) = match self.0 {
+            Part::Fit => (sizes.fit_memory, 0),
+            Part::Ram => (((sizes.ram_keys * 2000) >> 20) + 64, sizes.ram_keys * 1300),
+            Part::DiskSmall | Part::DiskLarge => (sizes.disk_memory, sizes.disk_bytes * 3),
+        };
+        let ground = ground(plan, directory, memory, sizes.connections + 8)?;
+        let on_disk = matches!(self.0, Part::DiskSmall | Part::DiskLarge);
+        Ok(Ground {
+            disk: ((bytes * 2) >> 20) + 1024,
+            page_cache: on_disk.then_some(PAGE_CACHE),
+            value_max: self.value(),
+            ..ground
+        })
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        let sizes = turn.plan.converge.clone();
+        let keys = match self.0 {
+            Part::Fit => (sizes.fit_memory << 20) / (KEY + SMALL) as u64 * 3 / 2,
+            Part::Ram => sizes.ram_keys,
+            Part::DiskSmall | Part::DiskLarge => sizes.disk_bytes / self.value() as u64,
+        };
+        let shape = Shape {
+            keys,
+            prefix: "k".into(),
+            key_lengths: Lengths { min: KEY, max: KEY },
+            value_lengths: Lengths { min: self.value(), max: self.value() },
+            ..Shape::default()
+        };
+        let base = Load {
+            connections: sizes.connections,
+            threads: turn.plan.load_threads,
+            verify: true,
+            ..turn.load()
+        };
+        fill(turn, &base, &shape)?;
+        for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
+            let load = Load { pipeline: x.unwrap_or(1.0) as usize, ..base.clone() };
+            let of = |mix: &str| Ok::<_, Error>(Shape { mix: mix.parse()?, ..shape.clone() });
+            turn.point(case, x, |spot| match case {
+                "fit" => fit(spot, &Load { pipeline: DEPTHS[1], ..base.clone() }, &shape),
+                "mixed-read" => run(spot, &load, of("1:9")?),
+                "overwrite" => run(spot, &load, of("1:0")?),
+                _ => run(spot, &load, of("0:1")?),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Converge {
+    fn value(&self) -> usize {
+        if self.0 == Part::DiskLarge { LARGE } else { SMALL }
+    }
+}
+
+/// Reads every key once. The hits are the items that the server holds.
+fn fit(spot: Spot, load: &Load, shape: &Shape) -> Result<Point> {
+    let shape = Shape { mix: Mix::only(Verb::Get), in_order: true, ..shape.clone() };
+    let summary = load.once_through(&shape).run(shape)?.without_errors()?;
+    let items = summary.total.hits.max(1) as f64;
+    let memory = spot.x.unwrap_or_default() * f64::from(1 << 20);
+    let resident = summary.server.map_or(0, |server| server.rss_after) as f64;
+    let point = Point::new(spot, Figures::of(&summary));
+    Ok(point
+        .with("items", items)
+        .with("bytes_per_item", memory / items)
+        .with("items_per_gib_resident", items * f64::from(1 << 30) / resident.max(1.0)))
+}
+
+fn run(spot: Spot, load: &Load, shape: Shape) -> Result<Point> {
+    let summary: Summary = load.run(shape)?.without_errors()?;
+    let lost = summary.hit_ratio.filter(|ratio| *ratio < 1.0);
+    let void = lost.map(|ratio| format!("the server lost items: hit ratio {ratio:.4}"));
+    Ok(Point { void, ..Point::new(spot, Figures::of(&summary)) })
+}

@@ -1,0 +1,193 @@
+//! Seed 1: how often per second can clients increment one counter and read its new value? The
+//! article used a Ruby thread per client; `blocking` repeats that.
+
+use std::path::Path;
+
+use larder_client::{Client, Options};
+
+use super::{Case, Experiment, active_record};
+use crate::generator::{Load, Summary};
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::wire::Caller;
+use crate::workload::{Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// Memory limit of each server in MiB. The data is one counter.
+const MEMORY: u64 = 256;
+/// Requests in flight per connection in the pipelined case.
+const PIPELINE: usize = 16;
+
+/// The system whose client is a Ruby process.
+const ACTIVE_RECORD: &str = "mariadb-activerecord";
+
+#[derive(Debug)]
+pub(crate) struct Counter;
+
+impl Experiment for Counter {
+    fn id(&self) -> &'static str {
+        "counter"
+    }
+
+    fn title(&self) -> &'static str {
+        "Rate-limit counters"
+    }
+
+    fn question(&self) -> &'static str {
+        "How many times per second can clients increment one counter and read its new value?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        vec![
+            "one key; every request increments it by 1 and returns the new value".to_owned(),
+            "closed loop, as in the article".to_owned(),
+            format!(
+                "event: one generator thread for all connections; blocking: a thread per \
+                 connection; pipeline: {PIPELINE} requests in flight per connection"
+            ),
+            format!(
+                "{:.0} s per point after {:.1} s of warm-up, {} server threads where a server has \
+                 such a setting, no pinning",
+                plan.time.as_secs_f64(),
+                plan.warm_up.as_secs_f64(),
+                plan.server_threads
+            ),
+            "every answer is checked: no number twice, none missing, the final value is right"
+                .to_owned(),
+        ]
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        system.family != "Cassandra"
+            && !matches!(system.id, "larder-flash" | "larder-flash-2" | "larder-tiers")
+            && !system.id.starts_with("memcached-")
+    }
+
+    fn cases(&self, plan: &Plan, system: &System, _: usize) -> Vec<Case> {
+        let each = |case: &'static str, list: &[usize]| -> Vec<Case> {
+            list.iter().map(|&clients| (case, Some(clients as f64))).collect()
+        };
+        let clients = &plan.counter.clients;
+        if system.id == ACTIVE_RECORD {
+            return each("blocking", clients);
+        }
+        let pipelined = each("pipeline", &plan.counter.pipelined);
+        [each("event", clients), each("blocking", clients), pipelined].concat()
+    }
+
+    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+        ground(plan, directory, MEMORY, 32)
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
+            let clients = x.unwrap_or(1.0) as usize;
+            if turn.system.id == ACTIVE_RECORD {
+                turn.point_of(case, x, |turn, spot| active_record::measure(turn, clients, spot))?;
+                continue;
+            }
+            let load = turn.load();
+            let load = match case {
+                "blocking" => {
+                    Load { connections: clients, threads: clients, blocking: true, ..load }
+                }
+                "pipeline" => Load { connections: clients, pipeline: PIPELINE, ..load },
+                _ => Load { connections: clients, ..load },
+            };
+            turn.point(case, x, |spot| measure(&load, spot))?;
+        }
+        Ok(())
+    }
+}
+
+/// Sets the counter to 0, runs the load and checks every number.
+fn measure(load: &Load, spot: Spot) -> Result<Point> {
+    let shape = Shape { mix: Mix::only(Verb::Incr), keys: 1, ..Shape::default() };
+    let mut counter = Access::open(load)?;
+    counter.reset()?;
+    let load = Load { collect_numbers: true, ..load.clone() };
+    let summary = load.run(shape)?.without_errors()?;
+    let value = counter.read()?;
+    Ok(judged(spot, &summary, value))
+}
+
+/// Returns the point with the number of missing and doubled answers. Any makes it void.
+fn judged(spot: Spot, summary: &Summary, value: u64) -> Point {
+    let mut numbers = summary.numbers.clone();
+    numbers.sort_unstable();
+    let doubled = numbers.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+    let acknowledged = numbers.len() as u64;
+    let missing = acknowledged.saturating_sub(value);
+    let point = Point::new(spot, Figures::of(summary))
+        .with("acknowledged", acknowledged as f64)
+        .with("counted", value as f64)
+        .with("missing_updates", missing as f64)
+        .with("duplicates", doubled as f64);
+    let why = (value != acknowledged || doubled > 0).then(|| {
+        format!(
+            "{acknowledged} increments were acknowledged, {value} were counted, {doubled} numbers \
+             were returned twice"
+        )
+    });
+    Point { void: why, ..point }
+}
+
+/// The counter's key, as the generator writes it.
+const KEY: &[u8] = b"key#00000000000";
+
+/// A connection beside the load, for the counter's start and end.
+enum Access {
+    Memcached(Client),
+    Other(Caller),
+}
+
+impl Access {
+    fn open(load: &Load) -> Result<Access> {
+        Ok(match &load.wire {
+            None => Access::Memcached(Client::connect_to(&load.server, Options::default())?),
+            Some(wire) => Access::Other(Caller::connect(&load.server, wire.clone())?),
+        })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        match self {
+            Access::Memcached(client) => Ok(client.set(KEY, b"0", 0, 0)?),
+            Access::Other(caller) => caller.reset_counter(KEY),
+        }
+    }
+
+    /// Returns the counter's value. Another increment reads it, because not every system keeps
+    /// counters where a get finds them.
+    fn read(&mut self) -> Result<u64> {
+        let next = match self {
+            Access::Memcached(client) => client
+                .incr(KEY, 1)?
+                .ok_or_else(|| Error::Void("the counter is gone after the run".to_owned()))?,
+            Access::Other(caller) => caller.incr(KEY)?,
+        };
+        Ok(next.saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(numbers: &[u64], value: u64) -> Point {
+        let spot = Spot { system: "s".into(), case: "event".into(), x: None, round: 1 };
+        let mut summary = Summary::default();
+        summary.numbers = numbers.to_vec();
+        judged(spot, &summary, value)
+    }
+
+    #[test]
+    fn lost_and_doubled_increments_make_a_point_void() {
+        assert_eq!(point(&[2, 1, 3], 3).void, None);
+        let lost = point(&[1, 2, 2, 3], 3);
+        assert!(lost.void.is_some());
+        assert_eq!((lost.extra["missing_updates"], lost.extra["duplicates"]), (1.0, 1.0));
+        assert!(point(&[1, 2], 3).void.is_some());
+    }
+}

@@ -1,0 +1,57 @@
+//! The experiments of the four articles, and those that belong beside them.
+
+mod active_record;
+pub(crate) mod cliff;
+pub(crate) mod converge;
+pub(crate) mod counter;
+pub(crate) mod persistence;
+pub(crate) mod rack_attack;
+pub(crate) mod restart;
+
+use std::path::Path;
+
+use self::converge::{Converge, Part};
+use super::plan::Plan;
+use super::run::Turn;
+use super::target::{Ground, System};
+use crate::Result;
+
+/// A point of an experiment: the series and the position on the horizontal axis.
+pub(crate) type Case = (&'static str, Option<f64>);
+
+/// One experiment: the systems that take part, and the measurements of one turn.
+pub(crate) trait Experiment: std::fmt::Debug {
+    fn id(&self) -> &'static str;
+    fn title(&self) -> &'static str;
+    /// The question that the experiment answers.
+    fn question(&self) -> &'static str;
+    /// The conditions that are equal for all systems, one a line.
+    fn conditions(&self, plan: &Plan) -> Vec<String>;
+    /// Number of rounds in which the systems take turns.
+    fn rounds(&self, plan: &Plan) -> usize {
+        plan.rounds
+    }
+    /// Returns true if the system takes part.
+    fn takes(&self, system: &System) -> bool;
+    /// Returns the points that a system has in a round.
+    fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case>;
+    /// Returns the directory and the sizes that the server gets.
+    fn ground(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Ground>;
+    /// Measures the points of one turn.
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()>;
+}
+
+/// Returns all experiments, in the order in which they run.
+pub(crate) fn all() -> Vec<Box<dyn Experiment>> {
+    vec![
+        Box::new(counter::Counter),
+        Box::new(rack_attack::RackAttack),
+        Box::new(persistence::Persistence),
+        Box::new(cliff::Cliff),
+        Box::new(Converge(Part::Fit)),
+        Box::new(Converge(Part::Ram)),
+        Box::new(Converge(Part::DiskSmall)),
+        Box::new(Converge(Part::DiskLarge)),
+        Box::new(restart::Restart),
+    ]
+}

@@ -1,0 +1,162 @@
+//! Seed 2: what does it cost to keep the data? Inserts, reads and mixes of both with persistence
+//! off, asynchronous and synchronous, in the shapes of the article's memtier_benchmark.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Case, Experiment};
+use crate::generator::{Load, Summary};
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, SecondRow, Spot};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::{Error, Result, complain};
+
+/// Bytes of a value, as in the article.
+const VALUE: usize = 50;
+/// Requests in flight per connection while the keys that the measured insert left out are stored.
+const FILL_DEPTH: usize = 16;
+
+/// The mixes of sets and gets, as `sets:gets`.
+const MIXES: [(&str, &str); 4] =
+    [("retrieve", "0:1"), ("mixed-1-9", "1:9"), ("mixed-3-7", "3:7"), ("mixed-5-5", "5:5")];
+
+#[derive(Debug)]
+pub(crate) struct Persistence;
+
+impl Experiment for Persistence {
+    fn id(&self) -> &'static str {
+        "persistence"
+    }
+
+    fn title(&self) -> &'static str {
+        "Persistence"
+    }
+
+    fn question(&self) -> &'static str {
+        "How much throughput and latency does it cost to keep the data on a device?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        let Plan { persistence: sizes, time, load_threads, .. } = plan;
+        vec![
+            format!(
+                "{} connections of {load_threads} generator threads, closed loop without pipelines, \
+                 as memtier_benchmark in the article",
+                sizes.connections
+            ),
+            format!(
+                "up to {} keys memtier-1…, values of {VALUE} bytes; inserted in parallel ranges, \
+                 then drawn uniformly",
+                sizes.keys
+            ),
+            format!(
+                "{:.0} s per point; every value is checked against its key",
+                time.as_secs_f64()
+            ),
+            format!(
+                "memory limit {} MiB where a server has one, {} server threads",
+                sizes.memory, plan.server_threads
+            ),
+        ]
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        !system.uses_flash()
+            && system.id != "mariadb-activerecord"
+            && system.id != "cassandra-grouped"
+    }
+
+    fn cases(&self, plan: &Plan, _: &System, round: usize) -> Vec<Case> {
+        let mut cases = vec![("insert", None)];
+        cases.extend(MIXES.map(|(case, _)| (case, None)));
+        if round == 1 && !plan.persistence.timeline.is_zero() {
+            cases.push(("timeline", None));
+        }
+        cases
+    }
+
+    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+        let sizes = &plan.persistence;
+        let ground = ground(plan, directory, sizes.memory, sizes.connections + 8)?;
+        // A key of 17 bytes, its value and a generous overhead, for several overwrites.
+        Ok(Ground { disk: ((sizes.keys * 1000) >> 20) + 1024, value_max: VALUE, ..ground })
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        let sizes = turn.plan.persistence.clone();
+        let shape = Shape {
+            keys: sizes.keys,
+            prefix: "memtier-".into(),
+            key_lengths: Lengths::NATURAL,
+            value_lengths: Lengths { min: VALUE, max: VALUE },
+            ..Shape::default()
+        };
+        let load = Load {
+            connections: sizes.connections,
+            threads: turn.plan.load_threads,
+            verify: true,
+            ..turn.load()
+        };
+        let mut inserted = 0;
+        turn.point("insert", None, |spot| {
+            let summary = insert(&load, &shape, sizes.insert)?;
+            inserted = summary.total.hits;
+            Ok(point(spot, &summary).with("inserted", inserted as f64))
+        })?;
+        if inserted < sizes.keys {
+            fill_rest(&Load { pipeline: turn.depth(FILL_DEPTH), ..load.clone() }, &shape)?;
+        }
+        for (case, mix) in MIXES {
+            let shape = Shape { mix: mix.parse()?, ..shape.clone() };
+            turn.point(case, None, |spot| Ok(point(spot, &load.run(shape)?.without_errors()?)))?;
+        }
+        if turn.round == 1 && !sizes.timeline.is_zero() {
+            let shape = Shape { mix: "1:9".parse()?, ..shape };
+            let load = Load { duration: Some(sizes.timeline), ..load };
+            turn.point("timeline", None, |spot| {
+                let summary = load.run(shape)?.without_errors()?;
+                let seconds = summary.per_second.iter().map(SecondRow::of).collect();
+                Ok(Point { seconds, ..point(spot, &summary) })
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn point(spot: Spot, summary: &Summary) -> Point {
+    let point = Point::new(spot, Figures::of(summary));
+    match summary.hit_ratio {
+        Some(ratio) if ratio < 1.0 => {
+            let why = format!("the server lost keys: hit ratio {ratio:.4}");
+            Point { void: Some(why), ..point }
+        }
+        _ => point,
+    }
+}
+
+/// Inserts the keys once, in order, and in parallel ranges of the connections' threads. Ends when
+/// all keys are stored or after `most`.
+fn insert(load: &Load, shape: &Shape, most: Duration) -> Result<Summary> {
+    let shape = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
+    let load = match most {
+        Duration::MAX => load.once_through(&shape),
+        most => Load { duration: Some(most), warm_up: Duration::ZERO, ..load.clone() },
+    };
+    load.run(shape)?.without_errors()
+}
+
+/// Stores all keys in pipelines, without measuring. Keys that exist are overwritten.
+fn fill_rest(load: &Load, shape: &Shape) -> Result<()> {
+    let shape = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
+    let summary = load.once_through(&shape).run(shape)?.without_errors()?;
+    if summary.total.hits == 0 {
+        return Err(Error::server("no key could be stored"));
+    }
+    complain!(
+        "  stored the keys that the timed insert left out, at {:.0}/s",
+        summary.requests_per_second
+    );
+    Ok(())
+}

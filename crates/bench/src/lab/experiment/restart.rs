@@ -1,0 +1,111 @@
+//! What is left after `kill -9`, and how long until the server answers again?
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::{Case, Experiment};
+use crate::Result;
+use crate::generator::{Load, Pacing};
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, SecondRow};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::workload::{Lengths, Mix, Shape, Verb};
+
+/// Bytes of a value.
+const VALUE: usize = 100;
+/// Requests per second of the measurement after the start.
+const RATE: f64 = 2000.0;
+
+#[derive(Debug)]
+pub(crate) struct Restart;
+
+impl Experiment for Restart {
+    fn id(&self) -> &'static str {
+        "restart"
+    }
+
+    fn title(&self) -> &'static str {
+        "Restart"
+    }
+
+    fn question(&self) -> &'static str {
+        "What is left after kill -9, and how soon does the server answer again?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        vec![
+            format!("x items of {VALUE} bytes are stored and acknowledged, then kill -9 at once"),
+            "ready: from the start of the process to the first answered get".to_owned(),
+            "survived: keys found when all are read once, before other load".to_owned(),
+            format!(
+                "first minute: {RATE} gets/s, open loop, for {:.0} s after the count; the page cache \
+                 is warm",
+                plan.restart.after.as_secs_f64()
+            ),
+        ]
+    }
+
+    fn rounds(&self, _: &Plan) -> usize {
+        1
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        !system.uses_flash() && system.id != "mariadb-activerecord"
+    }
+
+    fn cases(&self, plan: &Plan, _: &System, _: usize) -> Vec<Case> {
+        plan.restart.keys.iter().map(|&keys| ("kill", Some(keys as f64))).collect()
+    }
+
+    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+        let keys = plan.restart.keys.iter().max().copied().unwrap_or(0);
+        let memory = ((keys * 600) >> 20) + 128;
+        let ground = ground(plan, directory, memory, 80)?;
+        Ok(Ground { disk: ((keys * 1000) >> 20) + 1024, value_max: VALUE, ..ground })
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        for keys in turn.plan.restart.keys.clone() {
+            let x = Some(keys as f64);
+            if !turn.owes("kill", x) {
+                continue;
+            }
+            let shape = Shape {
+                keys,
+                value_lengths: Lengths { min: VALUE, max: VALUE },
+                ..Shape::default()
+            };
+            let many =
+                Load { connections: 64, pipeline: turn.depth(4), verify: true, ..turn.load() };
+            let written = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
+            let filled = many.once_through(&written).run(written)?.without_errors()?;
+            turn.server.kill();
+            let started = Instant::now();
+            turn.server.start_again()?;
+            let ready = started.elapsed();
+            let load = Load { probe: Some(turn.server.probe()), ..many };
+            let all = Shape { in_order: true, ..shape.clone() };
+            let after = turn.plan.restart.after;
+            turn.point("kill", x, |spot| {
+                let counted = load.once_through(&all).run(all)?.without_errors()?;
+                let gentle = Load {
+                    connections: 50,
+                    pipeline: 1,
+                    pacing: Pacing::Poisson(RATE),
+                    duration: Some(after),
+                    ..load.clone()
+                };
+                let summary = gentle.run(shape)?.without_errors()?;
+                let seconds = summary.per_second.iter().map(SecondRow::of).collect();
+                let point = Point::new(spot, Figures::of(&summary))
+                    .with("acknowledged", filled.total.hits as f64)
+                    .with("survived", counted.total.hits as f64)
+                    .with("ready_ms", ready.as_secs_f64() * 1000.0)
+                    .with("first_minute_p99_us", summary.latency.get("p99"));
+                Ok(Point { seconds, ..point })
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! The sizes of the experiments at each scale.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// How long the lab measures, and how much data the systems get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scale {
+    /// Everything within 25 minutes on two processors, a few GB of disk
+    Small,
+    /// A few hours: longer points, ten times the data
+    Medium,
+    /// The articles' own sizes: 50 million keys, minutes per point
+    Full,
+}
+
+impl Scale {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Scale::Small => "small",
+            Scale::Medium => "medium",
+            Scale::Full => "full",
+        }
+    }
+}
+
+/// The sizes of all experiments.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Number of times that the systems take turns.
+    pub(crate) rounds: usize,
+    /// The same for experiments whose turns take long, because they store much first.
+    pub(crate) long_rounds: usize,
+    /// Measured time per point.
+    pub(crate) time: Duration,
+    /// Time before each point that does not count.
+    pub(crate) warm_up: Duration,
+    /// Number of threads of each server.
+    pub(crate) server_threads: usize,
+    /// Number of generator threads, where the experiment does not say otherwise.
+    pub(crate) load_threads: usize,
+    pub(crate) counter: Counter,
+    pub(crate) persistence: Persistence,
+    pub(crate) cliff: Cliff,
+    pub(crate) converge: Converge,
+    pub(crate) restart: Restart,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Counter {
+    /// Numbers of threads, or of connections.
+    pub(crate) clients: Vec<usize>,
+    /// Numbers of connections with pipelines of 16.
+    pub(crate) pipelined: Vec<usize>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Persistence {
+    pub(crate) keys: u64,
+    pub(crate) connections: usize,
+    /// The longest time that a system may insert. The later points read the keys inserted so far.
+    pub(crate) insert: Duration,
+    /// Length of the time line of reads and writes; zero for none.
+    pub(crate) timeline: Duration,
+    /// Memory limit of each server in MiB.
+    pub(crate) memory: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cliff {
+    pub(crate) keys: u64,
+    pub(crate) value: usize,
+    pub(crate) connections: usize,
+    /// Memory limit in MiB of the servers that keep values on flash.
+    pub(crate) memory: u64,
+    /// Offered requests per second.
+    pub(crate) rates: Vec<u32>,
+    /// The rate of the point cloud.
+    pub(crate) cloud: u32,
+    /// Requests per second of the connection that samples latencies.
+    pub(crate) sampler: u32,
+    pub(crate) cloud_time: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Converge {
+    /// Memory limit in MiB for the number of items that fit.
+    pub(crate) fit_memory: u64,
+    /// Number of items of the reads in memory.
+    pub(crate) ram_keys: u64,
+    /// Memory limit in MiB and bytes of values of the reads from disk.
+    pub(crate) disk_memory: u64,
+    pub(crate) disk_bytes: u64,
+    pub(crate) connections: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Restart {
+    pub(crate) keys: Vec<u64>,
+    /// Length of the measurement after the start.
+    pub(crate) after: Duration,
+}
+
+impl Plan {
+    pub(crate) fn of(scale: Scale) -> Plan {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let seconds = Duration::from_secs_f64;
+        let small = Plan {
+            rounds: 2,
+            long_rounds: 1,
+            time: seconds(0.8),
+            warm_up: seconds(0.2),
+            server_threads: processors.min(4),
+            load_threads: 1,
+            counter: Counter { clients: vec![1, 4, 10], pipelined: vec![10] },
+            persistence: Persistence {
+                keys: 50_000,
+                connections: 400,
+                insert: seconds(1.5),
+                timeline: seconds(5.0),
+                memory: 512,
+            },
+            cliff: Cliff {
+                keys: 200_000,
+                value: 1000,
+                connections: 200,
+                memory: 64,
+                rates: vec![5_000, 10_000, 20_000, 40_000, 80_000],
+                cloud: 10_000,
+                sampler: 500,
+                cloud_time: seconds(3.0),
+            },
+            converge: Converge {
+                fit_memory: 128,
+                ram_keys: 30_000,
+                disk_memory: 48,
+                disk_bytes: 256 << 20,
+                connections: 32,
+            },
+            restart: Restart { keys: vec![30_000], after: seconds(2.0) },
+        };
+        match scale {
+            Scale::Small => small,
+            Scale::Medium => Plan {
+                rounds: 3,
+                long_rounds: 3,
+                time: seconds(10.0),
+                warm_up: seconds(2.0),
+                counter: Counter { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
+                persistence: Persistence {
+                    keys: 5_000_000,
+                    insert: seconds(120.0),
+                    timeline: seconds(300.0),
+                    memory: 2048,
+                    ..small.persistence
+                },
+                cliff: Cliff {
+                    keys: 4_000_000,
+                    memory: 512,
+                    rates: vec![5_000, 10_000, 20_000, 30_000, 40_000, 60_000, 80_000, 120_000],
+                    cloud_time: seconds(30.0),
+                    ..small.cliff
+                },
+                converge: Converge {
+                    fit_memory: 1024,
+                    ram_keys: 1_000_000,
+                    disk_memory: 512,
+                    disk_bytes: 4 << 30,
+                    ..small.converge
+                },
+                restart: Restart { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
+                ..small
+            },
+            Scale::Full => Plan {
+                rounds: 1,
+                long_rounds: 1,
+                time: seconds(180.0),
+                warm_up: seconds(10.0),
+                counter: Counter { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
+                persistence: Persistence {
+                    keys: 50_000_000,
+                    insert: Duration::MAX,
+                    timeline: seconds(600.0),
+                    memory: 12_000,
+                    ..small.persistence
+                },
+                cliff: Cliff {
+                    keys: 20_000_000,
+                    memory: 2048,
+                    rates: (1..=12).map(|step| step * 10_000).collect(),
+                    cloud_time: seconds(180.0),
+                    ..small.cliff
+                },
+                converge: Converge {
+                    fit_memory: 8192,
+                    ram_keys: 5_000_000,
+                    disk_memory: 2048,
+                    disk_bytes: 20 << 30,
+                    ..small.converge
+                },
+                restart: Restart {
+                    keys: vec![1_000_000, 10_000_000, 50_000_000],
+                    after: seconds(60.0),
+                },
+                ..small
+            },
+        }
+    }
+
+    /// Sets the measured time of each point.
+    pub(crate) fn with_minutes(self, minutes: f64) -> Plan {
+        Plan { time: Duration::from_secs_f64(minutes * 60.0), ..self }
+    }
+}

@@ -1,0 +1,447 @@
+//! The results of the lab: points, the journal that a run can be resumed from, and the file that
+//! the report and `larder bench diff` read.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::commands::output::{Build, now_rfc3339};
+use crate::generator::{Second, Summary};
+use crate::machine::Machine;
+use crate::{Error, Result};
+
+/// The version of the format of the result file.
+pub(crate) const SCHEMA: u64 = 1;
+
+/// Everything that one run of the lab found out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) schema: u64,
+    /// The end of the run, in the form of RFC 3339.
+    pub(crate) date: String,
+    pub(crate) larder: Build,
+    /// The command line, word by word.
+    pub(crate) command: Vec<String>,
+    pub(crate) machine: Machine,
+    pub(crate) disk: Disk,
+    pub(crate) scale: String,
+    /// True if the run ended before all points were measured.
+    pub(crate) interrupted: bool,
+    pub(crate) systems: Vec<SystemRow>,
+    pub(crate) missing: Vec<MissingRow>,
+    pub(crate) experiments: Vec<Experiment>,
+}
+
+/// The device on which the systems keep their files.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Disk {
+    pub(crate) directory: String,
+    pub(crate) filesystem: String,
+    /// Microseconds that a write of 4 KiB and its fsync take.
+    pub(crate) fsync_us_p50: f64,
+    pub(crate) fsync_us_p99: f64,
+}
+
+/// A system that took part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SystemRow {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) family: String,
+    /// `none`, `async` or `sync`.
+    pub(crate) durability: String,
+    pub(crate) version: String,
+    /// The system that this one stands in for.
+    pub(crate) stand_in: Option<String>,
+    /// The command line and the settings that matter.
+    pub(crate) settings: Vec<String>,
+}
+
+/// A system that was not found, and the command that installs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MissingRow {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) why: String,
+    pub(crate) install: String,
+}
+
+/// The points of one experiment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Experiment {
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) question: String,
+    pub(crate) conditions: Vec<String>,
+    /// The command that repeats the experiment.
+    #[serde(default)]
+    pub(crate) command: String,
+    pub(crate) points: Vec<Point>,
+    pub(crate) not_run: Vec<NotRun>,
+}
+
+/// A system that took no part in an experiment, or could not finish it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotRun {
+    pub(crate) system: String,
+    pub(crate) why: String,
+}
+
+/// The identity of a point within its experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spot {
+    pub(crate) system: String,
+    /// The series, such as `insert` or `blocking`.
+    pub(crate) case: String,
+    /// The position on the horizontal axis: threads, an offered rate, a size.
+    pub(crate) x: Option<f64>,
+    /// The number of the round, from 1.
+    pub(crate) round: usize,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Point {
+    #[serde(flatten)]
+    pub(crate) spot: Spot,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
+    /// The reason why the figures do not count: wrong answers. They are shown all the same.
+    pub(crate) void: Option<String>,
+    /// Figures that only one experiment has, by name.
+    #[serde(default)]
+    pub(crate) extra: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) seconds: Vec<SecondRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) samples: Option<Samples>,
+    /// Latencies in microseconds with their counts, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) histogram: Vec<(f64, u64)>,
+}
+
+/// The figures that all loads have. Latencies are microseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    /// Answered requests per second.
+    pub(crate) rate: f64,
+    /// Requests per second that were due (open loop).
+    pub(crate) offered: Option<f64>,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
+    pub(crate) p95_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) p99999_us: f64,
+    pub(crate) max_us: f64,
+    /// Processor time of the server per request.
+    pub(crate) cpu_us: f64,
+    /// Average number of processors that the server kept busy.
+    pub(crate) server_busy: f64,
+    pub(crate) generator_busy: f64,
+    pub(crate) generator_bound: bool,
+    /// Resident bytes of the server at the end.
+    pub(crate) rss: u64,
+    /// Bytes that the server wrote and read per second.
+    pub(crate) written_per_second: f64,
+    pub(crate) read_per_second: f64,
+    pub(crate) hit_ratio: Option<f64>,
+}
+
+/// The figures of one second.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SecondRow {
+    pub(crate) rate: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+    pub(crate) cpu_user: f64,
+    pub(crate) cpu_system: f64,
+    pub(crate) written: f64,
+    pub(crate) read: f64,
+}
+
+/// Every sample of a run, in two columns of base64: times as little-endian `u32` and latencies as
+/// little-endian `f32`, both in microseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Samples {
+    pub(crate) t_us: String,
+    pub(crate) latency_us: String,
+}
+
+impl Point {
+    pub(crate) fn new(spot: Spot, figures: Figures) -> Point {
+        Point {
+            spot,
+            figures,
+            void: None,
+            extra: BTreeMap::new(),
+            seconds: Vec::new(),
+            samples: None,
+            histogram: Vec::new(),
+        }
+    }
+
+    /// Returns a point without figures, for a run that failed.
+    pub(crate) fn void(spot: Spot, why: String) -> Point {
+        Point { void: Some(why), ..Point::new(spot, Figures::default()) }
+    }
+
+    pub(crate) fn with(mut self, name: &str, figure: f64) -> Point {
+        self.extra.insert(name.to_owned(), figure);
+        self
+    }
+}
+
+impl Figures {
+    pub(crate) fn of(summary: &Summary) -> Figures {
+        let latency = &summary.latency;
+        let server = summary.server.as_ref();
+        let per_second = |bytes: u64| bytes as f64 / summary.seconds.max(0.001);
+        Figures {
+            rate: summary.requests_per_second,
+            offered: None,
+            mean_us: latency.mean_us,
+            p50_us: latency.get("p50"),
+            p90_us: latency.get("p90"),
+            p95_us: latency.get("p95"),
+            p99_us: latency.get("p99"),
+            p999_us: latency.get("p99.9"),
+            p99999_us: latency.get("p99.999"),
+            max_us: latency.max_us,
+            cpu_us: server.map_or(0.0, |server| server.cpu_us_per_request),
+            server_busy: server.map_or(0.0, |server| server.busy),
+            generator_busy: summary.generator_busy,
+            generator_bound: summary.generator_bound,
+            rss: server.map_or(0, |server| server.rss_after),
+            written_per_second: server.map_or(0.0, |server| per_second(server.written)),
+            read_per_second: server.map_or(0.0, |server| per_second(server.read)),
+            hit_ratio: summary.hit_ratio,
+        }
+    }
+}
+
+impl SecondRow {
+    pub(crate) fn of(second: &Second) -> SecondRow {
+        let server = second.server;
+        SecondRow {
+            rate: second.requests_per_second,
+            p50_us: second.p50_us,
+            p99_us: second.p99_us,
+            max_us: second.max_us,
+            cpu_user: server.map_or(0.0, |server| (server.busy - server.system).max(0.0)),
+            cpu_system: server.map_or(0.0, |server| server.system),
+            written: server.map_or(0.0, |server| server.written_per_second),
+            read: server.map_or(0.0, |server| server.read_per_second),
+        }
+    }
+}
+
+impl Samples {
+    /// Packs samples, given as their start and latency in nanoseconds.
+    pub(crate) fn of(samples: &[(u64, u64)]) -> Samples {
+        let starts = samples.iter().flat_map(|sample| ((sample.0 / 1000) as u32).to_le_bytes());
+        let latencies = samples.iter().flat_map(|sample| (sample.1 as f32 / 1000.0).to_le_bytes());
+        Samples {
+            t_us: BASE64_STANDARD.encode(starts.collect::<Vec<u8>>()),
+            latency_us: BASE64_STANDARD.encode(latencies.collect::<Vec<u8>>()),
+        }
+    }
+}
+
+/// The points of a run on disk, a line each, so that an interrupted run can go on.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+    entries: Vec<Entry>,
+}
+
+/// A line of the journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Entry {
+    /// The first line: what the points belong to.
+    Run(Identity),
+    System(SystemRow),
+    Point {
+        experiment: String,
+        point: Box<Point>,
+    },
+    NotRun {
+        experiment: String,
+        not_run: NotRun,
+    },
+}
+
+/// A journal goes on only with the same identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) scale: String,
+    pub(crate) build: String,
+    pub(crate) machine: String,
+}
+
+impl Journal {
+    /// Opens the journal in `directory`, or begins one.
+    ///
+    /// # Errors
+    /// Returns [`Error::Usage`] if the journal there belongs to another scale, build or machine.
+    pub(crate) fn open(directory: &Path, identity: &Identity) -> Result<Journal> {
+        let path = directory.join("journal.jsonl");
+        let doing = || format!("cannot use the journal {}", path.display());
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(Error::io(doing(), error)),
+        };
+        // The last line may be cut off by a crash. A line that cannot be read is measured again.
+        let complete = text.rfind('\n').map_or(0, |end| end + 1);
+        let lines = text[..complete].lines().map(serde_json::from_str::<Entry>);
+        let mut entries: Vec<Entry> = lines.filter_map(|entry| entry.ok()).collect();
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.map_err(|e| Error::io(doing(), e))?;
+        file.set_len(complete as u64).map_err(|e| Error::io(doing(), e))?;
+        match entries.first() {
+            Some(Entry::Run(found)) if found == identity => {}
+            Some(Entry::Run(found)) => {
+                return Err(Error::usage(format!(
+                    "{} belongs to another run ({}, {}, {}): give another --out, or remove it",
+                    path.display(),
+                    found.scale,
+                    found.build,
+                    found.machine
+                )));
+            }
+            _ => entries.clear(),
+        }
+        let mut journal = Journal { path, file, entries };
+        if journal.entries.is_empty() {
+            journal.append(Entry::Run(identity.clone()))?;
+        }
+        Ok(journal)
+    }
+
+    fn append(&mut self, entry: Entry) -> Result<()> {
+        let doing = || format!("cannot write {}", self.path.display());
+        let mut line = serde_json::to_string(&entry).map_err(|e| Error::io(doing(), e.into()))?;
+        line.push('\n');
+        self.file.write_all(line.as_bytes()).map_err(|e| Error::io(doing(), e))?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Returns true if the point was measured before.
+    pub(crate) fn has(&self, experiment: &str, spot: &Spot) -> bool {
+        self.points(experiment).any(|point| point.spot == *spot)
+    }
+
+    pub(crate) fn points(&self, experiment: &str) -> impl Iterator<Item = &Point> {
+        self.entries.iter().filter_map(move |entry| match entry {
+            Entry::Point { experiment: of, point } if of == experiment => Some(&**point),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn add(&mut self, experiment: &str, point: Point) -> Result<()> {
+        self.append(Entry::Point { experiment: experiment.to_owned(), point: Box::new(point) })
+    }
+
+    /// Notes that a system took part, once per version and settings.
+    pub(crate) fn system(&mut self, row: SystemRow) -> Result<()> {
+        let known = self.systems().any(|known| known.id == row.id);
+        if known { Ok(()) } else { self.append(Entry::System(row)) }
+    }
+
+    pub(crate) fn systems(&self) -> impl Iterator<Item = &SystemRow> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::System(row) => Some(row),
+            _ => None,
+        })
+    }
+
+    /// Notes why a system has no points in an experiment. A later try replaces the reason.
+    pub(crate) fn not_run(&mut self, experiment: &str, system: &str, why: String) -> Result<()> {
+        let not_run = NotRun { system: system.to_owned(), why };
+        self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run })
+    }
+
+    pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {
+        let mut rows: BTreeMap<&str, &NotRun> = BTreeMap::new();
+        for entry in &self.entries {
+            match entry {
+                Entry::NotRun { experiment: of, not_run } if of == experiment => {
+                    rows.insert(&not_run.system, not_run);
+                }
+                _ => {}
+            }
+        }
+        rows.into_values().cloned().collect()
+    }
+}
+
+impl Results {
+    pub(crate) fn date_now() -> String {
+        now_rfc3339()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(scale: &str) -> Identity {
+        Identity { scale: scale.into(), build: "b".into(), machine: "m".into() }
+    }
+
+    fn spot(round: usize) -> Spot {
+        Spot { system: "redis".into(), case: "event".into(), x: Some(3.0), round }
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("larder-lab-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn an_interrupted_journal_goes_on_where_it_ended() {
+        let directory = directory("resume");
+        let mut journal = Journal::open(&directory, &identity("small")).unwrap();
+        let point = Point::new(spot(1), Figures { rate: 5.0, ..Figures::default() });
+        journal.add("counter", point.with("missing_updates", 2.0)).unwrap();
+        drop(journal);
+        // A crash cuts off the last line.
+        let path = directory.join("journal.jsonl");
+        let mut text = fs::read_to_string(&path).unwrap();
+        text.push_str("{\"point\":{\"experiment\":\"coun");
+        fs::write(&path, text).unwrap();
+
+        let mut journal = Journal::open(&directory, &identity("small")).unwrap();
+        assert!(journal.has("counter", &spot(1)));
+        assert!(!journal.has("counter", &spot(2)) && !journal.has("cliff", &spot(1)));
+        journal.add("counter", Point::void(spot(2), "wrong".into())).unwrap();
+        let journal = Journal::open(&directory, &identity("small")).unwrap();
+        let points: Vec<&Point> = journal.points("counter").collect();
+        assert_eq!(points.len(), 2);
+        assert_eq!((points[0].figures.rate, points[0].extra["missing_updates"]), (5.0, 2.0));
+        assert_eq!(points[1].void.as_deref(), Some("wrong"));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_journal_of_another_run_is_refused() {
+        let directory = directory("other");
+        Journal::open(&directory, &identity("small")).unwrap();
+        let error = Journal::open(&directory, &identity("full")).unwrap_err();
+        assert!(error.to_string().contains("another run (small"), "{error}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

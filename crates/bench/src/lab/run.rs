@@ -1,0 +1,281 @@
+//! Runs experiments: the systems take turns, every point goes into the journal, and an interrupted
+//! run goes on where it ended.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::experiment::Experiment;
+use super::plan::Plan;
+use super::record::{Journal, Point, Spot, SystemRow};
+use super::target::{Found, Ground, Server, System};
+use crate::generator::Load;
+use crate::interrupt::is_interrupted;
+use crate::wire::Wire;
+use crate::{Error, Result, complain};
+
+/// A system that was found on this machine.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    pub(crate) system: System,
+    pub(crate) found: Found,
+}
+
+/// The state of a run.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) plan: Plan,
+    pub(crate) journal: Journal,
+    pub(crate) contenders: Vec<Contender>,
+    /// The directory in which the servers keep their files.
+    pub(crate) directory: PathBuf,
+    /// A directory on another device, for systems that use two.
+    pub(crate) second_directory: Option<PathBuf>,
+}
+
+/// One system's turn in one round of an experiment.
+pub(crate) struct Turn<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) system: &'a System,
+    pub(crate) server: &'a mut Server,
+    pub(crate) round: usize,
+    /// The system that points belong to: the turn's own, or a control.
+    id: &'static str,
+    experiment: &'static str,
+    journal: &'a mut Journal,
+}
+
+/// The points that one system still owes in one round.
+struct Unit {
+    experiment: usize,
+    contender: usize,
+    round: usize,
+}
+
+impl Lab {
+    /// Runs the experiments until all points are in the journal, or until a signal. Returns true
+    /// if all are.
+    pub(crate) fn run(&mut self, experiments: &[Box<dyn Experiment>]) -> Result<bool> {
+        let units = self.open_units(experiments);
+        let (began, count) = (Instant::now(), units.len());
+        for (done, unit) in units.into_iter().enumerate() {
+            if is_interrupted() {
+                return Ok(false);
+            }
+            let experiment = &*experiments[unit.experiment];
+            let name = self.contenders[unit.contender].system.name;
+            let left = time_left(began.elapsed(), done, count);
+            complain!(
+                "[{}/{count}{left}] {}, round {}: {name}",
+                done + 1,
+                experiment.id(),
+                unit.round
+            );
+            self.take_turn(experiment, &unit)?;
+        }
+        Ok(!is_interrupted())
+    }
+
+    /// Returns the turns that have points to measure, in the order A B C A B C of each experiment.
+    fn open_units(&self, experiments: &[Box<dyn Experiment>]) -> Vec<Unit> {
+        let mut units = Vec::new();
+        for (number, experiment) in experiments.iter().enumerate() {
+            for round in 1..=experiment.rounds(&self.plan) {
+                for (contender, Contender { system, .. }) in self.contenders.iter().enumerate() {
+                    let open = experiment.takes(system)
+                        && spots(&**experiment, &self.plan, system, round)
+                            .any(|spot| !self.journal.has(experiment.id(), &spot));
+                    if open {
+                        units.push(Unit { experiment: number, contender, round });
+                    }
+                }
+            }
+        }
+        units
+    }
+
+    /// Starts the server of one turn, measures its points and stops it. A failure of the server
+    /// goes into the journal; only a failure of the lab itself is an error.
+    fn take_turn(&mut self, experiment: &dyn Experiment, unit: &Unit) -> Result<()> {
+        let Contender { system, found } = &self.contenders[unit.contender];
+        let ground = experiment.ground(&self.plan, system, &self.directory);
+        let ground = ground.and_then(|ground| match &self.second_directory {
+            Some(second) if system.uses_flash() => ground.with_second(second),
+            _ => Ok(ground),
+        });
+        let result = ground.and_then(|ground| found.start(&ground)).and_then(|mut server| {
+            self.journal.system(row(system, &server))?;
+            if let Some(wire) = server.wire() {
+                wire.prepare(&server.address)?;
+            }
+            let mut turn = Turn {
+                plan: &self.plan,
+                system,
+                server: &mut server,
+                round: unit.round,
+                id: system.id,
+                experiment: experiment.id(),
+                journal: &mut self.journal,
+            };
+            experiment.run(&mut turn)
+        });
+        match result {
+            Err(error) if !is_interrupted() => {
+                complain!("  {}: {error}", system.name);
+                self.journal.not_run(experiment.id(), system.id, error.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns all points of a turn.
+fn spots<'a>(
+    experiment: &dyn Experiment,
+    plan: &Plan,
+    system: &'a System,
+    round: usize,
+) -> impl Iterator<Item = Spot> + use<'a> {
+    let cases = experiment.cases(plan, system, round);
+    cases.into_iter().map(move |(case, x)| Spot {
+        system: system.id.to_owned(),
+        case: case.to_owned(),
+        x,
+        round,
+    })
+}
+
+fn row(system: &System, server: &Server) -> SystemRow {
+    SystemRow {
+        id: system.id.to_owned(),
+        name: system.name.to_owned(),
+        family: system.family.to_owned(),
+        durability: system.durability.name().to_owned(),
+        version: server.version.clone(),
+        stand_in: system.stand_in.map(str::to_owned),
+        settings: server.settings.clone(),
+    }
+}
+
+/// Returns the estimated rest of the run, for the progress line.
+fn time_left(elapsed: Duration, done: usize, count: usize) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let left = elapsed.as_secs_f64() / done as f64 * (count - done) as f64;
+    format!(", about {:.0} min left", (left / 60.0).ceil())
+}
+
+impl Turn<'_> {
+    /// Returns a closed loop of one connection against this turn's server.
+    pub(crate) fn load(&self) -> Load {
+        Load {
+            connections: 1,
+            threads: 1,
+            duration: Some(self.plan.time),
+            warm_up: self.plan.warm_up,
+            grace: Duration::from_secs(2),
+            seed: self.round as u64,
+            probe: Some(self.server.probe()),
+            wire: self.wire(),
+            ..Load::new(self.server.address.clone())
+        }
+    }
+
+    pub(crate) fn wire(&self) -> Option<Arc<dyn Wire>> {
+        self.server.wire()
+    }
+
+    /// Returns `depth`, or 1 if the server may answer the requests of a connection in another order.
+    pub(crate) fn depth(&self, depth: usize) -> usize {
+        match self.wire() {
+            Some(wire) if !wire.keeps_order() => 1,
+            _ => depth,
+        }
+    }
+
+    /// Measures one point, unless the journal has it. Wrong answers make the point void; its
+    /// reason is kept.
+    pub(crate) fn point(
+        &mut self,
+        case: &str,
+        x: Option<f64>,
+        measure: impl FnOnce(Spot) -> Result<Point>,
+    ) -> Result<()> {
+        self.point_of(case, x, |_, spot| measure(spot))
+    }
+
+    /// As [`Turn::point`], for measurements that use the turn.
+    pub(crate) fn point_of(
+        &mut self,
+        case: &str,
+        x: Option<f64>,
+        measure: impl FnOnce(&Self, Spot) -> Result<Point>,
+    ) -> Result<()> {
+        let spot = self.spot(case, x);
+        if is_interrupted() || self.journal.has(self.experiment, &spot) {
+            return Ok(());
+        }
+        let point = match measure(self, spot.clone()) {
+            Err(Error::Void(why)) => {
+                complain!("  {} {case}: {why}", self.id);
+                Point::void(spot, why)
+            }
+            other => other?,
+        };
+        // A signal cut the measurement short.
+        if is_interrupted() {
+            return Ok(());
+        }
+        self.journal.add(self.experiment, point)
+    }
+
+    /// Returns true if a point of this turn is still to be measured.
+    pub(crate) fn owes(&self, case: &str, x: Option<f64>) -> bool {
+        !self.journal.has(self.experiment, &self.spot(case, x))
+    }
+
+    fn spot(&self, case: &str, x: Option<f64>) -> Spot {
+        Spot { system: self.id.to_owned(), case: case.to_owned(), x, round: self.round }
+    }
+
+    /// Returns the id of the system that is measured: the turn's own, or a control.
+    pub(crate) fn id(&self) -> &'static str {
+        self.id
+    }
+
+    /// Lets `measure` add points of a control: a system without a server. The first turn of a round
+    /// measures them; for the others they are in the journal.
+    pub(crate) fn control(
+        &mut self,
+        id: &'static str,
+        measure: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let own = std::mem::replace(&mut self.id, id);
+        let result = measure(self);
+        self.id = own;
+        result
+    }
+
+    /// Notes a control among the systems.
+    pub(crate) fn note_system(&mut self, row: SystemRow) -> Result<()> {
+        self.journal.system(row)
+    }
+
+    /// Returns a point of this round that another system has, if it is measured.
+    pub(crate) fn measured(&self, system: &str, case: &str) -> Option<&Point> {
+        let is_it =
+            |spot: &Spot| spot.system == system && spot.case == case && spot.round == self.round;
+        self.journal.points(self.experiment).find(|point| is_it(&point.spot))
+    }
+}
+
+/// Makes a ground in `directory` for a server with this limit of memory in MiB.
+pub(crate) fn ground(
+    plan: &Plan,
+    directory: &Path,
+    memory: u64,
+    connections: usize,
+) -> Result<Ground> {
+    Ground::new(directory, memory, plan.server_threads, connections)
+}
