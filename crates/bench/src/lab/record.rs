@@ -312,7 +312,7 @@ impl Journal {
             Some(Entry::Run(found)) if found == identity => {}
             Some(Entry::Run(found)) => {
                 return Err(Error::usage(format!(
-                    "{} belongs to another run ({}, {}, {}): give another --out, or remove it",
+                    "{} belongs to another run ({}, {}, {}): give another --out",
                     path.display(),
                     found.scale,
                     found.build,
