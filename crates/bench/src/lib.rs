@@ -26,4 +26,4 @@ pub use commands::Command;
 pub use error::{Error, Result};
 pub use generator::{Latencies, Load, Pacing, Second, SecondUse, ServerUse, Summary, VerbCount};
 pub use process::{Probe, Sample};
-pub use workload::{Distribution, Lengths, Mix, Shape, Verb};
+pub use workload::{Distribution, Lengths, Limit, Mix, Shape, Verb};

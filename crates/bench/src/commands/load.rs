@@ -8,7 +8,7 @@ use larder_client::Address;
 use super::output::{JsonFile, print_summary, summary_table};
 use crate::generator::{Load, Pacing, Summary};
 use crate::process::Probe;
-use crate::workload::{Distribution, Lengths, Mix, Shape, Verb};
+use crate::workload::{Distribution, Lengths, Limit, Mix, Shape, Verb};
 use crate::{Error, Result, complain, interrupt};
 
 /// The load and the server.
@@ -108,6 +108,7 @@ impl Traffic {
             keys_per_get: self.multi_get,
             ttl: self.ttl,
             in_order: false,
+            limit: Limit::default(),
         }
     }
 

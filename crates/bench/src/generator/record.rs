@@ -175,7 +175,7 @@ pub(crate) fn fits(verb: Verb, reply: &Reply<'_>) -> bool {
                 Verb::MetaArithmetic,
                 R::Meta(C::Value(_) | C::Done | C::NotFound | C::NotStored, _)
             )
-            | (Verb::Limit, R::Meta(C::Done | C::NotStored, _))
+            | (Verb::Limit, R::Stored | R::NotStored | R::Meta(C::Done | C::NotStored, _))
     )
 }
 

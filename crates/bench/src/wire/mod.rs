@@ -61,7 +61,7 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
     fn greet(&self, socket: &Stream) -> Result<()>;
 
     /// Appends one request, or nothing for a verb that the wire does not speak. `value` is empty
-    /// unless `verb` is `Set`.
+    /// unless `verb` is `Set`, or `Limit`, which has budget, window and burst as decimal words.
     fn push(&self, verb: Verb, key: &[u8], value: &[u8], buffer: &mut Vec<u8>);
 
     /// Returns the reader of one connection's replies.

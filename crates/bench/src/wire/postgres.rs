@@ -14,7 +14,7 @@ use crate::workload::Verb;
 use crate::{Error, Result};
 
 /// The verbs, each with the statement of the same name.
-const STATEMENTS: [(Verb, &str); 4] = [
+const STATEMENTS: [(Verb, &str); 5] = [
     (Verb::Get, "SELECT value FROM cache WHERE key = $1"),
     (
         Verb::Set,
@@ -31,10 +31,18 @@ const STATEMENTS: [(Verb, &str); 4] = [
         "INSERT INTO counters (key, value) VALUES ($1, 0) \
          ON CONFLICT (key) DO UPDATE SET value = 0",
     ),
+    // Returns no row, and changes none, if the budget is used up.
+    (
+        Verb::Limit,
+        "INSERT INTO counters (key, value) VALUES ($1, 1) \
+         ON CONFLICT (key) DO UPDATE SET value = counters.value + 1 \
+         WHERE counters.value < $2 RETURNING value",
+    ),
 ];
 
-/// The types of the parameters: text and bytea.
+/// The types of the parameters: text and bytea; with a limit, text and bigint.
 const PARAMETER_TYPES: [u32; 2] = [25, 17];
+const LIMIT_TYPES: [u32; 2] = [25, 20];
 /// Execute of the unnamed portal without a limit of rows, and Sync.
 const EXECUTE_AND_SYNC: &[u8] = b"E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
 /// The code of the error that a database exists already.
@@ -73,6 +81,10 @@ impl Postgres {
 }
 
 impl Wire for Postgres {
+    fn speaks(&self, verb: Verb) -> bool {
+        STATEMENTS.iter().any(|(known, _)| *known == verb)
+    }
+
     fn prepare(&self, server: &Address) -> Result<()> {
         let socket = self.log_in(server, "postgres")?;
         match query(&socket, &format!("CREATE DATABASE {DATABASE}"))? {
@@ -107,7 +119,8 @@ impl Wire for Postgres {
             push_message(&mut messages, b'P', |body| {
                 push_text(body, verb.name());
                 push_text(body, text);
-                let types = &PARAMETER_TYPES[..parameters(verb)];
+                let types = if verb == Verb::Limit { &LIMIT_TYPES } else { &PARAMETER_TYPES };
+                let types = &types[..parameters(verb)];
                 body.extend_from_slice(&(types.len() as u16).to_be_bytes());
                 body.extend(types.iter().flat_map(|kind| kind.to_be_bytes()));
             });
@@ -122,6 +135,8 @@ impl Wire for Postgres {
         if !self.speaks(verb) {
             return;
         }
+        let budget = budget(value).to_be_bytes();
+        let value = if verb == Verb::Limit { &budget } else { value };
         push_message(buffer, b'B', |body| {
             // The unnamed portal, the statement, and one format for all parameters: binary.
             body.push(0);
@@ -148,7 +163,13 @@ impl Wire for Postgres {
 
 /// Returns the number of parameters of a verb's statement.
 fn parameters(verb: Verb) -> usize {
-    if verb == Verb::Set { 2 } else { 1 }
+    if matches!(verb, Verb::Set | Verb::Limit) { 2 } else { 1 }
+}
+
+/// Returns the budget of a limit, which is the first of its words.
+fn budget(limit: &[u8]) -> i64 {
+    let word = limit.split(|&byte| byte == b' ').next().unwrap_or_default();
+    std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
 fn push_text(buffer: &mut Vec<u8>, text: &str) {
@@ -296,7 +317,7 @@ impl Gathered {
                 asker.body(0, column);
                 self.values = 1;
             }
-            Verb::Incr => {
+            Verb::Incr | Verb::Limit => {
                 let bytes = column.try_into().map_err(|_| "a number that is no bigint")?;
                 let number = i64::from_be_bytes(bytes);
                 self.number = Some(number.try_into().map_err(|_| "a negative counter")?);
@@ -319,6 +340,8 @@ impl Gathered {
             (Verb::Get, None) if complete => asker.reply(Reply::End, values),
             (Verb::Set | Verb::SetCounter, None) if complete => asker.reply(Reply::Stored, 0),
             (Verb::Incr, Some(number)) if complete => asker.reply(Reply::Number(number), 0),
+            (Verb::Limit, Some(_)) if complete => asker.reply(Reply::Stored, 0),
+            (Verb::Limit, None) if complete => asker.reply(Reply::NotStored, 0),
             (verb, _) => return Err(format!("no whole reply to {}", verb.name())),
         }
         Ok(())

@@ -14,22 +14,41 @@ const LINE_MAX: usize = 64 * 1024;
 /// The longest value, in bytes: the default limit of Redis.
 const VALUE_MAX: u64 = 512 << 20;
 
+/// Takes a unit from a limit, and returns 1 or 0: a fixed window, or a token bucket if there is a
+/// burst.
+const SCRIPT: &[u8] = include_bytes!("limit.lua");
+/// The SHA-1 of the script.
+const SCRIPT_HASH: &[u8] = b"b0cd15eff637d8d57ec05f545f0b7c96ad28f992";
+
 /// Redis, Valkey, and servers that speak like them.
 #[derive(Debug)]
 pub(crate) struct Resp;
 
 impl Wire for Resp {
+    fn speaks(&self, verb: Verb) -> bool {
+        matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter | Verb::Limit)
+    }
+
     /// Waits until the server serves requests: after a start, it first loads its data.
     fn greet(&self, mut socket: &Stream) -> Result<()> {
         socket.write_all(b"*1\r\n$4\r\nPING\r\n").map_err(|e| Error::io("cannot send PING", e))?;
         let line = read_line(socket)?;
         match line.as_slice() {
-            b"+PONG" => Ok(()),
+            b"+PONG" => {}
             line => {
                 let line = String::from_utf8_lossy(line);
-                Err(Error::server(format!("the server does not serve: {line}")))
+                return Err(Error::server(format!("the server does not serve: {line}")));
             }
         }
+        let mut load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n".to_vec();
+        push_bulk(&mut load, SCRIPT);
+        socket.write_all(&load).map_err(|e| Error::io("cannot send SCRIPT LOAD", e))?;
+        // The hash has a line of its own behind its length. A server without scripts answers with
+        // one line, and refuses the requests that need the script.
+        if read_line(socket)?.starts_with(b"$") {
+            read_line(socket)?;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -38,13 +57,19 @@ impl Wire for Resp {
             Verb::Get => b"*2\r\n$3\r\nGET\r\n",
             Verb::Incr => b"*2\r\n$4\r\nINCR\r\n",
             Verb::Set | Verb::SetCounter => b"*3\r\n$3\r\nSET\r\n",
+            Verb::Limit => b"*6\r\n$7\r\nEVALSHA\r\n",
             _ => return,
         };
         buffer.extend_from_slice(opening);
+        if verb == Verb::Limit {
+            push_bulk(buffer, SCRIPT_HASH);
+            push_bulk(buffer, b"1");
+        }
         push_bulk(buffer, key);
         match verb {
             Verb::Set => push_bulk(buffer, value),
             Verb::SetCounter => push_bulk(buffer, b"0"),
+            Verb::Limit => value.split(|&byte| byte == b' ').for_each(|w| push_bulk(buffer, w)),
             _ => {}
         }
     }
@@ -161,6 +186,8 @@ impl RespReplies {
                 self.arriving = Some(Arriving { offset: 0, length });
             }
             (Verb::Set | Verb::SetCounter, b"+OK") => asker.reply(Reply::Stored, 0),
+            (Verb::Limit, b":1") => asker.reply(Reply::Stored, 0),
+            (Verb::Limit, b":0") => asker.reply(Reply::NotStored, 0),
             (Verb::Incr, [b':', count @ ..]) => {
                 asker.reply(Reply::Number(number(count).ok_or_else(wrong)?), 0);
             }

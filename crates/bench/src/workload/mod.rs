@@ -3,6 +3,7 @@
 
 pub(crate) mod distribution;
 pub(crate) mod keys;
+mod limit;
 pub(crate) mod mix;
 pub(crate) mod random;
 pub(crate) mod values;
@@ -12,6 +13,7 @@ use std::ops::Range;
 
 pub use distribution::Distribution;
 pub use keys::Lengths;
+pub use limit::Limit;
 pub use mix::{Mix, Verb};
 
 use crate::Result;
@@ -42,6 +44,8 @@ pub struct Shape {
     pub ttl: u32,
     /// Visit the keys once, in order, instead of drawing them at random.
     pub in_order: bool,
+    /// The limit of requests that take from one.
+    pub limit: Limit,
 }
 
 impl Default for Shape {
@@ -57,6 +61,7 @@ impl Default for Shape {
             keys_per_get: 1,
             ttl: 0,
             in_order: false,
+            limit: Limit::default(),
         }
     }
 }
@@ -70,6 +75,9 @@ pub(crate) struct Workload {
     pub(crate) values: Values,
     sampler: Sampler,
     ttl: String,
+    /// The flags of the limit in Larder's protocol, and its words for a [`Wire`].
+    limit_flags: String,
+    limit_words: String,
 }
 
 /// One generator thread's position in its stream of requests.
@@ -101,6 +109,8 @@ impl Workload {
             values: Values::new(shape.value_lengths),
             sampler: Sampler::new(shape.distribution, shape.keys),
             ttl: shape.ttl.to_string(),
+            limit_flags: shape.limit.flags(),
+            limit_words: shape.limit.words(),
             shape,
         })
     }
@@ -144,6 +154,9 @@ impl Workload {
         if verb.counts() { &self.counters } else { &self.keys }.push(key, number);
         if verb == Verb::Set {
             self.values.push(value, &self.values.expected(key));
+        }
+        if verb == Verb::Limit {
+            value.extend_from_slice(self.limit_words.as_bytes());
         }
         wire.push(verb, key, value, buffer);
         if let Some(numbers) = numbers {
@@ -231,7 +244,7 @@ impl Workload {
             // `ma` creates a missing counter with the value 0, so the counter need not be stored
             // first.
             Verb::MetaArithmetic => buffer.extend_from_slice(b" v N0 J0"),
-            Verb::Limit => buffer.extend_from_slice(b" B1000000000000 N3600 r t w"),
+            Verb::Limit => buffer.extend_from_slice(self.limit_flags.as_bytes()),
             Verb::SetCounter => buffer.extend_from_slice(b" 0 0 1\r\n0"),
         }
     }

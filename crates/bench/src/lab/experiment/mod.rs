@@ -4,6 +4,7 @@ mod active_record;
 pub(crate) mod cliff;
 pub(crate) mod converge;
 pub(crate) mod counter;
+pub(crate) mod limits;
 pub(crate) mod persistence;
 pub(crate) mod rack_attack;
 pub(crate) mod restart;
@@ -53,5 +54,6 @@ pub(crate) fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(Converge(Part::DiskSmall)),
         Box::new(Converge(Part::DiskLarge)),
         Box::new(restart::Restart),
+        Box::new(limits::Limits),
     ]
 }

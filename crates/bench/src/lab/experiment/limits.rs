@@ -1,0 +1,179 @@
+//! How many rate-limit decisions per second, and does a limit admit exactly its budget?
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::{Case, Experiment};
+use crate::Result;
+use crate::generator::{Load, Summary};
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::workload::{Limit, Mix, Shape, Verb};
+
+/// Memory limit of each server in MiB.
+const MEMORY: u64 = 256;
+const CONNECTIONS: usize = 32;
+/// Requests per second of measured time that a point has.
+const REQUESTS: f64 = 20_000.0;
+/// Keys of the case `many`.
+const KEYS: u64 = 100_000;
+/// The token bucket: units per second, and units at once.
+const RATE: u64 = 1000;
+const BURST: u64 = 100;
+
+#[derive(Debug)]
+pub(crate) struct Limits;
+
+impl Experiment for Limits {
+    fn id(&self) -> &'static str {
+        "limits"
+    }
+
+    fn title(&self) -> &'static str {
+        "Rate limits"
+    }
+
+    fn question(&self) -> &'static str {
+        "How many rate-limit decisions per second, and is exactly the budget admitted?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        let requests = requests(plan);
+        vec![
+            format!("{CONNECTIONS} connections, closed loop, {requests} requests per point"),
+            format!("fixed: one key, a fixed window of an hour with {} units", requests / 4),
+            format!("many: {KEYS} keys drawn uniformly, budgets that are never reached"),
+            format!(
+                "token-bucket: one key, {RATE} units/s, {BURST} at once; admitted must not exceed \
+                 burst + rate × time, given as the budget"
+            ),
+            "Larder: one ma with B and N; Redis, Valkey: EVALSHA of one Lua script; PostgreSQL: \
+             one upsert that refuses without taking"
+                .to_owned(),
+            "memcached, ARCUS, pogocache, MariaDB, MongoDB: one increment, and the client compares \
+             the number with the budget, so refused requests count on. Where an increment creates no \
+             counter, it is stored before the measurement: the libraries' add happens once per window"
+                .to_owned(),
+        ]
+    }
+
+    fn rounds(&self, _: &Plan) -> usize {
+        1
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        let id = system.id;
+        system.family != "Cassandra"
+            && !matches!(id, "larder-flash" | "mariadb-activerecord")
+            && !id.starts_with("memcached-")
+    }
+
+    fn cases(&self, _: &Plan, system: &System, _: usize) -> Vec<Case> {
+        let mut cases = vec![("fixed", None), ("many", None)];
+        if matches!(system.family, "Larder" | "Redis" | "Valkey") {
+            cases.push(("token-bucket", None));
+        }
+        cases
+    }
+
+    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+        ground(plan, directory, MEMORY, CONNECTIONS + 8)
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        let count = requests(turn.plan);
+        let load = Load {
+            connections: CONNECTIONS,
+            duration: None,
+            requests: Some(count),
+            warm_up: std::time::Duration::ZERO,
+            ..turn.load()
+        };
+        let decides = match turn.wire() {
+            Some(wire) => wire.speaks(Verb::Limit),
+            None => turn.system.family == "Larder",
+        };
+        let verb = if decides { Verb::Limit } else { Verb::Incr };
+        for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
+            let (keys, limit) = match case {
+                "fixed" => (1, Limit { budget: count / 4, ..Limit::default() }),
+                "many" => (KEYS, Limit::default()),
+                _ => (1, Limit { budget: RATE, window: 1, burst: Some(BURST) }),
+            };
+            let prefix = format!("{case}-");
+            let length = prefix.len() + 8;
+            let key_lengths = crate::workload::Lengths { min: length, max: length };
+            let mix = Mix::only(verb);
+            let shape = Shape { mix, keys, prefix, key_lengths, limit, ..Shape::default() };
+            if !turn.owes(case, x) {
+                continue;
+            }
+            if !decides {
+                let pipeline = turn.depth(16);
+                let zeros =
+                    Shape { mix: Mix::only(Verb::SetCounter), in_order: true, ..shape.clone() };
+                let fill = Load { pipeline, ..load.clone() }.once_through(&zeros);
+                fill.run(zeros)?.without_errors()?;
+            }
+            turn.point(case, x, |spot| {
+                let started = Instant::now();
+                let load = Load { collect_numbers: !decides, ..load.clone() };
+                let summary = load.run(shape)?.without_errors()?;
+                let bound = limit.bound(started.elapsed().as_secs_f64());
+                Ok(judged(spot, &summary, decides, bound))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number of requests of a point.
+fn requests(plan: &Plan) -> u64 {
+    (REQUESTS * plan.time.as_secs_f64()).max(1000.0) as u64
+}
+
+/// Returns the point, which is void if another number of requests was admitted than the limit says.
+/// `bound` is the most that one key's limit may admit.
+fn judged(spot: Spot, summary: &Summary, decides: bool, bound: u64) -> Point {
+    let total = &summary.total;
+    let admitted = match decides {
+        true => total.hits,
+        false => summary.numbers.iter().filter(|&&number| number <= bound).count() as u64,
+    };
+    let due = bound.min(total.requests);
+    let is_right = match spot.case.as_str() {
+        // The bucket fills while time passes, so fewer units are no fault.
+        "token-bucket" => admitted <= due,
+        _ => admitted == due,
+    };
+    let why = (!is_right).then(|| format!("{admitted} requests were admitted, {due} were due"));
+    let limited = spot.case != "many";
+    let point = Point::new(spot, Figures::of(summary)).with("admitted", admitted as f64);
+    let point = point.with("over_admission", admitted.saturating_sub(due) as f64);
+    Point { void: why, ..if limited { point.with("budget", bound as f64) } else { point } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(case: &str, admitted: u64, bound: u64) -> Point {
+        let spot = Spot { system: "s".into(), case: case.into(), x: None, round: 1 };
+        let mut summary = Summary::default();
+        summary.total.requests = 100;
+        summary.total.hits = admitted;
+        judged(spot, &summary, true, bound)
+    }
+
+    #[test]
+    fn only_the_budget_is_right() {
+        assert_eq!(point("fixed", 25, 25).void, None);
+        assert!(point("fixed", 24, 25).void.is_some());
+        assert!((point("fixed", 27, 25).extra["over_admission"] - 2.0).abs() < 1e-9);
+        assert_eq!(point("many", 100, 1000).void, None);
+        assert_eq!(point("token-bucket", 20, 25).void, None);
+        assert!(point("token-bucket", 26, 25).void.is_some());
+    }
+}
