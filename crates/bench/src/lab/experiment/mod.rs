@@ -3,6 +3,7 @@
 mod active_record;
 pub(crate) mod cliff;
 pub(crate) mod converge;
+pub(crate) mod cost;
 pub(crate) mod counter;
 pub(crate) mod limits;
 pub(crate) mod persistence;
@@ -55,5 +56,6 @@ pub(crate) fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(Converge(Part::DiskLarge)),
         Box::new(restart::Restart),
         Box::new(limits::Limits),
+        Box::new(cost::Cost),
     ]
 }

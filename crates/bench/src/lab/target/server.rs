@@ -90,6 +90,12 @@ impl Server {
         }
     }
 
+    /// Returns the bytes of the device blocks that the server's files take.
+    pub(crate) fn disk_used(&self) -> u64 {
+        let directories = std::iter::once(&self.ground.dir).chain(&self.ground.second_dir);
+        directories.map(|directory| blocks_below(directory)).sum()
+    }
+
     /// Returns everything that the server's programs have printed so far.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.ground.dir.join(LOG)).unwrap_or_default();
@@ -242,6 +248,17 @@ impl Server {
             tail => Error::server(format!("{text}; its last words:\n{tail}")),
         }
     }
+}
+
+/// Returns the bytes of the blocks of all files below a directory. What cannot be read counts 0.
+fn blocks_below(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(facts) if facts.is_dir() => blocks_below(&entry.path()),
+        Ok(facts) => facts.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.map(size).sum()
 }
 
 impl Drop for Server {
