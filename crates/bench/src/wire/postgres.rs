@@ -135,8 +135,13 @@ impl Wire for Postgres {
         if !self.speaks(verb) {
             return;
         }
-        let budget = budget(value).to_be_bytes();
-        let value = if verb == Verb::Limit { &budget } else { value };
+        let units;
+        let value = if verb == Verb::Limit {
+            units = budget(value).to_be_bytes();
+            &units[..]
+        } else {
+            value
+        };
         push_message(buffer, b'B', |body| {
             // The unnamed portal, the statement, and one format for all parameters: binary.
             body.push(0);

@@ -49,11 +49,10 @@ impl Experiment for Cost {
     fn conditions(&self, plan: &Plan) -> Vec<String> {
         vec![
             format!("{KEYS} items, keys of {KEY} bytes, values of {VALUE} bytes"),
-            format!(
-                "items: all keys stored once; memory per item is the growth of resident memory, so \
-                 what the server took at its start does not count; flash per item is the growth of \
-                 the blocks of its files"
-            ),
+            "items: all keys stored once; memory per item is the growth of resident memory, so what \
+             the server took at its start does not count; flash per item is the growth of the blocks \
+             of its files"
+                .to_owned(),
             format!(
                 "get, set: {CONNECTIONS} connections, closed loop; pipelined: {PIPELINE} requests \
                  in flight per connection; Cassandra takes no pipelines"
