@@ -3,10 +3,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use larder_server::signals::{Signal, Signals};
 
 use crate::{Error, Result, complain};
+
+/// Signals within this time count as one: some programs signal a process and then its group.
+const SAME: Duration = Duration::from_millis(200);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -22,11 +26,15 @@ pub(crate) fn is_interrupted() -> bool {
 pub(crate) fn listen() -> Result<()> {
     let signals = Signals::take().map_err(|e| Error::io("cannot take signals", e))?;
     let hear = move || {
+        let mut first: Option<Instant> = None;
         loop {
             if let Signal::Stop(name) = signals.wait() {
-                if INTERRUPTED.swap(true, Relaxed) {
-                    end();
+                match first {
+                    Some(first) if first.elapsed() > SAME => end(),
+                    Some(_) => continue,
+                    None => first = Some(Instant::now()),
                 }
+                INTERRUPTED.store(true, Relaxed);
                 complain!("{name}: this is what was measured so far");
             }
         }

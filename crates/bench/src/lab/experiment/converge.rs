@@ -91,7 +91,11 @@ impl Experiment for Converge {
         match self.0 {
             // Databases do not evict.
             Part::Fit => matches!(system.id, "larder" | "memcached" | "redis" | "valkey" | "arcus"),
-            Part::Ram => !system.uses_flash() && system.id != "mariadb-activerecord",
+            Part::Ram => {
+                !system.uses_flash()
+                    && !system.is_slow_to_fill()
+                    && system.id != "mariadb-activerecord"
+            }
             Part::DiskSmall | Part::DiskLarge => on_disk,
         }
     }

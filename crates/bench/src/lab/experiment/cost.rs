@@ -69,7 +69,7 @@ impl Experiment for Cost {
     }
 
     fn takes(&self, system: &System) -> bool {
-        system.id != "mariadb-activerecord"
+        system.id != "mariadb-activerecord" && !system.is_slow_to_fill()
     }
 
     fn cases(&self, _: &Plan, system: &System, _: usize) -> Vec<Case> {

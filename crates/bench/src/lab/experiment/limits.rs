@@ -64,10 +64,10 @@ impl Experiment for Limits {
     }
 
     fn takes(&self, system: &System) -> bool {
-        let id = system.id;
         system.family != "Cassandra"
-            && !matches!(id, "larder-flash" | "mariadb-activerecord")
-            && !id.starts_with("memcached-")
+            && !system.uses_flash()
+            && !system.is_slow_to_fill()
+            && system.id != "mariadb-activerecord"
     }
 
     fn cases(&self, _: &Plan, system: &System, _: usize) -> Vec<Case> {

@@ -64,6 +64,7 @@ impl Experiment for Persistence {
 
     fn takes(&self, system: &System) -> bool {
         !system.uses_flash()
+            && !system.is_slow_to_fill()
             && system.id != "mariadb-activerecord"
             && system.id != "cassandra-grouped"
     }

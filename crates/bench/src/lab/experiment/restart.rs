@@ -51,7 +51,7 @@ impl Experiment for Restart {
     }
 
     fn takes(&self, system: &System) -> bool {
-        !system.uses_flash() && system.id != "mariadb-activerecord"
+        !system.uses_flash() && !system.is_slow_to_fill() && system.id != "mariadb-activerecord"
     }
 
     fn cases(&self, plan: &Plan, _: &System, _: usize) -> Vec<Case> {

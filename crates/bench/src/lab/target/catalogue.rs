@@ -136,6 +136,11 @@ impl System {
         )
     }
 
+    /// Returns true if the system stores only some hundred values per second, too few to fill it.
+    pub(crate) fn is_slow_to_fill(&self) -> bool {
+        self.id == "ferretdb"
+    }
+
     pub(super) fn recipe(&self) -> &dyn Recipe {
         &*self.recipe
     }
