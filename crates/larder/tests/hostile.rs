@@ -51,14 +51,12 @@ impl Company {
             value_lengths: Lengths { min: 100, max: 100 },
             ..Shape::default()
         };
-        let load = Load {
-            connections: 20,
-            pacing: Pacing::Constant(1000.0),
-            duration: Some(Duration::from_secs(2)),
-            warm_up: Duration::ZERO,
-            verify: true,
-            ..Load::new(self.address.clone())
-        };
+        let mut load = Load::new(self.address.clone());
+        load.connections = 20;
+        load.pacing = Pacing::Constant(1000.0);
+        load.duration = Some(Duration::from_secs(2));
+        load.warm_up = Duration::ZERO;
+        load.verify = true;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
