@@ -57,7 +57,7 @@ impl Wire for Resp {
             Verb::Get => b"*2\r\n$3\r\nGET\r\n",
             Verb::Incr => b"*2\r\n$4\r\nINCR\r\n",
             Verb::Set | Verb::SetCounter => b"*3\r\n$3\r\nSET\r\n",
-            Verb::Limit => b"*6\r\n$7\r\nEVALSHA\r\n",
+            Verb::Limit => b"*7\r\n$7\r\nEVALSHA\r\n",
             _ => return,
         };
         buffer.extend_from_slice(opening);

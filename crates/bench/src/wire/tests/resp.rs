@@ -22,7 +22,7 @@ fn a_limit_is_one_call_of_the_script() {
     Resp.push(Verb::Limit, b"visits", b"5 60 0", &mut buffer);
     let text = String::from_utf8(buffer).unwrap();
     let (opening, rest) = text.split_once("$40\r\n").unwrap();
-    assert_eq!(opening, "*6\r\n$7\r\nEVALSHA\r\n");
+    assert_eq!(opening, "*7\r\n$7\r\nEVALSHA\r\n");
     let arguments = "\r\n$1\r\n1\r\n$6\r\nvisits\r\n$1\r\n5\r\n$2\r\n60\r\n$1\r\n0\r\n";
     assert_eq!(&rest[40..], arguments);
 }
