@@ -40,13 +40,18 @@ fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     serde_json::from_slice(&fs::read(json).expect("the report was written")).expect("JSON")
 }
 
-/// Returns the only child of a process.
-fn child_of(pid: u32) -> u32 {
-    let children = fs::read_dir(format!("/proc/{pid}/task")).expect("threads").find_map(|thread| {
-        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        list.split_whitespace().next()?.parse().ok()
+/// Returns the server among the children of a process. The other child watches over the server.
+fn server_of(pid: u32) -> u32 {
+    let binary = fs::canonicalize(BINARY).expect("the binary has a path");
+    let runs_binary =
+        |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).ok() == Some(binary.clone());
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    let lists =
+        threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let mut children = lists.flat_map(|list| {
+        list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
     });
-    children.expect("the server is a child of the lab")
+    children.find(runs_binary).expect("the server is a child of the lab")
 }
 
 fn signal(pid: u32, name: &str) {
@@ -71,7 +76,7 @@ fn every_second_is_reported() {
 #[test]
 fn a_stalled_server_fails_the_verdict() {
     let report = &dip("dip-stall", 5, |lab| {
-        let server = child_of(lab);
+        let server = server_of(lab);
         signal(server, "-STOP");
         // This pause is the stall that the report must show.
         thread::sleep(Duration::from_secs(1));
