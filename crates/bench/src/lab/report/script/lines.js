@@ -53,7 +53,8 @@ function linePlot(spec, width, height) {
   };
   if (spec.sync) options.cursor.sync = { key: spec.sync };
   const tip = (u) => lineTip(u, spec, xs, byIndex);
-  return { options, data: [xs, ...byIndex.map((points) => points.map((point) => point?.y ?? null))], tip, xs };
+  // A line goes on over an x that only others have (undefined). It breaks at a void run (null).
+  return { options, data: [xs, ...byIndex.map((points) => points.map((point) => point?.y))], tip, xs };
 }
 
 function seriesOf(line, withPoints) {
