@@ -8,7 +8,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
 /// The parts of the page's script. They share one scope; the last one starts the page.
-const SCRIPT: [&str; 19] = [
+const SCRIPT: [&str; 20] = [
     include_str!("script/results.js"),
     include_str!("script/format.js"),
     include_str!("script/elements.js"),
@@ -23,6 +23,7 @@ const SCRIPT: [&str; 19] = [
     include_str!("script/summary.js"),
     include_str!("script/experiments.js"),
     include_str!("script/counter.js"),
+    include_str!("script/rack-attack.js"),
     include_str!("script/persistence.js"),
     include_str!("script/cliff.js"),
     include_str!("script/converge.js"),

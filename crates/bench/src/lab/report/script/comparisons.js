@@ -8,6 +8,7 @@
  * @property {"largest"|"middle"|"each"} [at]  Which x is compared; without it the case has no x.
  * @property {string} ask
  * @property {boolean} [headline]  True if the first screen shows it.
+ * @property {string[]} [classes]  The durability classes that are compared; without it all.
  *
  * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
  * @typedef {{question: Question, durability: string, x: ?number, larder: ?Entry, peer: ?Entry, advantage: ?number,
@@ -20,6 +21,10 @@ const QUESTIONS = {
     { case: "event", metric: "rate", at: "largest", ask: "Increments of one counter per second", headline: true },
     { case: "blocking", metric: "rate", at: "largest", ask: "Increments per second, blocking client" },
     { case: "pipeline", metric: "rate", at: "largest", ask: "Increments per second, 16 in flight per connection" },
+  ],
+  "rack-attack": [
+    { case: "throughput", metric: "rate", headline: true,
+      ask: "Requests per second of a Sinatra application with a limit; Larder is used by memcached\u2019s client" },
   ],
   persistence: [
     { case: "mixed-1-9", metric: "rate", ask: "Requests per second at 1:9 writes to reads", headline: true },
@@ -44,16 +49,30 @@ const QUESTIONS = {
     { case: "overwrite", metric: "rate", at: "largest", ask: "Overwrites per second" },
   ],
   hitratio: [{ case: "*", metric: "hit_ratio", at: "middle", ask: "Hit ratio", headline: true }],
+  // A server that keeps nothing starts empty, so its time is no answer.
   restart: [
-    { case: "*", metric: "extra.ready_ms", at: "largest", ask: "Time until ready after kill -9", headline: true },
-    { case: "*", metric: "extra.first_minute_p99_us", at: "largest", ask: "p99 of the first minute after a restart" },
+    { case: "*", metric: "extra.ready_ms", at: "largest", ask: "Time until ready after kill -9", headline: true,
+      classes: ["async", "sync"] },
+    { case: "*", metric: "extra.first_minute_p99_us", at: "largest", ask: "p99 of the first minute after a restart",
+      classes: ["async", "sync"] },
   ],
-  limits: [{ case: "*", metric: "rate", at: "largest", ask: "Decisions per second", headline: true }],
-  cost: [{ case: "*", metric: "cpu_us", at: "largest", ask: "Server CPU per request", headline: true }],
+  limits: [
+    { case: "many", metric: "rate", ask: "Rate-limit decisions per second, many keys", headline: true },
+    { case: "fixed", metric: "rate", ask: "Rate-limit decisions per second, one key with a fixed window" },
+    { case: "token-bucket", metric: "rate", ask: "Rate-limit decisions per second, one key with a token bucket" },
+  ],
+  cost: [
+    { case: "items", metric: "extra.ram_bytes_per_item", ask: "Memory of an item", headline: true },
+    { case: "get", metric: "cpu_us", ask: "Server CPU of a get", headline: true },
+    { case: "set", metric: "cpu_us", ask: "Server CPU of a set", headline: true },
+    { case: "get-pipelined", metric: "cpu_us", ask: "Server CPU of a get, 16 in flight per connection" },
+    { case: "set-pipelined", metric: "cpu_us", ask: "Server CPU of a set, 16 in flight per connection" },
+  ],
 };
 
-/** Cases whose rate is given, or is no answer. */
-const NOT_COMPARED = ["cliff/cloud", "cliff/ladder", "converge/fit", "persistence/timeline"];
+/** Cases whose rate is given, or is no answer, or that only Larder has. */
+const NOT_COMPARED = ["cliff/cloud", "cliff/ladder", "converge/fit", "persistence/timeline", "rack-attack/admission",
+  "rack-attack/admission-gem", "rack-attack/throughput-gem"];
 
 /** Returns the questions of an experiment, one per case. Unknown cases are compared by their rate. */
 function questionsOf(id) {
@@ -86,7 +105,8 @@ function capacityOf(cells) {
 
 /** @returns {Entry[]} The systems of one durability class that answer a question, best first. */
 function entriesOf(question, durability, x) {
-  const cells = cellsIn(question.experiment, question.case).filter((cell) => cell.system.durability === durability);
+  const cells = cellsIn(question.experiment, question.case)
+    .filter((cell) => cell.system.durability === durability && !isControl(cell.system));
   const entry = (system) => {
     const mine = ofSystem(cells, system);
     if (question.metric === "capacity") return { system, stat: capacityOf(mine), cell: null };
@@ -131,7 +151,7 @@ function compare(question, durability, x) {
 
 /** @returns {Comparison[]} */
 function comparisonsOf(id) {
-  return questionsOf(id).flatMap((question) => CLASSES.flatMap((durability) =>
+  return questionsOf(id).flatMap((question) => (question.classes ?? CLASSES).flatMap((durability) =>
     comparedXs(question, durability).map((x) => compare(question, durability, x)).filter(Boolean)));
 }
 
@@ -140,22 +160,26 @@ const allComparisons = (results.experiments ?? []).flatMap((experiment) => compa
 /** A table of comparisons, grouped by their questions. `named` puts the experiment before the question. */
 function comparisonTable(list, label, named = false) {
   const key = ({ question, x }) => JSON.stringify([question.experiment, question.case, question.metric, x]);
+  const repeated = new Set();
   const rows = unique(list.map(key)).flatMap((group) => {
     const members = list.filter((comparison) => key(comparison) === group);
-    return [questionRow(members[0], named), members.map(comparisonRow)];
+    const { experiment } = members[0].question;
+    const repeats = named && !repeated.has(experiment);
+    repeated.add(experiment);
+    return [questionRow(members[0], named, repeats), members.map(comparisonRow)];
   });
-  const heads = ["Durability", "Winner", "Larder", "Best peer", "Larder ÷ best peer", "Spread of the ratio"];
+  const heads = ["Durability", "Winner", "Larder", "Best peer", "Larder against best peer", "Spread of the ratio"];
   return h("table", { class: "comparisons", "aria-label": label },
     h("thead", {}, headRow(heads)), h("tbody", {}, rows));
 }
 
-/** The head of a question: the experiment with a link, what is compared, and the command if it is one of its own. */
-function questionRow({ question, x }, named) {
+/** The head of a question: the experiment with a link, what is compared, and the command once per experiment. */
+function questionRow({ question, x }, named, repeats) {
   const experiment = experimentOf(question.experiment);
   const where = xText(question.experiment, question.case, x);
   const lower = metricOf(question.metric).better === "lower";
   return h("tr", { class: "question" }, h("th", { colspan: 6, scope: "rowgroup" },
-    named && experiment.command && h("span", { class: "repeat" }, commandLine(experiment.command)),
+    repeats && experiment.command && h("span", { class: "repeat" }, commandLine(experiment.command)),
     named && [h("a", { href: `#${experiment.id}` }, pageName(experiment.id)), " "],
     h("span", { class: "ask" }, [question.ask, where].filter(Boolean).join(", ")),
     lower && h("small", {}, " lower is better: the ratio is peer ÷ Larder")));
@@ -203,5 +227,5 @@ function spreadText({ interval, overlap, larder, peer }) {
   if (rounds < 2) return h("span", { class: "soft" }, "one round");
   const [low, high] = interval;
   const band = Number.isFinite(high) ? `${times(low)} – ${times(high)}` : `at least ${times(low)}`;
-  return [band, overlap && h("small", {}, " bands overlap")];
+  return [band, overlap && h("small", {}, " overlap")];
 }

@@ -45,7 +45,10 @@ function commandLine(command) {
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word).replaceAll("'", `'\\''`)}'`);
 
 /** The command that repeats an experiment. */
-const repeatOf = (experiment) => experiment?.command ?? results.command ?? [];
+const repeatOf = (experiment) => experiment?.command || wholeCommand();
+
+/** The command of the whole run. Its program may lie elsewhere on another machine, so only its name is shown. */
+const wholeCommand = () => (results.command ?? []).map((word, at) => (at === 0 ? word.split("/").at(-1) : word));
 
 const headCell = (text) => h("th", { scope: "col" }, text);
 const numberHead = (text) => h("th", { class: "n", scope: "col" }, text);

@@ -23,12 +23,13 @@ function experimentPage(id) {
 
 function thenAndNow(id, experiment, article, answers) {
   const fine = (text) => h("p", { class: "conditions" }, text);
+  const method = experiment?.conditions ?? [];
   const today = h("div", {}, h("h3", {}, `Today: ${dayOfResults()}`), listOf(answers),
     fine(`Our machine: ${machineLine()}.`),
-    experiment?.conditions?.length > 0 && fine(`Our method: ${experiment.conditions.join(", ")}.`),
+    method.length > 0 && h("div", { class: "conditions" }, "Our method:", listOf(method)),
     experiment && fine(["Repeat it: ", commandLine(repeatOf(experiment))]));
   const question = h("p", { class: "question" }, article?.question ?? experiment?.question);
-  if (!article) return h("div", { class: "then-now" }, question, today);
+  if (!article) return h("div", { class: "then-now alone" }, question, today);
   const when = [article.author, article.date ?? "undated in our copy"].filter(Boolean).join(", ");
   const then = h("div", {}, h("h3", {}, `Then: ${when}`), listOf(article.answer),
     fine(`Their machine: ${article.machine}. Their method: ${article.method}.`), article.notes.map(fine));
@@ -51,7 +52,7 @@ function todaysAnswers(id) {
     const what = `${className(durability)}: ${asked}: `;
     if (state === "absent") return `${what}${figure(peer)}; Larder did not run.`;
     if (state === "alone") return `${what}${figure(larder)}; no peer ran.`;
-    const verdict = h("b", { class: state }, state === "level" ? "level" : `${times(advantage, true)} ${state}`);
+    const verdict = h("b", { class: state }, state === "level" ? "level" : `${state}, ratio ${times(advantage, true)}`);
     return h("span", {}, `${what}${figure(larder)}, ${figure(peer)}, `, verdict, ".");
   };
   const headlines = comparisonsOf(id).filter((comparison) => comparison.question.headline);
@@ -60,10 +61,19 @@ function todaysAnswers(id) {
 
 /** Sentences about correctness, by experiment. */
 const FACTS = {
-  counter: () => totals("counter", "extra.missing_updates", "systems missed an update"),
+  counter: () => [
+    ...totals("counter", "extra.missing_updates", "systems missed an update"),
+    ...totals("counter", "extra.duplicates", "systems gave a number to two clients"),
+  ],
+  "rack-attack": rackAttackFacts,
   restart: () => totals("restart", "lost", "systems that acknowledge after fsync lost an acknowledged item",
     (system) => system.durability === "sync"),
-  limits: () => totals("limits", "over_admitted", "systems admitted more than their budget"),
+  limits: () => totals("limits", overAdmission("limits"), "systems admitted more than their budget"),
+};
+/** The figure that says how many requests were admitted beyond a limit. */
+const overAdmission = (id) => {
+  const name = "extra.over_admission";
+  return cellsOf(id).some((cell) => cell.stat(name)) ? name : "over_admitted";
 };
 const factsOf = (id) => FACTS[id]?.() ?? [];
 
@@ -81,7 +91,7 @@ function totals(id, metric, words, wanted = () => true) {
 
 function notRunNote(experiment) {
   const list = (experiment.not_run ?? []).map(({ system, why }) => `${systemLabel(systemOf(system))} (${why})`);
-  return list.length > 0 && h("p", { class: "soft" }, `Not part of this experiment: ${list.join("; ")}.`);
+  return list.length > 0 && h("p", { class: "soft" }, `Not measured, or only in part: ${list.join("; ")}.`);
 }
 
 /** Says what the marks on charts and in tables mean, if there are any. */
@@ -93,12 +103,12 @@ function flagsNote(id) {
     notes.unshift("○ marks figures where the load generator was the limit: the server may be able to do more.");
   }
   if (cells.some((cell) => cell.voids.length > 0)) {
-    notes.unshift("Crosses mark void runs, whose answers were wrong.");
+    notes.unshift("Crosses mark void runs, which gave wrong answers or failed.");
   }
   return notes.length > 0 && h("p", { class: "soft" }, notes.join(" "));
 }
 
-const BAR_NOTE = "Filled bars are RAM only, hatched bars async, hollow bars sync. Whiskers reach from the minimum to "
+const BAR_NOTE = "Filled bars are volatile, hatched bars async, hollow bars sync. Whiskers reach from the minimum to "
   + "the maximum of the rounds.";
 
 const AXIS_LINEAR = { name: "axis", label: "Axis", options: [["linear", "linear"], ["log", "logarithmic"]] };
@@ -136,7 +146,7 @@ function seriesFigure(id, name, metric, more = {}) {
 /**
  * Bars of some cases, a panel each, grouped by family; a control chooses the figure.
  * @param {{id: string, title: string, notes?: string[], groups?: typeof familyGroups, swatches?: string,
- *   columns?: string, tables?: Node[]}} more
+ *   columns?: string, tables?: Node[], marks?: (metric: string) => Mark[]}} more
  */
 function barsFigure(id, names, metrics, more) {
   const present = names.filter((name) => cellsIn(id, name).length > 0);
@@ -149,7 +159,8 @@ function barsFigure(id, names, metrics, more) {
     const title = capital(caseName(name));
     const groups = (more.groups ?? familyGroups)(cellsIn(id, name), metric, hidden);
     if (groups.length === 0) return { title, text: "No figures." };
-    const marks = (published[id]?.marks ?? []).filter((mark) => mark.case === name && mark.metric === metric);
+    const there = (published[id]?.marks ?? []).filter((mark) => mark.case === name && mark.metric === metric);
+    const marks = [...there, ...(more.marks?.(metric) ?? [])];
     return { kind: "bars", title, unit: metricOf(metric).label, groups, format: metricOf(metric).format, marks };
   });
   const tables = () => present.map((name) =>

@@ -206,7 +206,8 @@ function lineOf(system, cells, metric, scale = (value) => value) {
     hollow: system.variant > 0, points: points.filter((point) => point.y !== null || point.void) };
 }
 
-const systemLabel = (system) => system.name + (system.stand_in ? " (stand-in)" : "");
+const systemLabel = (system) =>
+  system.name + (system.stand_in ? " (stand-in)" : "") + (isControl(system) ? " (control)" : "");
 
 /** Says which rounds of a cell are void, and why; null if none is. */
 function voidText(cell) {
@@ -225,12 +226,19 @@ function barOf(cell, metric, label = systemLabel(cell.system)) {
 /** True if a bar is drawn for a cell. */
 const isShown = (cell, metric, hidden) => !hidden.has(cell.system.id) && (cell.stat(metric) || cell.voids.length > 0);
 
+/** The name of a family; of one that is only stood in for, this is said. */
+function familyLabel(family) {
+  const name = familyName(family);
+  const members = [...systems.values()].filter((system) => system.family === family);
+  return members.length > 0 && members.every((system) => system.stand_in?.includes(name)) ? `${name} stand-in` : name;
+}
+
 /** Groups bars by family, each from no durability to the most. */
 function familyGroups(cells, metric, hidden) {
   const shown = cells.filter((cell) => isShown(cell, metric, hidden));
   const rank = (cell) => CLASSES.indexOf(cell.system.durability);
   return unique(shown.map((cell) => cell.system.family)).map((family) => ({
-    label: familyName(family),
+    label: familyLabel(family),
     bars: shown.filter((cell) => cell.system.family === family).sort((a, b) => rank(a) - rank(b))
       .map((cell) => barOf(cell, metric)),
   }));

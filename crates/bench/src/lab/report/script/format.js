@@ -17,7 +17,8 @@ const perSecond = (value) => (value === null ? "–" : `${count(value)}/s`);
 const micros = (value) => scaled(value, [[1e6, "s"], [1e3, "ms"], [1, "µs"]]);
 const millis = (value) => micros(value === null ? null : value * 1000);
 const bytes = (value) => scaled(value, [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]);
-const plainBytes = (value) => (value === null ? "–" : `${Math.round(value).toLocaleString("en")}\u202fB`);
+const plainBytes = (value) => (value === null || Math.abs(value) < 9.995 ? scaled(value, [[1, "B"]])
+  : `${Math.round(value).toLocaleString("en")}\u202fB`);
 const bytesPerSecond = (value) => (value === null ? "–"
   : `${scaled(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [1, "B"]])}/s`);
 const mebibytes = (value) => bytes(value === null ? null : value * 2 ** 20);
@@ -75,6 +76,13 @@ const METRICS = {
   "extra.admitted": { label: "admitted", format: whole, better: "lower" },
   "extra.budget": { label: "budget", format: whole, better: "higher" },
   "extra.ram_bytes_per_item": { label: "RAM per item", format: plainBytes, better: "lower" },
+  "extra.flash_bytes_per_item": { label: "device bytes per item", format: plainBytes, better: "lower" },
+  "extra.over_admission": { label: "over-admitted", format: whole, better: "lower" },
+  "extra.refused": { label: "refused", format: whole, better: "higher" },
+  "extra.added_us": { label: "added per request", format: micros, better: "lower" },
+  "extra.application_cpu_us": { label: "application CPU per request", format: micros, better: "lower" },
+  "extra.application_rss": { label: "memory of the application", format: bytes, better: "lower" },
+  "extra.counted": { label: "counted", format: whole, better: "higher" },
   "extra.written_per_byte": { label: "written per byte stored", format: count, better: "lower" },
   "extra.missing_updates": { label: "missing updates", format: whole, better: "lower" },
   "extra.duplicates": { label: "duplicates", format: whole, better: "lower" },
@@ -108,6 +116,17 @@ const CASE_NAMES = {
   "read-disk-8k": "reads from disk, 8 KB values",
   "mixed-read": "mostly reads",
   overwrite: "overwrites",
+  throughput: "a limit that is never reached",
+  "throughput-gem": "a limit that is never reached, by Larder\u2019s gem",
+  admission: "a limit that is reached",
+  "admission-gem": "a limit that is reached, by Larder\u2019s gem",
+  kill: "kill -9",
+  fixed: "one key, fixed window",
+  many: "many keys, fixed windows",
+  "token-bucket": "one key, token bucket",
+  items: "every item stored once",
+  "get-pipelined": "get, 16 in flight per connection",
+  "set-pipelined": "set, 16 in flight per connection",
 };
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const caseName = (name) => CASE_NAMES[name] ?? name.replaceAll("-", " ");
@@ -135,7 +154,7 @@ function xText(id, name, x) {
 
 /** The known experiments in the order of their pages. */
 const PAGE_NAMES = {
-  counter: "Counter", persistence: "Persistence", cliff: "Cliff", converge: "Converge", hitratio: "Hit ratio",
-  restart: "Restart", limits: "Limits", cost: "Cost",
+  counter: "Counter", "rack-attack": "Rack::Attack", persistence: "Persistence", cliff: "Cliff", converge: "Converge",
+  hitratio: "Hit ratio", restart: "Restart", limits: "Limits", cost: "Cost",
 };
 const pageName = (id) => PAGE_NAMES[id] ?? experimentOf(id)?.title ?? id;

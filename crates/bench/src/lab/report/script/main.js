@@ -2,8 +2,8 @@
 
 /** The pages of known experiments. Others show all their cases by `otherCases`. */
 const BUILDERS = {
-  counter: counterPage, persistence: persistencePage, cliff: cliffPage, converge: convergePage, hitratio: hitratioPage,
-  restart: restartPage, limits: limitsPage, cost: costPage,
+  counter: counterPage, "rack-attack": rackAttackPage, persistence: persistencePage, cliff: cliffPage,
+  converge: convergePage, hitratio: hitratioPage, restart: restartPage, limits: limitsPage, cost: costPage,
 };
 
 /** The experiments of the four articles, which have a page in every report. */

@@ -18,33 +18,41 @@ function restartPage(id) {
     const [first, second] = ["extra.ready_ms", "extra.first_minute_p99_us"];
     const figures = allFigures([first, "extra.acknowledged", "extra.survived", "lost", second], cells);
     const tables = metricsTables("what survived, and how soon", cells, figures);
-    const one = { id: `${id}-${name}`, title: ready, tables };
+    const notes = ["A volatile server starts empty: its times are shown, but not compared."];
+    const one = { id: `${id}-${name}`, title: ready, notes, tables };
     if (xsIn(cells).length < 2) return barsFigure(id, [name], [first, second], one);
     const axes = { xLog: true, everyX: true, log: true };
     const latency = { ...axes, title: "p99 of the first minute" };
     return [
-      seriesFigure(id, name, first, { ...axes, title: ready, tables }),
+      seriesFigure(id, name, first, { ...axes, title: ready, notes, tables }),
       cells.some((cell) => cell.stat(second)) && seriesFigure(id, name, second, latency),
     ];
   });
 }
 
 function limitsPage(id) {
-  const metrics = ["rate", "p50_us", "p99_us", "p999_us", "over_admitted"];
+  const over = overAdmission(id);
+  const metrics = ["rate", "p50_us", "p99_us", "p999_us", over];
   const tablesOf = (name) => {
     const cells = cellsIn(id, name);
-    const figures = allFigures(["rate", "extra.admitted", "extra.budget", "over_admitted"], cells);
+    const figures = allFigures(["rate", "extra.admitted", "extra.budget", over], cells);
     return metricsTables(capital(caseName(name)), cells, figures);
   };
   const rule = "A limiter must never admit more than its budget: over-admitted must be 0.";
+  const clients = "Systems that cannot decide by themselves count up, and the client compares: see the method above.";
   return barsFigure(id, casesOf(id), metrics, { id: "limits-bars", title: "Decisions per second, by algorithm",
-    notes: [BAR_NOTE, rule], tables: casesOf(id).map(tablesOf) });
+    notes: [BAR_NOTE, rule, clients], tables: casesOf(id).map(tablesOf) });
 }
 
 function costPage(id) {
-  const metrics = ["cpu_us", "per_core_second", "extra.ram_bytes_per_item", "extra.written_per_byte"];
-  const title = "What a request and an item cost";
-  return barsFigure(id, casesOf(id), metrics, { id: "cost-bars", title, notes: [BAR_NOTE] });
+  const ofItems = ["extra.ram_bytes_per_item", "extra.flash_bytes_per_item"];
+  const hasItems = (name) => cellsIn(id, name).some((cell) => ofItems.some((metric) => cell.stat(metric)));
+  const [requests, items] = [casesOf(id).filter((name) => name !== "items"), casesOf(id).filter(hasItems)];
+  return [
+    barsFigure(id, items, ofItems, { id: "cost-items", title: "What an item costs", notes: [BAR_NOTE] }),
+    barsFigure(id, requests, ["cpu_us", "per_core_second", "extra.written_per_byte"],
+      { id: "cost-bars", title: "What a request costs", notes: [BAR_NOTE] }),
+  ];
 }
 
 function environmentPage() {
@@ -89,6 +97,6 @@ function systemsTable() {
 }
 
 function conditionsTable() {
-  const row = ({ id, conditions }) => h("tr", {}, rowHead(pageName(id)), h("td", {}, (conditions ?? []).join(", ")));
+  const row = ({ id, conditions }) => h("tr", {}, rowHead(pageName(id)), h("td", {}, listOf(conditions ?? [])));
   return h("table", {}, h("tbody", {}, (results.experiments ?? []).map(row)));
 }

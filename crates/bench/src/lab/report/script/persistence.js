@@ -4,7 +4,7 @@ const MIXES = ["insert", "retrieve", "mixed-1-9", "mixed-3-7", "mixed-5-5"];
 
 function persistencePage(id) {
   const metrics = ["rate", "p50_us", "p90_us", "p95_us", "p99_us"];
-  const kept = { label: "÷ same system, RAM only", cell: keptCell };
+  const kept = { label: "÷ same system, volatile", cell: keptCell };
   const tablesOf = (name) => {
     const cells = cellsIn(id, name);
     return metricsTables(capital(caseName(name)), cells, allFigures(metrics, cells), [kept]);

@@ -26,7 +26,7 @@ const published = readBlock("published");
 
 /** Durability classes, in the order of the report. */
 const CLASSES = ["none", "async", "sync"];
-const CLASS_NAMES = { none: "RAM only", async: "Async", sync: "Sync" };
+const CLASS_NAMES = { none: "Volatile", async: "Async", sync: "Sync" };
 const CLASS_MEANINGS = {
   none: "a restart loses the data",
   async: "acknowledged before the device has it",
@@ -49,6 +49,9 @@ function systemOf(id) {
   return systems.get(id) ?? unknown;
 }
 
+/** Systems without a server that an experiment measures beside the others. They are peers of nobody. */
+const CONTROLS = ["no-throttle", "memory-store"];
+const isControl = (system) => CONTROLS.includes(system.id);
 const isLarder = (system) => system.family.toLowerCase() === "larder";
 const className = (durability) => CLASS_NAMES[durability] ?? durability;
 const experimentOf = (id) => results.experiments?.find((experiment) => experiment.id === id);

@@ -7,12 +7,16 @@ function summaryPage() {
     h("h2", { class: "unseen" }, "Summary"),
     results.interrupted && h("p", { class: "banner", role: "status" },
       "This run was interrupted. The figures are those of the runs that had ended; the rest is missing, not zero."),
+    h("p", { class: "soft intro" }, "Larder is a cache server that speaks memcached\u2019s protocols. Its peers ran "
+      + "on the same machine under the same load."),
     verdict(),
     scoreboard(),
-    h("p", { class: "soft" }, "A ratio above 1 means that Larder is better. Figures are medians of interleaved rounds; "
-      + "the spread is the ratio at the worst and at the best of both. ",
-      results.command && ["Repeat all of it: ", commandLine(results.command)]),
+    h("p", { class: "soft" }, "The ratio says how many times better Larder is than the best peer; below 1 the peer is "
+      + "better. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
+      + "round against the peer\u2019s best, and its best against the peer\u2019s worst. ",
+      results.command && ["Repeat all of it: ", commandLine(wholeCommand())]),
     comparisonTable(headlines, "Results by experiment and durability", true),
+    standInNote(),
     lossSection(),
     othersNote(others),
     voidSection(),
@@ -28,12 +32,22 @@ function verdict() {
     const nothing = "No experiment has figures of both Larder and a peer, so there is nothing to compare.";
     return h("p", { class: "verdict" }, nothing);
   }
-  const close = allComparisons.filter((comparison) => comparison.overlap).length;
+  const both = allComparisons.filter((comparison) => comparison.interval);
+  const single = both.every(({ larder, peer }) => Math.min(larder.stat.n, peer.stat.n) < 2);
+  const close = both.filter((comparison) => comparison.overlap).length;
   return h("p", { class: "verdict", id: "verdict", "data-ahead": ahead, "data-behind": behind, "data-level": level },
     `In ${total} comparisons at equal durability, Larder is `,
     h("span", { class: "ahead" }, `ahead of every peer in ${ahead}`), " and ",
     h("span", { class: "behind" }, `behind in ${behind}`), level > 0 && `, level in ${level}`, ".",
-    close > 0 && ` In ${close} the bands of the rounds overlap.`);
+    single && " Every figure comes from one round, so small differences may be chance.",
+    !single && close > 0 && ` In ${close} the ranges of the rounds overlap, so the order may be chance.`);
+}
+
+/** Says for which systems others stand in. */
+function standInNote() {
+  const notes = [...systems.values()].filter((system) => system.stand_in)
+    .map((system) => `${system.name} ${system.stand_in}.`);
+  return notes.length > 0 && h("p", { class: "soft" }, notes.join(" "));
 }
 
 /** Wins and losses by durability class. */
@@ -81,7 +95,7 @@ function voidSection() {
   const rows = cells.flatMap((cell) => cell.voids.map(row(cell)));
   const names = systemsIn(cells).map(systemLabel).join(", ");
   return [h("h3", {}, "Void runs"),
-    h("p", {}, `${rows.length} runs gave wrong answers: of `, h("b", {}, names),
+    h("p", {}, `${rows.length} runs gave wrong answers or failed: of `, h("b", {}, names),
       ". Their figures count nowhere; charts show them as crosses."),
     tableOf("void runs", headRow(["System", "Durability", "Run", "What was wrong"]), rows, rows.length <= 12)];
 }

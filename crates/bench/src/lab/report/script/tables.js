@@ -45,7 +45,7 @@ const better = (metric) => (a, b) => (metricOf(metric).better === "higher" ? b -
 
 /** Returns the best median of a durability class. */
 function bestOf(cells, metric, durability) {
-  const same = cells.filter((cell) => cell.system.durability === durability);
+  const same = cells.filter((cell) => cell.system.durability === durability && !isControl(cell.system));
   const medians = same.map((cell) => cell.stat(metric)?.median).filter((value) => value !== undefined);
   return medians.sort(better(metric))[0] ?? null;
 }
@@ -92,7 +92,7 @@ function metricsTables(title, cells, metrics, more = []) {
   const first = [ratioColumn(used[0] ?? "rate", cells), ...more];
   const tables = [metricsTable(title, cells, used.slice(0, COLUMNS), first)];
   for (let at = COLUMNS; at < used.length; at += COLUMNS) {
-    tables.push(metricsTable(`${title}, more figures`, cells, used.slice(at, at + COLUMNS)));
+    tables.push(metricsTable(`${title}, more figures (${at / COLUMNS})`, cells, used.slice(at, at + COLUMNS)));
   }
   return tables;
 }
