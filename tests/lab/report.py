@@ -22,6 +22,10 @@ CLASSES = ["none", "async", "sync"]
 UNITS = {"G": 1e9, "M": 1e6, "K": 1e3, "s": 1e6, "ms": 1e3, "µs": 1, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1, "GB": 1e9, "MB": 1e6, "KB": 1e3}
 
 
+# Systems without a server, which are peers of nobody.
+CONTROLS = {"no-throttle", "memory-store"}
+
+
 class Results:
     """The JSON of a report, and its figures computed without the page's script."""
 
@@ -65,7 +69,7 @@ class Results:
         found = []
         for key in {key for key in self.cells if key[:2] == (experiment, case)}:
             system = self.systems.get(key[2], {})
-            if system.get("durability") != durability or self.is_larder(key[2]) != larder:
+            if system.get("durability") != durability or self.is_larder(key[2]) != larder or key[2] in CONTROLS:
                 continue
             if metric == "capacity":
                 found.append(self.capacity(experiment, case, key[2]))
