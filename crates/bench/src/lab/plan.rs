@@ -109,20 +109,20 @@ impl Plan {
         let small = Plan {
             rounds: 2,
             long_rounds: 1,
-            time: seconds(0.8),
-            warm_up: seconds(0.2),
+            time: seconds(0.6),
+            warm_up: seconds(0.15),
             server_threads: processors.min(4),
             load_threads: 1,
             counter: Counter { clients: vec![1, 4, 10], pipelined: vec![10] },
             persistence: Persistence {
-                keys: 50_000,
+                keys: 30_000,
                 connections: 400,
-                insert: seconds(1.5),
-                timeline: seconds(5.0),
+                insert: seconds(1.0),
+                timeline: seconds(4.0),
                 memory: 512,
             },
             cliff: Cliff {
-                keys: 200_000,
+                keys: 150_000,
                 value: 1000,
                 connections: 200,
                 memory: 64,
@@ -133,12 +133,12 @@ impl Plan {
             },
             converge: Converge {
                 fit_memory: 128,
-                ram_keys: 30_000,
+                ram_keys: 20_000,
                 disk_memory: 48,
-                disk_bytes: 256 << 20,
+                disk_bytes: 192 << 20,
                 connections: 32,
             },
-            restart: Restart { keys: vec![30_000], after: seconds(2.0) },
+            restart: Restart { keys: vec![20_000], after: seconds(2.0) },
         };
         match scale {
             Scale::Small => small,
