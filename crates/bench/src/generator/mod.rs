@@ -189,7 +189,11 @@ impl Load {
     fn connect(&self) -> Result<Connection> {
         let stream = Stream::connect(&self.server, Some(Duration::from_secs(10)))?;
         if let Some(wire) = &self.wire {
+            // A server that accepts and then stalls must not hold up the lab for ever.
+            let patience = Some(Duration::from_secs(10));
+            stream.set_timeout(patience).map_err(|e| Error::io("cannot set up a connection", e))?;
             wire.greet(&stream)?;
+            stream.set_timeout(None).map_err(|e| Error::io("cannot set up a connection", e))?;
         }
         let set = match self.blocking {
             true => stream.set_read_timeout(Some(worker::WAIT_MAX)),

@@ -205,7 +205,9 @@ impl Figures {
         let server = summary.server.as_ref();
         let per_second = |bytes: u64| bytes as f64 / summary.seconds.max(0.001);
         Figures {
-            rate: summary.requests_per_second,
+            // Requests that were answered after the end of the measurement do not count.
+            rate: summary.requests_per_second
+                - summary.answered_late as f64 / summary.seconds.max(0.001),
             offered: None,
             mean_us: latency.mean_us,
             p50_us: latency.get("p50"),
@@ -304,10 +306,7 @@ impl Journal {
         // The last line may be cut off by a crash. A line that cannot be read is measured again.
         let complete = text.rfind('\n').map_or(0, |end| end + 1);
         let lines = text[..complete].lines().map(serde_json::from_str::<Entry>);
-        let mut entries: Vec<Entry> = lines.filter_map(|entry| entry.ok()).collect();
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let file = file.map_err(|e| Error::io(doing(), e))?;
-        file.set_len(complete as u64).map_err(|e| Error::io(doing(), e))?;
+        let entries: Vec<Entry> = lines.filter_map(|entry| entry.ok()).collect();
         match entries.first() {
             Some(Entry::Run(found)) if found == identity => {}
             Some(Entry::Run(found)) => {
@@ -319,8 +318,17 @@ impl Journal {
                     found.machine
                 )));
             }
-            _ => entries.clear(),
+            _ if text.is_empty() => {}
+            _ => {
+                let path = path.display();
+                return Err(Error::usage(format!(
+                    "{path} is not a journal of the lab: give another --out"
+                )));
+            }
         }
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.map_err(|e| Error::io(doing(), e))?;
+        file.set_len(complete as u64).map_err(|e| Error::io(doing(), e))?;
         let mut journal = Journal { path, file, entries };
         if journal.entries.is_empty() {
             journal.append(Entry::Run(identity.clone()))?;
@@ -442,6 +450,11 @@ mod tests {
         Journal::open(&directory, &identity("small")).unwrap();
         let error = Journal::open(&directory, &identity("full")).unwrap_err();
         assert!(error.to_string().contains("another run (small"), "{error}");
+        let foreign = "{\"mine\": 1}\nno end";
+        fs::write(directory.join("journal.jsonl"), foreign).unwrap();
+        let error = Journal::open(&directory, &identity("small")).unwrap_err();
+        assert!(error.to_string().contains("not a journal"), "{error}");
+        assert_eq!(fs::read_to_string(directory.join("journal.jsonl")).unwrap(), foreign);
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -23,8 +23,9 @@ const STATEMENTS: [(Verb, &str); 4] = [
     (Verb::Get, "SELECT `value` FROM cache WHERE `key` = ?"),
     (
         Verb::Set,
+        // The same value again would be no change, and InnoDB would write and sync nothing.
         "INSERT INTO cache (`key`, `value`) VALUES (?, ?) \
-         ON DUPLICATE KEY UPDATE `value` = VALUES(`value`)",
+         ON DUPLICATE KEY UPDATE `value` = VALUES(`value`), writes = writes + 1",
     ),
     (
         Verb::Incr,
@@ -165,7 +166,7 @@ impl Mysql {
         }
         Ok(format!(
             "CREATE TABLE IF NOT EXISTS {DATABASE}.cache (`key` varbinary(255) NOT NULL, \
-             `value` varbinary({value_max}) NOT NULL, {}",
+             `value` varbinary({value_max}) NOT NULL, writes int NOT NULL DEFAULT 0, {}",
             engine.ending()
         ))
     }

@@ -1,7 +1,7 @@
 //! The counter of seed 1 through ActiveRecord: a Ruby process is the client, as in the article.
 
-use std::fs;
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use larder_client::Address;
 use serde::Deserialize;
@@ -75,16 +75,20 @@ fn run(server: &Address, plan: &Plan, threads: usize) -> Result<Vec<u8>> {
         return Err(Error::usage("the Ruby client needs a TCP port"));
     };
     let port = endpoint.rsplit_once(':').map_or("", |(_, port)| port);
-    let script = std::env::temp_dir().join(format!("larder-lab-{}.rb", std::process::id()));
     let doing = || "cannot run ruby".to_owned();
-    fs::write(&script, SCRIPT).map_err(|e| Error::io(doing(), e))?;
-    let output = Command::new("ruby")
-        .arg(&script)
+    let mut ruby = Command::new("ruby")
+        .arg("-")
         .args([port, &threads.to_string()])
         .args([plan.warm_up, plan.time].map(|time| time.as_secs_f64().to_string()))
-        .output();
-    let _ = fs::remove_file(&script);
-    let output = output.map_err(|e| Error::io(doing(), e))?;
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| Error::io(doing(), e))?;
+    if let Some(mut script) = ruby.stdin.take() {
+        script.write_all(SCRIPT.as_bytes()).map_err(|e| Error::io(doing(), e))?;
+    }
+    let output = ruby.wait_with_output().map_err(|e| Error::io(doing(), e))?;
     match output.status.success() {
         true => Ok(output.stdout),
         false => {

@@ -103,7 +103,9 @@ impl Experiment for Cliff {
         };
         for &rate in &sizes.rates {
             turn.point("ladder", Some(f64::from(rate)), |spot| {
-                let summary = open(rate).run(shape.clone())?;
+                // Another sequence of keys for each rate: the same would find its keys in the page cache.
+                let load = Load { seed: u64::from(rate) << 8 | base.seed, ..open(rate) };
+                let summary = load.run(shape.clone())?;
                 let histogram = summary.histogram();
                 Ok(Point { histogram, ..point(spot, &summary, rate) })
             })?;
@@ -117,13 +119,17 @@ impl Experiment for Cliff {
                     pipeline: 1,
                     pacing: Pacing::Constant(f64::from(sizes.sampler)),
                     keep_samples: true,
+                    // Other keys than those that the load has just read.
+                    seed: !load.seed,
                     probe: None,
                     ..load.clone()
                 };
                 let (summary, sampled) = side_by_side(&load, &sampler, &shape)?;
                 let samples = Some(Samples::of(&sampled.samples));
                 let load_rate = summary.requests_per_second;
+                let beside = point(spot.clone(), &summary, sizes.cloud);
                 let point = point(spot, &sampled, sizes.cloud).with("load_rate", load_rate);
+                let point = Point { void: point.void.clone().or(beside.void), ..point };
                 Ok(Point { samples, ..point })
             })?;
         }

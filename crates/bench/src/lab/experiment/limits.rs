@@ -144,8 +144,9 @@ fn judged(spot: Spot, summary: &Summary, decides: bool, bound: u64) -> Point {
     };
     let due = bound.min(total.requests);
     let is_right = match spot.case.as_str() {
-        // The bucket fills while time passes, so fewer units are no fault.
-        "token-bucket" => admitted <= due,
+        // The bucket fills while time passes, so fewer units than the bound are no fault. Its burst
+        // is there from the start.
+        "token-bucket" => (BURST.min(total.requests)..=due).contains(&admitted),
         _ => admitted == due,
     };
     let why = (!is_right).then(|| format!("{admitted} requests were admitted, {due} were due"));
@@ -162,7 +163,7 @@ mod tests {
     fn point(case: &str, admitted: u64, bound: u64) -> Point {
         let spot = Spot { system: "s".into(), case: case.into(), x: None, round: 1 };
         let mut summary = Summary::default();
-        summary.total.requests = 100;
+        summary.total.requests = 1000;
         summary.total.hits = admitted;
         judged(spot, &summary, true, bound)
     }
@@ -172,8 +173,9 @@ mod tests {
         assert_eq!(point("fixed", 25, 25).void, None);
         assert!(point("fixed", 24, 25).void.is_some());
         assert!((point("fixed", 27, 25).extra["over_admission"] - 2.0).abs() < 1e-9);
-        assert_eq!(point("many", 100, 1000).void, None);
-        assert_eq!(point("token-bucket", 20, 25).void, None);
-        assert!(point("token-bucket", 26, 25).void.is_some());
+        assert_eq!(point("many", 1000, 5000).void, None);
+        assert_eq!(point("token-bucket", BURST + 20, BURST + 25).void, None);
+        assert!(point("token-bucket", BURST + 26, BURST + 25).void.is_some());
+        assert!(point("token-bucket", BURST - 1, BURST + 25).void.is_some(), "all were refused");
     }
 }

@@ -9,7 +9,7 @@ use crate::generator::{Load, Pacing};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, SecondRow};
 use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::target::{Durability, Ground, System};
 use crate::workload::{Lengths, Mix, Shape, Verb};
 
 /// Bytes of a value.
@@ -80,6 +80,7 @@ impl Experiment for Restart {
                 Load { connections: 64, pipeline: turn.depth(4), verify: true, ..turn.load() };
             let written = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
             let filled = many.once_through(&written).run(written)?.without_errors()?;
+            let turn_is_sync = turn.system.durability == Durability::Sync;
             turn.server.kill();
             let started = Instant::now();
             turn.server.start_again()?;
@@ -103,7 +104,10 @@ impl Experiment for Restart {
                     .with("survived", counted.total.hits as f64)
                     .with("ready_ms", ready.as_secs_f64() * 1000.0)
                     .with("first_minute_p99_us", summary.latency.get("p99"));
-                Ok(Point { seconds, ..point })
+                let lost = filled.total.hits.saturating_sub(counted.total.hits);
+                let void = (turn_is_sync && lost > 0)
+                    .then(|| format!("{lost} acknowledged items were lost although it is sync"));
+                Ok(Point { seconds, void, ..point })
             })?;
         }
         Ok(())

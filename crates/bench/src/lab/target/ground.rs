@@ -12,7 +12,9 @@ use crate::process::tree;
 use crate::{Error, Result};
 
 /// The prefix of the names of directories. The process, its start and a number follow.
-const PREFIX: &str = "larder-lab";
+const PREFIX: &str = ".larder-ground-";
+/// The file that tells a directory of the lab from any other.
+const MARK: &str = "made-by-larder-bench";
 /// The default number of threads of memcached that read from a flash device. The memcached article
 /// of the lab had to raise the number, because each waits for one read at a time.
 const IO_THREADS: usize = 16;
@@ -91,6 +93,8 @@ fn fresh_directory(parent: &Path) -> Result<PathBuf> {
     let dir = parent.join(name);
     fs::create_dir_all(&dir)
         .map_err(|e| Error::io(format!("cannot create {}", dir.display()), e))?;
+    fs::write(dir.join(MARK), "larder bench removes this directory\n")
+        .map_err(|e| Error::io(format!("cannot write to {}", dir.display()), e))?;
     // Servers get the path in options, and some change their directory.
     fs::canonicalize(&dir).map_err(|e| Error::io(format!("cannot find {}", dir.display()), e))
 }
@@ -105,14 +109,16 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
 fn prefix_of_this_process() -> String {
     let pid = std::process::id();
     let start = tree::member(pid).map_or(0, |member| member.started);
-    format!("{PREFIX}-{pid}-{start}")
+    format!("{PREFIX}{pid}-{start}")
 }
 
-/// Removes directories of processes that no longer exist. Failures leave them to the operator.
+/// Removes directories of processes that no longer exist. Each has the file [`MARK`], so that no
+/// other directory is taken for one of them. Failures leave them to the operator.
 pub(super) fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        if entry.file_name().to_str().is_some_and(is_abandoned) {
+        let is_marked = entry.path().join(MARK).is_file();
+        if is_marked && entry.file_name().to_str().is_some_and(is_abandoned) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -121,7 +127,7 @@ pub(super) fn sweep(parent: &Path) {
 /// Returns true for the name of a directory whose process is gone.
 fn is_abandoned(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    let numbers: Option<Vec<u64>> = rest.split('-').skip(1).map(|part| part.parse().ok()).collect();
+    let numbers: Option<Vec<u64>> = rest.split('-').map(|part| part.parse().ok()).collect();
     let Some(&[pid, start, _]) = numbers.as_deref() else { return false };
     let Ok(pid) = u32::try_from(pid) else { return false };
     tree::member(pid).is_none_or(|member| member.started != start || member.ended)
@@ -148,15 +154,25 @@ mod tests {
         let other = Ground::new(&parent, 64, 1, 1).unwrap().dir;
         assert_ne!(own, other);
         let pid = std::process::id();
-        let dead = ["larder-lab-4294967295-1-0".to_owned(), format!("larder-lab-{pid}-1-0")];
-        let foreign = ["larder-lab-x", "larder-lab-1-2", "larder-lab-1-2-3-x", "larder-dip-1"];
+        let dead = [".larder-ground-4294967295-1-0".to_owned(), format!("{PREFIX}{pid}-1-0")];
+        let foreign = [
+            ".larder-ground-x",
+            ".larder-ground-1-2",
+            ".larder-ground-1-2-3-x",
+            "larder-lab-2026-11-26",
+            "larder-dip-1",
+        ];
         for name in dead.iter().map(String::as_str).chain(foreign) {
             fs::create_dir_all(parent.join(name).join("data")).unwrap();
+            fs::write(parent.join(name).join(MARK), "").unwrap();
         }
+        // The name alone is not enough.
+        fs::create_dir_all(parent.join(".larder-ground-4294967295-1-1")).unwrap();
         sweep(&parent);
         assert!(own.exists() && other.exists());
         assert!(dead.iter().all(|name| !parent.join(name).exists()));
         assert!(foreign.iter().all(|name| parent.join(name).exists()));
+        assert!(parent.join(".larder-ground-4294967295-1-1").exists());
         fs::remove_dir_all(parent).unwrap();
     }
 }

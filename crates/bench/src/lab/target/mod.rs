@@ -22,6 +22,6 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use catalogue::{Found, System, catalogue};
+pub(crate) use catalogue::{Durability, Found, System, catalogue};
 pub(crate) use ground::Ground;
 pub(crate) use server::Server;

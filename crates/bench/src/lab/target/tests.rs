@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use larder_client::{Client, Options};
 
-use super::catalogue::Durability;
 use super::plan::Plan;
 use super::*;
 use crate::process::tree;

@@ -98,9 +98,10 @@ function capacityOf(cells) {
     const points = cells.flatMap((cell) => cell.points.filter((point) => point.round === round))
       .sort((a, b) => a.x - b.x);
     const first = points.findIndex((point) => point.void || !(point.p99_us < 1000));
+    if (points[first]?.void) return null;
     return (first < 0 ? points : points.slice(0, first)).at(-1)?.x ?? 0;
   };
-  return statOf(rounds.map(capacity));
+  return statOf(rounds.map(capacity).filter((rate) => rate !== null));
 }
 
 /** @returns {Entry[]} The systems of one durability class that answer a question, best first. */
