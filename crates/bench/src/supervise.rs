@@ -227,8 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_lab_kills_all_processes() {
-        let (mut processes, pids) = shell(SERVER);
+    fn the_end_of_the_lab_kills_the_group() {
+        let (mut processes, pids) = shell("sleep 1000 & sleep 1000 & echo up; wait");
         // What the end of this process would do.
         drop(processes.watcher.stdin.take());
         let _ = processes.server.wait();
