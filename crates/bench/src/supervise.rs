@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Set for [`a_lab_to_be_killed`], which other tests start as a process of its own.
+    /// Set for [`a_lab_to_be_killed`], which other tests start as a separate process.
     const SACRIFICE: &str = "LARDER_BENCH_SACRIFICE";
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::output::Build;
+use super::output::{Build, now_rfc3339};
 use crate::lab::experiment::{self, Experiment};
 use crate::lab::plan::{Plan, Scale};
 use crate::lab::record::{self, Identity, Journal, MissingRow, Results};
@@ -92,7 +92,7 @@ impl Arguments {
         let complete = lab.run(&experiments)?;
         let results = Results {
             schema: record::SCHEMA,
-            date: Results::date_now(),
+            date: now_rfc3339(),
             larder: Build::this(),
             command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             machine,

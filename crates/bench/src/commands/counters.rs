@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::output::{JsonFile, Table};
 use crate::generator::{Load, ServerUse};
 use crate::process::Probe;
-use crate::workload::{Mix, Shape, Verb};
+use crate::workload::{FIRST_COUNTER, Mix, Shape, Verb};
 use crate::{Error, Result};
 
 /// The connections, and the time for each number of them.
@@ -91,12 +91,11 @@ impl Arguments {
 
 fn step(load: &Load) -> Result<Step> {
     let shape = Shape { mix: Mix::only(Verb::Incr), keys: 1, ..Shape::default() };
-    let key = b"key#00000000000";
     let mut client = Client::connect_to(&load.server, Options::default())?;
-    client.set(key, b"0", 0, 0)?;
+    client.set(FIRST_COUNTER, b"0", 0, 0)?;
     let load = Load { collect_numbers: true, ..load.clone() };
     let summary = load.run(shape)?.without_errors()?;
-    let value = client.get(key)?.map(|item| item.value).unwrap_or_default();
+    let value = client.get(FIRST_COUNTER)?.map(|item| item.value).unwrap_or_default();
     check_numbers(&summary.numbers, &value)?;
     Ok(Step {
         connections: load.connections,

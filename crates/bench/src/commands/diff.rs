@@ -1,7 +1,6 @@
 //! `larder bench diff`: two results of `larder bench all` side by side, point by point.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -105,11 +104,7 @@ impl Arguments {
 }
 
 fn read(path: &Path) -> Result<Results> {
-    let doing = || format!("cannot read {}", path.display());
-    let text = fs::read_to_string(path).map_err(|e| Error::io(doing(), e))?;
-    let results: Results = serde_json::from_str(&text).map_err(|error| {
-        Error::usage(format!("{} is not a result of larder bench all: {error}", path.display()))
-    })?;
+    let (_, results) = Results::read(path)?;
     match results.schema > SCHEMA {
         true => Err(Error::usage(format!("{} needs a newer larder", path.display()))),
         false => Ok(results),

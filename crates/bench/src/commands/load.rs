@@ -177,10 +177,8 @@ pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
 
 /// Sends `verb` for every key of the shape, in order. The summary counts refusals.
 pub(super) fn store_all(load: &Load, shape: &Shape, verb: Verb) -> Result<Summary> {
-    let mix = Mix::only(verb);
-    let filling = Shape { mix, keys_per_get: 1, in_order: true, ..shape.clone() };
     let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
-    load.once_through(&filling).run(filling)
+    load.run_once_through(shape, verb)
 }
 
 /// Number of requests in flight per connection while filling.

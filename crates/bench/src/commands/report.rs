@@ -28,12 +28,7 @@ pub struct Arguments {
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
         let Arguments { results, html: report } = self;
-        let json = fs::read_to_string(&results)
-            .map_err(|error| Error::io(format!("cannot read {}", results.display()), error))?;
-        serde_json::from_str::<Results>(&json).map_err(|error| {
-            let file = results.display();
-            Error::usage(format!("{file} is not a result of larder bench all: {error}"))
-        })?;
+        let (json, _) = Results::read(&results)?;
         let report = report.unwrap_or_else(|| results.with_extension("html"));
         fs::write(&report, html(&json))
             .map_err(|error| Error::io(format!("cannot write {}", report.display()), error))?;

@@ -119,6 +119,16 @@ pub(crate) struct Book {
     pub(crate) key: Vec<u8>,
 }
 
+impl Book {
+    /// Keeps the start and the latency of a request, if the load wants them.
+    #[inline]
+    pub(crate) fn keep_sample(&mut self, start: u64, latency: u64) {
+        if let Some(samples) = &mut self.samples {
+            samples.push((start - self.window.from, latency));
+        }
+    }
+}
+
 /// Processes the answers that one read of a connection brought.
 pub(crate) struct Judge<'a> {
     pub(crate) workload: &'a Workload,
@@ -228,9 +238,7 @@ impl Sink for Judge<'_> {
         if self.book.window.holds(request.start, self.now) {
             let latency = self.now.saturating_sub(request.start);
             self.book.tally.record(request.asked, &reply, values, latency);
-            if let Some(samples) = &mut self.book.samples {
-                samples.push((request.start - self.book.window.from, latency));
-            }
+            self.book.keep_sample(request.start, latency);
         }
     }
 }

@@ -24,11 +24,14 @@ pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};
 
 use crate::process::{Probe, Sample};
 use crate::wire::Wire;
-use crate::workload::{Shape, Verb, Workload};
+use crate::workload::{Mix, Shape, Verb, Workload};
 use crate::{Error, Result, complain};
 use connection::Connection;
 use record::Tally;
 use worker::{Report, Worker};
+
+/// The longest time that a server may take to accept and greet a connection.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
 /// The options of one run of the generator.
 #[derive(Clone, Debug)]
@@ -59,8 +62,8 @@ pub struct Load {
     /// which a request waits for the previous answer on its connection. Only in the open loop,
     /// without pipelines, over TCP.
     pub wire_times: bool,
-    /// Serve each connection by a thread of its own that waits for every reply, as the clients of
-    /// most libraries do. Only in the closed loop; `threads` must equal `connections`.
+    /// Serve each connection by a separate thread that waits for every reply, as the clients of most
+    /// libraries do. Only in the closed loop; `threads` must equal `connections`.
     pub blocking: bool,
     /// Check every value against its key.
     pub verify: bool,
@@ -107,7 +110,7 @@ impl Load {
 
     /// Returns this load, changed so that it requests each key of the shape once, in order to fill
     /// the server.
-    pub(crate) fn once_through(&self, shape: &Shape) -> Load {
+    fn once_through(&self, shape: &Shape) -> Load {
         let keys = shape.keys.div_ceil(shape.keys_per_get as u64);
         Load {
             pacing: Pacing::Closed,
@@ -119,6 +122,16 @@ impl Load {
             wire_times: false,
             ..self.clone()
         }
+    }
+
+    /// Sends `verb` once for every key of the shape, in order. The summary counts refusals.
+    ///
+    /// # Errors
+    /// As [`Load::run`].
+    pub(crate) fn run_once_through(&self, shape: &Shape, verb: Verb) -> Result<Summary> {
+        let shape =
+            Shape { mix: Mix::only(verb), keys_per_get: 1, in_order: true, ..shape.clone() };
+        self.once_through(&shape).run(shape)
     }
 
     fn check(&self, shape: &Shape) -> Result<()> {
@@ -187,19 +200,19 @@ impl Load {
     }
 
     fn connect(&self) -> Result<Connection> {
-        let stream = Stream::connect(&self.server, Some(Duration::from_secs(10)))?;
+        let failed = |error| Error::io("cannot set up a connection", error);
+        let stream = Stream::connect(&self.server, PATIENCE)?;
         if let Some(wire) = &self.wire {
             // A server that accepts and then stalls must not hold up the lab for ever.
-            let patience = Some(Duration::from_secs(10));
-            stream.set_timeout(patience).map_err(|e| Error::io("cannot set up a connection", e))?;
+            stream.set_timeout(PATIENCE).map_err(failed)?;
             wire.greet(&stream)?;
-            stream.set_timeout(None).map_err(|e| Error::io("cannot set up a connection", e))?;
+            stream.set_timeout(None).map_err(failed)?;
         }
         let set = match self.blocking {
             true => stream.set_read_timeout(Some(worker::WAIT_MAX)),
             false => stream.set_nonblocking(true),
         };
-        set.map_err(|e| Error::io("cannot set up a connection", e))?;
+        set.map_err(failed)?;
         Ok(Connection::new(stream, self.wire.as_deref()))
     }
 

@@ -392,9 +392,7 @@ impl<'a> Worker<'a> {
                 if window.holds(start, start) {
                     let latency = now.saturating_sub(start);
                     self.book.tally.latency(verb, latency);
-                    if let Some(samples) = &mut self.book.samples {
-                        samples.push((start - window.from, latency));
-                    }
+                    self.book.keep_sample(start, latency);
                 }
             }
         }

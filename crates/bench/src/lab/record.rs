@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::output::{Build, now_rfc3339};
+use crate::commands::output::Build;
 use crate::generator::{Second, Summary};
 use crate::machine::Machine;
 use crate::{Error, Result};
@@ -186,6 +186,14 @@ impl Point {
             samples: None,
             histogram: Vec::new(),
         }
+    }
+
+    /// Returns the point of a load. A server that did not return an item that it has stored makes it
+    /// void.
+    pub(crate) fn of_load(spot: Spot, summary: &Summary) -> Point {
+        let lost = summary.hit_ratio.filter(|&ratio| ratio < 1.0);
+        let void = lost.map(|ratio| format!("the server lost items: hit ratio {ratio:.4}"));
+        Point { void, ..Point::new(spot, Figures::of(summary)) }
     }
 
     /// Returns a point without figures, for a run that failed.
@@ -395,8 +403,18 @@ impl Journal {
 }
 
 impl Results {
-    pub(crate) fn date_now() -> String {
-        now_rfc3339()
+    /// Reads a result file. Also returns its text.
+    ///
+    /// # Errors
+    /// Returns [`Error::Io`] if the file cannot be read, and [`Error::Usage`] if it is no result.
+    pub(crate) fn read(path: &Path) -> Result<(String, Results)> {
+        let text = fs::read_to_string(path)
+            .map_err(|e| Error::io(format!("cannot read {}", path.display()), e))?;
+        let results = serde_json::from_str(&text).map_err(|error| {
+            let file = path.display();
+            Error::usage(format!("{file} is not a result of larder bench all: {error}"))
+        })?;
+        Ok((text, results))
     }
 }
 

@@ -1,5 +1,5 @@
 //! The processes of a server: those of its process group, and all their descendants. PostgreSQL, for
-//! example, moves each of its processes to a group of its own.
+//! example, gives each of its processes its own group.
 
 use std::collections::HashSet;
 use std::fs;

@@ -61,7 +61,7 @@ impl Cql {
         Cql { partitions: None, names: OnceLock::new() }
     }
 
-    /// Returns a wire for a table with so many partitions, each with the rows of many keys.
+    /// Returns a wire for a table with `partitions` partitions, each with the rows of many keys.
     pub(crate) fn partitioned(partitions: u32) -> Cql {
         Cql { partitions: Some(partitions.max(1)), names: OnceLock::new() }
     }

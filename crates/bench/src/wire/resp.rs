@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 
-use larder_client::{Reply, Stream};
+use larder_client::{Address, Reply, Stream};
 
+use super::caller::open;
 use super::{Asker, Replies, Wire, asked};
 use crate::workload::Verb;
 use crate::workload::keys::push_number;
@@ -29,6 +30,16 @@ impl Wire for Resp {
         matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter | Verb::Limit)
     }
 
+    /// Loads the script of limits. A server without scripts refuses the requests that need it.
+    fn prepare(&self, server: &Address) -> Result<()> {
+        let socket = open(server)?;
+        self.greet(&socket)?;
+        let mut load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n".to_vec();
+        push_bulk(&mut load, SCRIPT);
+        (&socket).write_all(&load).map_err(|e| Error::io("cannot send SCRIPT LOAD", e))?;
+        read_line(&socket).map(drop)
+    }
+
     /// Waits until the server serves requests: after a start, it first loads its data.
     fn greet(&self, mut socket: &Stream) -> Result<()> {
         socket.write_all(b"*1\r\n$4\r\nPING\r\n").map_err(|e| Error::io("cannot send PING", e))?;
@@ -39,14 +50,6 @@ impl Wire for Resp {
                 let line = String::from_utf8_lossy(line);
                 return Err(Error::server(format!("the server does not serve: {line}")));
             }
-        }
-        let mut load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n".to_vec();
-        push_bulk(&mut load, SCRIPT);
-        socket.write_all(&load).map_err(|e| Error::io("cannot send SCRIPT LOAD", e))?;
-        // The hash has a line of its own behind its length. A server without scripts answers with
-        // one line, and refuses the requests that need the script.
-        if read_line(socket)?.starts_with(b"$") {
-            read_line(socket)?;
         }
         Ok(())
     }
@@ -92,7 +95,7 @@ fn read_line(mut socket: &Stream) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
     while byte[0] != b'\n' && line.len() < LINE_MAX {
-        socket.read_exact(&mut byte).map_err(|e| Error::io("cannot read the reply to PING", e))?;
+        socket.read_exact(&mut byte).map_err(|e| Error::io("cannot read a reply", e))?;
         line.extend_from_slice(&byte);
     }
     line.truncate(line.strip_suffix(b"\r\n").map_or(line.len(), <[u8]>::len));

@@ -66,6 +66,9 @@ impl Default for Shape {
     }
 }
 
+/// The key of the first counter of the default shape.
+pub(crate) const FIRST_COUNTER: &[u8] = b"key#00000000000";
+
 /// A shape with everything computed from it. All generator threads share it.
 #[derive(Debug)]
 pub(crate) struct Workload {
@@ -296,6 +299,7 @@ mod tests {
         assert_eq!(one("md=1"), "md key-00000000000\r\n");
         assert_eq!(one("ma=1"), "ma key#00000000000 v N0 J0\r\n");
         assert_eq!(one("incr=1"), "incr key#00000000000 1\r\n");
+        assert_eq!(FIRST_COUNTER, b"key#00000000000");
         assert_eq!(one("touch=1"), "touch key-00000000000 60\r\n");
         assert_eq!(one("delete=1"), "delete key-00000000000\r\n");
     }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use larder_client::Address;
 use serde::Deserialize;
 
+use super::counter;
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::Turn;
@@ -17,9 +18,9 @@ const SCRIPT: &str = include_str!("active_record.rb");
 #[derive(Debug, Deserialize)]
 struct Measured {
     rate: f64,
-    acknowledged: f64,
-    duplicates: f64,
-    counted: f64,
+    acknowledged: u64,
+    duplicates: u64,
+    counted: u64,
     mean_us: f64,
     p50_us: f64,
     p90_us: f64,
@@ -47,26 +48,14 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, spot: Spot) -> Result<Poi
         p999_us: measured.p999_us,
         p99999_us: measured.max_us,
         max_us: measured.max_us,
-        cpu_us: cpu / measured.acknowledged.max(1.0),
+        cpu_us: cpu / measured.acknowledged.max(1) as f64,
         rss: after.rss,
         // Ruby runs one thread at a time, so its processor is the limit.
         generator_bound: true,
         ..Figures::default()
     };
-    let missing = (measured.acknowledged - measured.counted).max(0.0);
-    let point = Point::new(spot, figures)
-        .with("acknowledged", measured.acknowledged)
-        .with("counted", measured.counted)
-        .with("missing_updates", missing)
-        .with("duplicates", measured.duplicates);
-    let wrong = measured.acknowledged != measured.counted || measured.duplicates > 0.0;
-    let void = wrong.then(|| {
-        format!(
-            "{} increments were acknowledged, {} were counted, {} numbers were returned twice",
-            measured.acknowledged, measured.counted, measured.duplicates
-        )
-    });
-    Ok(Point { void, ..point })
+    let Measured { acknowledged, counted, duplicates, .. } = measured;
+    Ok(counter::counted(Point::new(spot, figures), acknowledged, counted, duplicates))
 }
 
 /// Returns the output of the script.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::{Case, Experiment};
 use crate::generator::{Load, Pacing, Summary};
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, Samples, Spot};
+use crate::lab::record::{Point, Samples, Spot};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
-use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::workload::{Lengths, Shape, Verb};
 use crate::{Error, Result};
 
 /// Page cache in MiB of servers whose values lie on flash. More would turn reads from the device
@@ -103,7 +103,7 @@ impl Experiment for Cliff {
         };
         for &rate in &sizes.rates {
             turn.point("ladder", Some(f64::from(rate)), |spot| {
-                // Another sequence of keys for each rate: the same would find its keys in the page cache.
+                // Each rate draws other keys. The same would be in the page cache already.
                 let load = Load { seed: u64::from(rate) << 8 | base.seed, ..open(rate) };
                 let summary = load.run(shape.clone())?;
                 let histogram = summary.histogram();
@@ -138,15 +138,12 @@ impl Experiment for Cliff {
 }
 
 fn point(spot: Spot, summary: &Summary, offered: u32) -> Point {
-    let figures = Figures { offered: Some(f64::from(offered)), ..Figures::of(summary) };
-    let point = Point::new(spot, figures).with("unanswered", summary.unanswered as f64);
-    let lost = summary.hit_ratio.is_some_and(|ratio| ratio < 1.0);
-    let why = match (&summary.first_error, lost) {
-        (Some(error), _) => Some(format!("{} error answers, the first: {error}", summary.errors)),
-        (None, true) => Some(format!("hit ratio {:.4}", summary.hit_ratio.unwrap_or_default())),
-        (None, false) => None,
-    };
-    Point { void: why, ..point }
+    let mut point = Point::of_load(spot, summary).with("unanswered", summary.unanswered as f64);
+    point.figures.offered = Some(f64::from(offered));
+    if let Some(error) = &summary.first_error {
+        point.void = Some(format!("{} error answers, the first: {error}", summary.errors));
+    }
+    point
 }
 
 /// Runs the load and the sampler at the same time.
@@ -176,18 +173,14 @@ fn filler(turn: &Turn<'_>, load: &Load) -> Load {
 /// Stores every key once, and lets the server write them to its device.
 pub(super) fn fill(turn: &Turn<'_>, load: &Load, shape: &Shape) -> Result<()> {
     let load = filler(turn, load);
-    let once = |verb| {
-        let shape = Shape { mix: Mix::only(verb), in_order: true, ..shape.clone() };
-        load.once_through(&shape).run(shape)
-    };
-    once(Verb::Set)?.without_errors()?;
+    load.run_once_through(shape, Verb::Set)?.without_errors()?;
     thread::sleep(SETTLE);
     if !is_extstore(turn) {
         return Ok(());
     }
     // extstore drops items from memory that it could not write in time. They are stored again.
     for _ in 0..PASSES {
-        let added = once(Verb::Add)?.without_errors()?.total.hits;
+        let added = load.run_once_through(shape, Verb::Add)?.without_errors()?.total.hits;
         thread::sleep(SETTLE);
         if added == 0 {
             return Ok(());

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::cliff::{PAGE_CACHE, fill};
 use super::{Case, Experiment};
-use crate::generator::{Load, Summary};
+use crate::generator::Load;
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
-use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::workload::{Lengths, Shape, Verb};
 use crate::{Error, Result};
 
 /// Bytes of a key and of a small value, as in the article.
@@ -91,11 +91,7 @@ impl Experiment for Converge {
         match self.0 {
             // Databases do not evict.
             Part::Fit => matches!(system.id, "larder" | "memcached" | "redis" | "valkey" | "arcus"),
-            Part::Ram => {
-                !system.uses_flash()
-                    && !system.is_slow_to_fill()
-                    && system.id != "mariadb-activerecord"
-            }
+            Part::Ram => system.takes_any_load(),
             Part::DiskSmall | Part::DiskLarge => on_disk,
         }
     }
@@ -176,8 +172,7 @@ impl Converge {
 
 /// Reads every key once. The hits are the items that the server holds.
 fn fit(spot: Spot, load: &Load, shape: &Shape) -> Result<Point> {
-    let shape = Shape { mix: Mix::only(Verb::Get), in_order: true, ..shape.clone() };
-    let summary = load.once_through(&shape).run(shape)?.without_errors()?;
+    let summary = load.run_once_through(shape, Verb::Get)?.without_errors()?;
     let items = summary.total.hits.max(1) as f64;
     let memory = spot.x.unwrap_or_default() * f64::from(1 << 20);
     let resident = summary.server.map_or(0, |server| server.rss_after) as f64;
@@ -189,8 +184,5 @@ fn fit(spot: Spot, load: &Load, shape: &Shape) -> Result<Point> {
 }
 
 fn run(spot: Spot, load: &Load, shape: Shape) -> Result<Point> {
-    let summary: Summary = load.run(shape)?.without_errors()?;
-    let lost = summary.hit_ratio.filter(|ratio| *ratio < 1.0);
-    let void = lost.map(|ratio| format!("the server lost items: hit ratio {ratio:.4}"));
-    Ok(Point { void, ..Point::new(spot, Figures::of(&summary)) })
+    Ok(Point::of_load(spot, &load.run(shape)?.without_errors()?))
 }

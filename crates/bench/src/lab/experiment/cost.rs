@@ -69,7 +69,7 @@ impl Experiment for Cost {
     }
 
     fn takes(&self, system: &System) -> bool {
-        system.id != "mariadb-activerecord" && !system.is_slow_to_fill()
+        system.takes_any_load() || system.uses_flash()
     }
 
     fn cases(&self, _: &Plan, system: &System, _: usize) -> Vec<Case> {
@@ -98,8 +98,7 @@ impl Experiment for Cost {
         };
         let before = (turn.server.probe().sample()?.rss, turn.server.disk_used());
         let many = Load { pipeline: turn.depth(PIPELINE), ..load.clone() };
-        let all = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
-        let filled = many.once_through(&all).run(all)?.without_errors()?;
+        let filled = many.run_once_through(&shape, Verb::Set)?.without_errors()?;
         turn.point_of("items", None, |turn, spot| {
             let per_item = |now: u64, then: u64| now.saturating_sub(then) as f64 / KEYS as f64;
             let point = Point::new(spot, Figures::of(&filled))
@@ -115,11 +114,8 @@ impl Experiment for Cost {
             let load = Load { pipeline, ..load.clone() };
             let shape = Shape { mix: Mix::only(verb), ..shape.clone() };
             turn.point(case, None, |spot| {
-                let figures = Figures::of(&load.run(shape)?.without_errors()?);
-                let written = written_per_byte(&figures);
-                let void = figures.hit_ratio.filter(|&ratio| verb == Verb::Get && ratio < 1.0);
-                let void = void.map(|ratio| format!("the server lost items: hit ratio {ratio:.4}"));
-                let point = Point { void, ..Point::new(spot, figures) };
+                let point = Point::of_load(spot, &load.run(shape)?.without_errors()?);
+                let written = written_per_byte(&point.figures);
                 Ok(if verb == Verb::Set { point.with("written_per_byte", written) } else { point })
             })?;
         }

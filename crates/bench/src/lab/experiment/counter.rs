@@ -12,16 +12,13 @@ use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
 use crate::wire::Caller;
-use crate::workload::{Mix, Shape, Verb};
+use crate::workload::{FIRST_COUNTER, Mix, Shape, Verb};
 use crate::{Error, Result};
 
 /// Memory limit of each server in MiB. The data is one counter.
 const MEMORY: u64 = 256;
 /// Requests in flight per connection in the pipelined case.
 const PIPELINE: usize = 16;
-
-/// The system whose client is a Ruby process.
-const ACTIVE_RECORD: &str = "mariadb-activerecord";
 
 #[derive(Debug)]
 pub(crate) struct Counter;
@@ -60,9 +57,7 @@ impl Experiment for Counter {
     }
 
     fn takes(&self, system: &System) -> bool {
-        system.family != "Cassandra"
-            && !matches!(system.id, "larder-flash" | "larder-flash-2" | "larder-tiers")
-            && !system.id.starts_with("memcached-")
+        system.family != "Cassandra" && !system.uses_flash()
     }
 
     fn cases(&self, plan: &Plan, system: &System, _: usize) -> Vec<Case> {
@@ -70,7 +65,7 @@ impl Experiment for Counter {
             list.iter().map(|&clients| (case, Some(clients as f64))).collect()
         };
         let clients = &plan.counter.clients;
-        if system.id == ACTIVE_RECORD {
+        if system.is_loaded_by_ruby() {
             return each("blocking", clients);
         }
         let pipelined = each("pipeline", &plan.counter.pipelined);
@@ -84,7 +79,7 @@ impl Experiment for Counter {
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
             let clients = x.unwrap_or(1.0) as usize;
-            if turn.system.id == ACTIVE_RECORD {
+            if turn.system.is_loaded_by_ruby() {
                 turn.point_of(case, x, |turn, spot| active_record::measure(turn, clients, spot))?;
                 continue;
             }
@@ -119,23 +114,25 @@ fn judged(spot: Spot, summary: &Summary, value: u64) -> Point {
     numbers.sort_unstable();
     let doubled = numbers.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
     let acknowledged = numbers.len() as u64;
-    let missing = acknowledged.saturating_sub(value);
-    let point = Point::new(spot, Figures::of(summary))
-        .with("acknowledged", acknowledged as f64)
-        .with("counted", value as f64)
-        .with("missing_updates", missing as f64)
-        .with("duplicates", doubled as f64);
-    let why = (value != acknowledged || doubled > 0).then(|| {
-        format!(
-            "{acknowledged} increments were acknowledged, {value} were counted, {doubled} numbers \
-             were returned twice"
-        )
-    });
-    Point { void: why, ..point }
+    counted(Point::new(spot, Figures::of(summary)), acknowledged, value, doubled)
 }
 
-/// The counter's key, as the generator writes it.
-const KEY: &[u8] = b"key#00000000000";
+/// Adds the counts of increments to a point: those that were acknowledged, those that the counter
+/// has, and the numbers that were returned twice. The point is void unless they agree.
+pub(super) fn counted(point: Point, acknowledged: u64, counted: u64, doubled: u64) -> Point {
+    let void = (counted != acknowledged || doubled > 0).then(|| {
+        format!(
+            "{acknowledged} increments were acknowledged, {counted} were counted, {doubled} \
+             numbers were returned twice"
+        )
+    });
+    let point = point
+        .with("acknowledged", acknowledged as f64)
+        .with("counted", counted as f64)
+        .with("missing_updates", acknowledged.saturating_sub(counted) as f64)
+        .with("duplicates", doubled as f64);
+    Point { void, ..point }
+}
 
 /// A connection beside the load, for the counter's start and end.
 enum Access {
@@ -153,8 +150,8 @@ impl Access {
 
     fn reset(&mut self) -> Result<()> {
         match self {
-            Access::Memcached(client) => Ok(client.set(KEY, b"0", 0, 0)?),
-            Access::Other(caller) => caller.reset_counter(KEY),
+            Access::Memcached(client) => Ok(client.set(FIRST_COUNTER, b"0", 0, 0)?),
+            Access::Other(caller) => caller.reset_counter(FIRST_COUNTER),
         }
     }
 
@@ -163,9 +160,9 @@ impl Access {
     fn read(&mut self) -> Result<u64> {
         let next = match self {
             Access::Memcached(client) => client
-                .incr(KEY, 1)?
+                .incr(FIRST_COUNTER, 1)?
                 .ok_or_else(|| Error::Void("the counter is gone after the run".to_owned()))?,
-            Access::Other(caller) => caller.incr(KEY)?,
+            Access::Other(caller) => caller.incr(FIRST_COUNTER)?,
         };
         Ok(next.saturating_sub(1))
     }

@@ -64,10 +64,7 @@ impl Experiment for Limits {
     }
 
     fn takes(&self, system: &System) -> bool {
-        system.family != "Cassandra"
-            && !system.uses_flash()
-            && !system.is_slow_to_fill()
-            && system.id != "mariadb-activerecord"
+        system.family != "Cassandra" && system.takes_any_load()
     }
 
     fn cases(&self, _: &Plan, system: &System, _: usize) -> Vec<Case> {
@@ -112,10 +109,8 @@ impl Experiment for Limits {
             }
             if !decides {
                 let pipeline = turn.depth(16);
-                let zeros =
-                    Shape { mix: Mix::only(Verb::SetCounter), in_order: true, ..shape.clone() };
-                let fill = Load { pipeline, ..load.clone() }.once_through(&zeros);
-                fill.run(zeros)?.without_errors()?;
+                let fill = Load { pipeline, ..load.clone() };
+                fill.run_once_through(&shape, Verb::SetCounter)?.without_errors()?;
             }
             turn.point(case, x, |spot| {
                 let started = Instant::now();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Case, Experiment};
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, SecondRow, Spot};
+use crate::lab::record::{Point, SecondRow};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
 use crate::workload::{Lengths, Mix, Shape, Verb};
@@ -63,10 +63,7 @@ impl Experiment for Persistence {
     }
 
     fn takes(&self, system: &System) -> bool {
-        !system.uses_flash()
-            && !system.is_slow_to_fill()
-            && system.id != "mariadb-activerecord"
-            && system.id != "cassandra-grouped"
+        system.takes_any_load() && system.id != "cassandra-grouped"
     }
 
     fn cases(&self, plan: &Plan, _: &System, round: usize) -> Vec<Case> {
@@ -104,14 +101,16 @@ impl Experiment for Persistence {
         turn.point("insert", None, |spot| {
             let summary = insert(&load, &shape, sizes.insert)?;
             inserted = summary.total.hits;
-            Ok(point(spot, &summary).with("inserted", inserted as f64))
+            Ok(Point::of_load(spot, &summary).with("inserted", inserted as f64))
         })?;
         if inserted < sizes.keys {
             fill_rest(&Load { pipeline: turn.depth(FILL_DEPTH), ..load.clone() }, &shape)?;
         }
         for (case, mix) in MIXES {
             let shape = Shape { mix: mix.parse()?, ..shape.clone() };
-            turn.point(case, None, |spot| Ok(point(spot, &load.run(shape)?.without_errors()?)))?;
+            turn.point(case, None, |spot| {
+                Ok(Point::of_load(spot, &load.run(shape)?.without_errors()?))
+            })?;
         }
         if turn.round == 1 && !sizes.timeline.is_zero() {
             let shape = Shape { mix: "1:9".parse()?, ..shape };
@@ -119,39 +118,27 @@ impl Experiment for Persistence {
             turn.point("timeline", None, |spot| {
                 let summary = load.run(shape)?.without_errors()?;
                 let seconds = summary.per_second.iter().map(SecondRow::of).collect();
-                Ok(Point { seconds, ..point(spot, &summary) })
+                Ok(Point { seconds, ..Point::of_load(spot, &summary) })
             })?;
         }
         Ok(())
     }
 }
 
-fn point(spot: Spot, summary: &Summary) -> Point {
-    let point = Point::new(spot, Figures::of(summary));
-    match summary.hit_ratio {
-        Some(ratio) if ratio < 1.0 => {
-            let why = format!("the server lost keys: hit ratio {ratio:.4}");
-            Point { void: Some(why), ..point }
-        }
-        _ => point,
-    }
-}
-
 /// Inserts the keys once, in order, and in parallel ranges of the connections' threads. Ends when
 /// all keys are stored or after `most`.
 fn insert(load: &Load, shape: &Shape, most: Duration) -> Result<Summary> {
+    if most == Duration::MAX {
+        return load.run_once_through(shape, Verb::Set)?.without_errors();
+    }
     let shape = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
-    let load = match most {
-        Duration::MAX => load.once_through(&shape),
-        most => Load { duration: Some(most), warm_up: Duration::ZERO, ..load.clone() },
-    };
+    let load = Load { duration: Some(most), warm_up: Duration::ZERO, ..load.clone() };
     load.run(shape)?.without_errors()
 }
 
 /// Stores all keys in pipelines, without measuring. Keys that exist are overwritten.
 fn fill_rest(load: &Load, shape: &Shape) -> Result<()> {
-    let shape = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
-    let summary = load.once_through(&shape).run(shape)?.without_errors()?;
+    let summary = load.run_once_through(shape, Verb::Set)?.without_errors()?;
     if summary.total.hits == 0 {
         return Err(Error::server("no key could be stored"));
     }

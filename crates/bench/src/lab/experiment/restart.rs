@@ -10,7 +10,7 @@ use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, SecondRow};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Durability, Ground, System};
-use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::workload::{Lengths, Shape, Verb};
 
 /// Bytes of a value.
 const VALUE: usize = 100;
@@ -51,7 +51,7 @@ impl Experiment for Restart {
     }
 
     fn takes(&self, system: &System) -> bool {
-        !system.uses_flash() && !system.is_slow_to_fill() && system.id != "mariadb-activerecord"
+        system.takes_any_load()
     }
 
     fn cases(&self, plan: &Plan, _: &System, _: usize) -> Vec<Case> {
@@ -78,18 +78,16 @@ impl Experiment for Restart {
             };
             let many =
                 Load { connections: 64, pipeline: turn.depth(4), verify: true, ..turn.load() };
-            let written = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape.clone() };
-            let filled = many.once_through(&written).run(written)?.without_errors()?;
-            let turn_is_sync = turn.system.durability == Durability::Sync;
+            let filled = many.run_once_through(&shape, Verb::Set)?.without_errors()?;
+            let is_sync = turn.system.durability == Durability::Sync;
             turn.server.kill();
             let started = Instant::now();
             turn.server.start_again()?;
             let ready = started.elapsed();
             let load = Load { probe: Some(turn.server.probe()), ..many };
-            let all = Shape { in_order: true, ..shape.clone() };
             let after = turn.plan.restart.after;
             turn.point("kill", x, |spot| {
-                let counted = load.once_through(&all).run(all)?.without_errors()?;
+                let counted = load.run_once_through(&shape, Verb::Get)?.without_errors()?;
                 let gentle = Load {
                     connections: 50,
                     pipeline: 1,
@@ -105,7 +103,7 @@ impl Experiment for Restart {
                     .with("ready_ms", ready.as_secs_f64() * 1000.0)
                     .with("first_minute_p99_us", summary.latency.get("p99"));
                 let lost = filled.total.hits.saturating_sub(counted.total.hits);
-                let void = (turn_is_sync && lost > 0)
+                let void = (is_sync && lost > 0)
                     .then(|| format!("{lost} acknowledged items were lost although it is sync"));
                 Ok(Point { seconds, void, ..point })
             })?;

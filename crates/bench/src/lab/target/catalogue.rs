@@ -136,9 +136,15 @@ impl System {
         )
     }
 
-    /// Returns true if the system stores only some hundred values per second, too few to fill it.
-    pub(crate) fn is_slow_to_fill(&self) -> bool {
-        self.id == "ferretdb"
+    /// Returns true if a Ruby process loads the system, and not the generator.
+    pub(crate) fn is_loaded_by_ruby(&self) -> bool {
+        self.id == "mariadb-activerecord"
+    }
+
+    /// Returns true if the generator can fill the system and load it in any way. Of the others,
+    /// FerretDB stores only some hundred values per second.
+    pub(crate) fn takes_any_load(&self) -> bool {
+        !self.uses_flash() && !self.is_loaded_by_ruby() && self.id != "ferretdb"
     }
 
     pub(super) fn recipe(&self) -> &dyn Recipe {

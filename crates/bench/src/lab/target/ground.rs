@@ -1,4 +1,4 @@
-//! The place where a server runs: a directory of its own, and its share of the machine.
+//! The place where a server runs: its own directory, and its share of the machine.
 //!
 //! The name of a directory contains the process that made it. If that process is gone, it was killed
 //! before it could clean up, and the next lab removes the directory.

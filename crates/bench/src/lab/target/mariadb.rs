@@ -1,4 +1,4 @@
-//! MariaDB: a data directory of its own, with the engine MEMORY or InnoDB.
+//! MariaDB in its own data directory, with the engine MEMORY or InnoDB.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

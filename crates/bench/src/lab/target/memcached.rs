@@ -10,7 +10,7 @@ use super::server::first_line;
 use crate::Result;
 use crate::launch::{Dialect, Program};
 
-/// memcached with files on so many devices.
+/// memcached with its files on this number of devices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memcached {
     /// 0 is without extstore.

@@ -2,7 +2,7 @@
 //!
 //! A system is a server program with one durability setting. Each family has a file with its
 //! recipes: which programs it needs, and the command line that gives it its best reasonable settings
-//! on a small machine. A server runs in a directory of its own, on a free loopback port.
+//! on a small machine. Each server runs in its own directory, on a free loopback port.
 
 mod arcus;
 mod cassandra;

@@ -1,4 +1,4 @@
-//! PostgreSQL: a cluster of its own, with trust authentication on loopback.
+//! PostgreSQL with its own cluster, and trust authentication on loopback.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -54,6 +54,7 @@ fn ids_are_unique_and_each_system_is_found_or_missing_with_advice() {
 #[test]
 fn larder() {
     try_out(&["larder", "larder-async", "larder-sync", "larder-flash"]);
+    try_out(&["larder-flash-2", "larder-tiers"]);
 }
 
 #[test]
@@ -88,12 +89,12 @@ fn postgres() {
 
 #[test]
 fn mariadb() {
-    try_out(&["mariadb-memory", "mariadb-innodb"]);
+    try_out(&["mariadb-memory", "mariadb-innodb", "mariadb-activerecord"]);
 }
 
 #[test]
 fn cassandra() {
-    try_out(&["cassandra", "cassandra-periodic"]);
+    try_out(&["cassandra", "cassandra-periodic", "cassandra-grouped"]);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn ferretdb() {
     try_out(&["ferretdb"]);
 }
 
-/// Set for [`a_lab_to_be_killed`], which another test starts as a process of its own.
+/// Set for [`a_lab_to_be_killed`], which another test starts as a separate process.
 const SACRIFICE: &str = "LARDER_BENCH_SACRIFICE_IN";
 
 #[test]

@@ -1,162 +1,64 @@
-//! The wires against real servers, which each test starts for itself.
+//! The wires against real servers, which each test starts for itself, as the lab does.
 
-use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use super::*;
+use crate::lab::target::{Ground, Server, catalogue};
 
-/// The longest time that a server may take to answer after its start.
-const START: Duration = Duration::from_secs(60);
-/// The longest time that a server may take to end.
-const STOP: Duration = Duration::from_secs(20);
-/// Directories of server programs that are often not on PATH.
-const PLACES: [&str; 2] = ["/usr/sbin", "/usr/local/pgsql/bin"];
-/// Debian's directory of PostgreSQL's versions.
-const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
-
-/// A user and a group by their numbers.
-type Owner = (u32, u32);
-
-/// A server with a directory of its own. Dropping it stops the server and removes the directory.
-struct Server {
-    child: Option<Child>,
-    directory: PathBuf,
-    port: u16,
-    owner: Option<Owner>,
-}
-
-impl Server {
-    fn new(name: &str, owner: Option<Owner>) -> Server {
-        let directory = format!("larder-wire-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(directory);
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir(&directory).unwrap();
-        if let Some((user, group)) = owner {
-            chown(&directory, Some(user), Some(group)).unwrap();
+/// Starts a system of the lab, whose values may have up to `value_max` bytes, and creates the
+/// tables of `wire`. Prints that the test is skipped if the system is missing.
+fn start(id: &str, value_max: usize, wire: &Arc<dyn Wire>) -> Option<Server> {
+    let system = catalogue().into_iter().find(|system| system.id == id).unwrap();
+    let found = match system.find() {
+        Ok(found) => found,
+        Err(missing) => {
+            println!("skipped: {} ({})", missing.why, missing.install);
+            return None;
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Server { child: None, directory, port, owner }
-    }
+    };
+    let parent = std::env::temp_dir().join(format!("larder-wire-{}", std::process::id()));
+    let ground = Ground::new(&parent, 256, 2, 20).unwrap();
+    let server = found.start(&Ground { value_max, ..ground }).unwrap();
+    wire.prepare(&server.address).unwrap();
+    Some(server)
+}
 
-    fn address(&self) -> Address {
-        Address::Tcp(format!("127.0.0.1:{}", self.port))
-    }
-
-    fn command(&self, program: &Path, arguments: &str) -> Command {
-        let directory = self.directory.display().to_string();
-        let fill =
-            |word: &str| word.replace("DIR", &directory).replace("PORT", &self.port.to_string());
-        let mut command = Command::new(program);
-        command.args(arguments.split_whitespace().map(fill)).current_dir(&self.directory);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if let Some((user, group)) = self.owner {
-            command.uid(user).gid(group);
+/// Runs a client program with the server's port in place of `PORT`, and returns its output. Returns
+/// `None` if there is no such program.
+fn ask(server: &Server, program: &str, arguments: &str, last_argument: &str) -> Option<String> {
+    let address = server.address.to_string();
+    let port = address.rsplit_once(':').unwrap().1;
+    let words = arguments.split_whitespace().map(|word| word.replace("PORT", port));
+    let mut command = Command::new(program);
+    let output = command.args(words).arg(last_argument).stdin(Stdio::null()).output();
+    let output = match output {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("skipped: there is no {program}");
+            return None;
         }
-        command
-    }
-
-    /// Runs a program to its end and returns its output. It must succeed.
-    fn run(&self, program: &Path, arguments: &str, last_argument: &str) -> String {
-        let mut command = self.command(program, arguments);
-        command.arg(last_argument).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = command.output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{} {arguments}: {errors}", program.display());
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// Starts the server, waits until `wire` can connect, and creates the tables.
-    fn start(&mut self, program: &Path, arguments: &str, wire: &Arc<dyn Wire>) {
-        let mut command = self.command(program, arguments);
-        let die_with_parent = || {
-            // SAFETY: the call takes numbers. It is safe between fork and exec.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            Ok(())
-        };
-        // SAFETY: the closure only makes a system call and allocates nothing.
-        unsafe { command.pre_exec(die_with_parent) };
-        self.child = Some(command.spawn().unwrap());
-        let address = self.address();
-        self.wait(|| wire.prepare(&address).and_then(|()| Caller::connect(&address, wire.clone())));
-    }
-
-    fn wait<T>(&mut self, mut attempt: impl FnMut() -> Result<T>) {
-        let started = Instant::now();
-        while let Err(error) = attempt() {
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
-            assert_eq!(ended, None, "the server ended: {error}");
-            assert!(started.elapsed() < START, "the server does not answer: {error}");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // An orderly end also frees PostgreSQL's shared memory.
-            let pid = libc::pid_t::try_from(child.id()).unwrap_or(0);
-            // SAFETY: the call takes numbers. The child was not waited for, so its id is its own.
-            unsafe { libc::kill(pid, libc::SIGTERM) };
-            let asked = Instant::now();
-            while matches!(child.try_wait(), Ok(None)) && asked.elapsed() < STOP {
-                thread::sleep(Duration::from_millis(10));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = fs::remove_dir_all(&self.directory);
-    }
-}
-
-/// Finds a program. Prints that the test is skipped if there is none.
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().flatten();
-    let mut places = std::env::split_paths(&path)
-        .chain(PLACES.map(PathBuf::from))
-        .chain(versions.map(|version| version.path().join("bin")));
-    let found = places.find_map(|place| Some(place.join(name)).filter(|file| file.is_file()));
-    if found.is_none() {
-        println!("skipped: there is no {name}");
-    }
-    found
-}
-
-fn is_root() -> bool {
-    // SAFETY: the call takes nothing and returns a number.
-    unsafe { libc::geteuid() == 0 }
-}
-
-/// Returns the numbers of a user in /etc/passwd.
-fn user(name: &str) -> Option<Owner> {
-    let users = fs::read_to_string("/etc/passwd").ok()?;
-    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
-    let mut fields = line.split(':').skip(2);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+        output => output.unwrap(),
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {errors}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Checks what every wire must do, with values of up to `value_max` bytes.
 fn check(server: &Server, wire: &Arc<dyn Wire>, value_max: usize) {
-    let address = server.address();
-    wire.prepare(&address).expect("the tables exist already");
-    let mut caller = Caller::connect(&address, wire.clone()).unwrap();
+    let address = &server.address;
+    wire.prepare(address).expect("the tables exist already");
+    let mut caller = Caller::connect(address, wire.clone()).unwrap();
     check_values(&mut caller, value_max);
     check_counter(&mut caller);
     check_pipeline(&mut caller);
-    check_concurrent_increments(&address, wire);
+    check_concurrent_increments(address, wire);
 }
 
 /// Checks that a server refuses a login with this text.
 fn check_refusal(server: &Server, wire: impl Wire + 'static, text: &str) {
-    let error = Caller::connect(&server.address(), Arc::new(wire)).unwrap_err();
+    let error = Caller::connect(&server.address, Arc::new(wire)).unwrap_err();
     assert!(error.to_string().contains(text), "{error}");
 }
 
@@ -241,13 +143,11 @@ fn check_concurrent_increments(address: &Address, wire: &Arc<dyn Wire>) {
 
 #[test]
 fn redis() {
-    let Some(program) = find("redis-server") else { return };
     let wire: Arc<dyn Wire> = Arc::new(Resp);
-    let mut server = Server::new("redis", None);
-    server.start(&program, "--port PORT --bind 127.0.0.1 --dir DIR", &wire);
+    let Some(server) = start("redis", 1024, &wire) else { return };
     check(&server, &wire, usize::MAX);
 
-    let mut caller = Caller::connect(&server.address(), wire).unwrap();
+    let mut caller = Caller::connect(&server.address, wire).unwrap();
     caller.set(b"word", b"x").unwrap();
     let requests: [(Verb, &[u8], &[u8]); 2] =
         [(Verb::Incr, b"word", b""), (Verb::Get, b"word", b"")];
@@ -257,27 +157,18 @@ fn redis() {
 
 #[test]
 fn postgres() {
-    for unlogged in [false, true] {
-        let Some(program) = find("postgres") else { return };
-        let owner = if is_root() { user("postgres") } else { None };
-        if is_root() && owner.is_none() {
-            println!("skipped: PostgreSQL does not run as root, and there is no user postgres");
-            return;
-        }
-        let own = Postgres { unlogged, ..super::postgres::wire() };
+    for (id, unlogged) in [("postgres-nofsync", false), ("postgres-unlogged", true)] {
+        let own = Postgres { user: "bench".into(), unlogged };
         let wire: Arc<dyn Wire> = Arc::new(own.clone());
-        let mut server = Server::new(&format!("postgres-{unlogged}"), owner);
-        let initdb = program.with_file_name("initdb");
-        server.run(&initdb, "-D DIR/data -U postgres -A trust -E UTF8 --locale=C", "--no-sync");
-        server.start(&program, "-D DIR/data -p PORT -k DIR -h 127.0.0.1 -F", &wire);
+        let Some(server) = start(id, 1024, &wire) else { return };
         check(&server, &wire, usize::MAX);
-        if let Some(psql) = find("psql") {
-            let text = "SELECT relpersistence FROM pg_class WHERE relname IN ('cache', 'counters')";
-            let kinds = server.run(&psql, "-h 127.0.0.1 -p PORT -U postgres -At bench -c", text);
+        let text = "SELECT relpersistence FROM pg_class WHERE relname IN ('cache', 'counters')";
+        let arguments = "-h 127.0.0.1 -p PORT -U bench -At bench -c";
+        if let Some(kinds) = ask(&server, "psql", arguments, text) {
             assert_eq!(kinds, if unlogged { "u\nu\n" } else { "p\np\n" });
         }
 
-        let mut caller = Caller::connect(&server.address(), wire).unwrap();
+        let mut caller = Caller::connect(&server.address, wire).unwrap();
         let requests: [(Verb, &[u8], &[u8]); 3] =
             [(Verb::Incr, b"\xff", b""), (Verb::Set, b"plum", b"ripe"), (Verb::Get, b"plum", b"")];
         let answers = caller.call(&requests).unwrap();
@@ -291,32 +182,22 @@ fn postgres() {
 
 #[test]
 fn mariadb() {
-    for engine in [TableEngine::Memory, TableEngine::InnoDb] {
-        let (Some(program), Some(install)) = (find("mariadbd"), find("mariadb-install-db")) else {
-            return;
-        };
+    for (id, engine) in
+        [("mariadb-memory", TableEngine::Memory), ("mariadb-innodb", TableEngine::InnoDb)]
+    {
         let own = Mysql { engine, ..super::mysql::wire() };
         let value_max = own.value_max;
         let wire: Arc<dyn Wire> = Arc::new(own.clone());
-        let mut server = Server::new(&format!("mariadb-{engine:?}"), None);
-        let as_root = if is_root() { "--user=root" } else { "--skip-test-db" };
-        server.run(&install, "--no-defaults --datadir=DIR/data --skip-test-db", as_root);
-        fs::write(server.directory.join("user.sql"), own.user_statements()).unwrap();
-        let arguments = "--no-defaults --datadir=DIR/data --socket=DIR/socket --port=PORT \
-            --bind-address=127.0.0.1 --init-file=DIR/user.sql --user=root \
-            --innodb-flush-log-at-trx-commit=0";
-        let arguments = format!("{arguments} {}", Mysql::SERVER_OPTION);
-        server.start(&program, &arguments, &wire);
+        let Some(server) = start(id, value_max, &wire) else { return };
         check(&server, &wire, value_max);
-        if let Some(client) = find("mariadb") {
-            let text = "SELECT engine FROM information_schema.tables WHERE table_schema = 'bench'";
-            let arguments = "--no-defaults -h 127.0.0.1 -P PORT -u bench -N -B -e";
-            let engines = server.run(&client, arguments, text);
-            let name = if engine == TableEngine::Memory { "MEMORY" } else { "InnoDB" };
+        let text = "SELECT engine FROM information_schema.tables WHERE table_schema = 'bench'";
+        let arguments = "--no-defaults -h 127.0.0.1 -P PORT -u bench -N -B -e";
+        let name = if engine == TableEngine::Memory { "MEMORY" } else { "InnoDB" };
+        if let Some(engines) = ask(&server, "mariadb", arguments, text) {
             assert_eq!(engines, format!("{name}\n{name}\n"));
         }
 
-        let mut caller = Caller::connect(&server.address(), wire.clone()).unwrap();
+        let mut caller = Caller::connect(&server.address, wire.clone()).unwrap();
         let long = vec![b'x'; value_max + 1];
         let requests: [(Verb, &[u8], &[u8]); 3] =
             [(Verb::Set, b"plum", &long), (Verb::Set, b"plum", b"ripe"), (Verb::Get, b"plum", b"")];
