@@ -91,7 +91,7 @@ pub(super) struct Traffic {
     /// Decides the stream of requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Keep the generator's threads on this processor
+    /// Keep the generator's threads on this processor, where they poll before they sleep
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
 }

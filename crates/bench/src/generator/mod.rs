@@ -73,7 +73,8 @@ pub struct Load {
     pub keep_samples: bool,
     /// Seed of the stream of requests.
     pub seed: u64,
-    /// The processor to pin the generator's threads to.
+    /// The processor to pin the generator's threads to. In the closed loop they then poll for a moment
+    /// before they sleep.
     pub cpu: Option<usize>,
     /// The process whose processor time and memory to measure.
     pub probe: Option<Probe>,

@@ -23,6 +23,9 @@ use crate::{Error, Result, machine};
 const INPUT: usize = 128 * 1024;
 /// The longest wait for events. It limits how late a thread notices the end of a run.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(50);
+/// The time for which a thread with its own processor polls before it sleeps. A server pays to wake
+/// a sleeping client with nearly every reply, so a generator that sleeps makes servers look slower.
+const POLLING: Duration = Duration::from_micros(100);
 /// A server that sends no answer for this time, in nanoseconds, counts as dead.
 const SILENCE: u64 = 60_000_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -61,6 +64,8 @@ pub(super) struct Worker<'a> {
     waiting: u64,
     next_connection: usize,
     cpu_at_start: Option<(u64, u64)>,
+    /// Nanoseconds of the measured window that the thread spent polling in vain.
+    polled: u64,
     last_event: u64,
 }
 
@@ -116,6 +121,7 @@ impl<'a> Worker<'a> {
             waiting: 0,
             next_connection: index,
             cpu_at_start: None,
+            polled: 0,
             last_event: 0,
         })
     }
@@ -134,7 +140,7 @@ impl<'a> Worker<'a> {
         let end = self.shared.now();
         let (cpu_from, from) = self.cpu_at_start.unwrap_or((0, 0));
         let report = Report {
-            cpu: thread_cpu().saturating_sub(cpu_from),
+            cpu: thread_cpu().saturating_sub(cpu_from).saturating_sub(self.polled),
             window: end.saturating_sub(from),
             counted: self.book.counted.take().unwrap_or_default(),
             samples: self.book.samples.take().unwrap_or_default(),
@@ -216,10 +222,11 @@ impl<'a> Worker<'a> {
             Some(schedule) if self.budget > 0 => schedule.due().saturating_sub(now),
             _ => u64::MAX,
         };
-        let count = self
-            .poll
-            .wait(Duration::from_nanos(due).min(WAIT_MAX))
-            .map_err(|e| Error::io("cannot wait for the connections", e))?;
+        let timeout = Duration::from_nanos(due).min(WAIT_MAX);
+        let count = match self.poll_first(now)? {
+            0 => self.wait(timeout)?,
+            count => count,
+        };
         if count > 0 {
             self.last_event = now;
         }
@@ -235,6 +242,31 @@ impl<'a> Worker<'a> {
         }
         self.publish();
         Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<usize> {
+        self.poll.wait(timeout).map_err(|e| Error::io("cannot wait for the connections", e))
+    }
+
+    /// Polls for at most [`POLLING`], in the closed loop on a processor that the thread is pinned
+    /// to. Returns the number of ready sockets. Time spent in vain does not count as busy.
+    fn poll_first(&mut self, now: u64) -> Result<usize> {
+        if self.load.cpu.is_none() || self.schedule.is_some() {
+            return Ok(0);
+        }
+        let end = now + POLLING.as_nanos() as u64;
+        let mut last = now;
+        loop {
+            let count = self.wait(Duration::ZERO)?;
+            let time = self.shared.now();
+            if count > 0 || time >= end {
+                if self.cpu_at_start.is_some() {
+                    self.polled += last - now;
+                }
+                return Ok(count);
+            }
+            last = time;
+        }
     }
 
     /// Waits for the answer on the only connection, and sends the next request.
