@@ -5,6 +5,7 @@ mod check;
 mod ctl;
 mod logging;
 mod serve;
+mod top;
 
 use larder_bench::{complain, say, terminal};
 use std::ffi::OsString;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Some(("bench", matches)) => bench(matches),
         Some(("check", matches)) => check::run(matches),
         Some(("ctl", matches)) => report(ctl::run(matches)),
+        Some(("top", matches)) => report(top::run(matches)),
         // The parser rejects all other commands.
         _ => ExitCode::from(USAGE),
     }
@@ -64,6 +66,7 @@ fn command() -> Command {
         .subcommand(bench)
         .subcommand(check::command())
         .subcommand(ctl::command())
+        .subcommand(top::command())
 }
 
 /// Prints clap's message. Returns [`USAGE`] for an error, and 0 for a request for help or the

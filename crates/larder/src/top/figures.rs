@@ -1,0 +1,161 @@
+//! The figures of a server over one interval.
+
+use serde::Serialize;
+
+use super::sample::Sample;
+use super::state::{self, State};
+
+/// What a server did between two samples, and its state at the second one. A figure that the server
+/// does not have is `None`. Rates are per second.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Figures {
+    pub(super) version: String,
+    pub(super) uptime_seconds: Option<u64>,
+    /// Length of the interval.
+    pub(super) seconds: f64,
+    pub(super) reads_per_second: Option<f64>,
+    pub(super) writes_per_second: Option<f64>,
+    pub(super) deletes_per_second: Option<f64>,
+    /// Increments and decrements.
+    pub(super) counts_per_second: Option<f64>,
+    pub(super) touches_per_second: Option<f64>,
+    /// The share of reads that found their item; `None` without reads.
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) evictions_per_second: Option<f64>,
+    pub(super) received_bytes_per_second: Option<f64>,
+    pub(super) sent_bytes_per_second: Option<f64>,
+    /// Average number of busy processors in user mode and in the kernel.
+    pub(super) cpu_user: Option<f64>,
+    pub(super) cpu_system: Option<f64>,
+    pub(super) connections: Option<u64>,
+    pub(super) items: Option<u64>,
+    pub(super) memory_used_bytes: Option<u64>,
+    pub(super) memory_limit_bytes: Option<u64>,
+    pub(super) resident_bytes: Option<u64>,
+    /// Bytes of values that are only on a device.
+    pub(super) flash_bytes: Option<u64>,
+    /// Acknowledged bytes that no device has yet, and the age of the oldest.
+    pub(super) unsynced_bytes: Option<u64>,
+    pub(super) unsynced_ms: Option<u64>,
+    pub(super) state: State,
+}
+
+impl Figures {
+    /// Compares two samples. If the server was restarted in between, rates count from its start.
+    pub(super) fn between(first: &Sample, last: &Sample) -> Figures {
+        let restarted = !first.is_same_run(last);
+        let elapsed = last.taken.saturating_duration_since(first.taken).as_secs_f64();
+        let seconds = match restarted {
+            true => last.number("uptime").unwrap_or(elapsed).max(1.0),
+            false => elapsed.max(0.001),
+        };
+        let growth = |rows: &[&str]| {
+            let before = if restarted { 0.0 } else { first.sum(rows).unwrap_or(0.0) };
+            last.sum(rows).map(|after| (after - before).max(0.0))
+        };
+        let rate = |rows: &[&str]| growth(rows).map(|growth| growth / seconds);
+        let hits = growth(&["get_hits"]).zip(growth(&["get_misses"]));
+        let ratio = hits.filter(|(hits, misses)| hits + misses > 0.0);
+        let mut figures = Figures {
+            version: version(last),
+            uptime_seconds: last.whole("uptime"),
+            seconds,
+            reads_per_second: rate(&["cmd_get"]),
+            writes_per_second: rate(&["cmd_set"]),
+            deletes_per_second: rate(&["delete_hits", "delete_misses"]),
+            counts_per_second: rate(&["incr_hits", "incr_misses", "decr_hits", "decr_misses"]),
+            touches_per_second: rate(&["cmd_touch"]),
+            hit_ratio: ratio.map(|(hits, misses)| hits / (hits + misses)),
+            evictions_per_second: rate(&["evictions"]),
+            received_bytes_per_second: rate(&["bytes_read"]),
+            sent_bytes_per_second: rate(&["bytes_written"]),
+            cpu_user: rate(&["rusage_user"]),
+            cpu_system: rate(&["rusage_system"]),
+            connections: last.whole("curr_connections"),
+            items: last.whole("curr_items"),
+            memory_used_bytes: last.whole("larder_memory_used").or_else(|| last.whole("bytes")),
+            memory_limit_bytes: last.whole("limit_maxbytes"),
+            resident_bytes: last.whole("larder_resident_bytes"),
+            flash_bytes: last
+                .whole("larder_bytes_flash")
+                .or_else(|| last.whole("extstore_bytes_used")),
+            unsynced_bytes: last.whole("larder_unsynced_bytes"),
+            unsynced_ms: last.whole("larder_unsynced_ms"),
+            state: State::default(),
+        };
+        figures.state = state::of(last, &figures, &|row| growth(&[row]).unwrap_or(0.0));
+        figures
+    }
+}
+
+/// Returns the server's name and version.
+fn version(sample: &Sample) -> String {
+    match (sample.text("larder_version"), sample.text("version")) {
+        (Some(larder), _) => format!("Larder {larder}"),
+        (None, Some(version)) => version.to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn sample(at: Instant, rows: &[(&str, &str)]) -> Sample {
+        let owned = rows.iter().map(|&(row, value)| (row.to_owned(), value.to_owned()));
+        Sample::new(at, owned.collect())
+    }
+
+    fn near(a: Option<f64>, b: f64) -> bool {
+        a.is_some_and(|a| (a - b).abs() < 1e-9)
+    }
+
+    #[test]
+    fn rates_are_growth_by_time() {
+        let start = Instant::now();
+        let first = sample(
+            start,
+            &[
+                ("pid", "7"),
+                ("uptime", "10"),
+                ("cmd_get", "100"),
+                ("get_hits", "60"),
+                ("get_misses", "40"),
+            ],
+        );
+        let last = sample(
+            start + Duration::from_secs(2),
+            &[
+                ("pid", "7"),
+                ("uptime", "12"),
+                ("cmd_get", "300"),
+                ("get_hits", "210"),
+                ("get_misses", "90"),
+                ("delete_hits", "8"),
+                ("rusage_user", "0.5"),
+                ("version", "1.6.18"),
+            ],
+        );
+        let figures = Figures::between(&first, &last);
+        assert!(near(figures.reads_per_second, 100.0));
+        assert!(near(figures.hit_ratio, 0.75));
+        assert!(near(figures.deletes_per_second, 4.0));
+        assert!(near(figures.cpu_user, 0.25));
+        assert_eq!(figures.writes_per_second, None, "the server has no such row");
+        assert_eq!(figures.version, "1.6.18");
+    }
+
+    #[test]
+    fn after_a_restart_rates_count_from_the_start() {
+        let start = Instant::now();
+        let first = sample(start, &[("pid", "7"), ("uptime", "90"), ("cmd_get", "1000")]);
+        let last = sample(
+            start + Duration::from_secs(8),
+            &[("pid", "8"), ("uptime", "4"), ("cmd_get", "20")],
+        );
+        let figures = Figures::between(&first, &last);
+        assert!(near(figures.reads_per_second, 5.0));
+        assert_eq!(figures.hit_ratio, None);
+    }
+}

@@ -1,0 +1,88 @@
+//! The threads that ask the servers.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_client::{Address, Client, Error, Options};
+
+use super::sample::Sample;
+
+/// The longest time that a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// An answer, or the reason why there is none.
+pub(super) type Answer = Result<Sample, String>;
+
+/// A thread for each server. Dropping this stops them; a thread that waits for its server ends
+/// later, by itself.
+#[derive(Debug)]
+pub(super) struct Pollers {
+    answers: Receiver<(usize, Answer)>,
+    /// Dropping the senders ends the threads.
+    _running: Vec<Sender<()>>,
+}
+
+impl Pollers {
+    /// Starts to ask each server once per interval, now for the first time.
+    pub(super) fn start(addresses: Vec<Address>, interval: Duration) -> Pollers {
+        let (sender, answers) = channel();
+        let running = addresses.into_iter().enumerate().map(|(number, address)| {
+            let (stop, stopped) = channel::<()>();
+            let sender = sender.clone();
+            thread::spawn(move || {
+                poll(&address, interval, &stopped, |answer| sender.send((number, answer)).is_ok())
+            });
+            stop
+        });
+        let running = running.collect();
+        Pollers { answers, _running: running }
+    }
+
+    /// Returns the answers that have come since the last call, each with its server's number.
+    pub(super) fn answers(&self) -> impl Iterator<Item = (usize, Answer)> + '_ {
+        self.answers.try_iter()
+    }
+
+    /// Waits for the next answer.
+    pub(super) fn next(&self) -> Option<(usize, Answer)> {
+        self.answers.recv().ok()
+    }
+}
+
+/// Asks a server until `stopped`, or until nobody takes the answers.
+fn poll(
+    address: &Address,
+    interval: Duration,
+    stopped: &Receiver<()>,
+    answer: impl Fn(Answer) -> bool,
+) {
+    let mut client = None;
+    let mut next = Instant::now();
+    loop {
+        let asked = ask(address, &mut client);
+        if asked.is_err() {
+            client = None;
+        }
+        if !answer(asked.map_err(|error| error.to_string())) {
+            return;
+        }
+        next = (next + interval).max(Instant::now());
+        let wait = next.saturating_duration_since(Instant::now());
+        if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+fn ask(address: &Address, client: &mut Option<Client>) -> Result<Sample, Error> {
+    let client = match client {
+        Some(client) => client,
+        None => {
+            let options = Options { timeout: Some(PATIENCE) };
+            client.insert(Client::connect_to(address, options)?)
+        }
+    };
+    let rows = client.stats(None)?;
+    Ok(Sample::new(Instant::now(), rows))
+}
