@@ -7,8 +7,9 @@ use clap::Args;
 
 use super::output::{Build, now_rfc3339};
 use crate::lab::experiment::{self, Experiment};
+use crate::lab::journal::{Identity, Journal};
 use crate::lab::plan::{Plan, Scale};
-use crate::lab::record::{self, Identity, Journal, MissingRow, Results};
+use crate::lab::record::{self, MissingRow, Results};
 use crate::lab::run::{Contender, Lab};
 use crate::lab::target::{self, System};
 use crate::lab::{disk, report};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::experiment::Experiment;
+use super::journal::Journal;
 use super::plan::Plan;
-use super::record::{Journal, Point, Spot, SystemRow};
+use super::record::{Point, Spot, SystemRow};
 use super::target::{Found, Ground, Server, System};
 use crate::generator::Load;
 use crate::interrupt::is_interrupted;
