@@ -85,11 +85,14 @@ impl Arguments {
             scale: self.identity(),
             build: Build::this().to_string(),
             machine: machine.line(),
+            directory: absolute(&directory)?,
+            second_directory: self.second_dir.as_deref().map_or(Ok(String::new()), absolute)?,
         };
         let journal = Journal::open(&self.out, &identity)?;
         let disk = disk::measure(&directory)?;
         let second_directory = self.second_dir.clone();
         let mut lab = Lab { plan, journal, contenders, directory, second_directory };
+        lab.require_same_versions()?;
         let complete = lab.run(&experiments)?;
         let results = Results {
             schema: record::SCHEMA,
@@ -153,6 +156,13 @@ impl Arguments {
 fn create(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)
         .map_err(|e| Error::io(format!("cannot create {}", directory.display()), e))
+}
+
+/// Returns the path of a directory without links, so that each has one name.
+fn absolute(directory: &Path) -> Result<String> {
+    let path = fs::canonicalize(directory)
+        .map_err(|e| Error::io(format!("cannot find {}", directory.display()), e))?;
+    Ok(path.display().to_string())
 }
 
 fn chosen(

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::record::{NotRun, Point, Spot, SystemRow};
 use crate::{Error, Result};
 
+/// The way out of a journal that cannot go on.
+const ADVICE: &str = "give another --out, or remove the journal to measure everything again";
+
 /// The points of a run on disk, a line each, so that an interrupted run can go on.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -36,18 +39,43 @@ enum Entry {
 }
 
 /// A journal goes on only with the same identity.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) scale: String,
     pub(crate) build: String,
     pub(crate) machine: String,
+    /// The absolute path of the servers' files. Journals of older versions do not have it.
+    #[serde(default)]
+    pub(crate) directory: String,
+    /// The same on another device, or empty.
+    #[serde(default)]
+    pub(crate) second_directory: String,
+}
+
+impl Identity {
+    /// Returns the first difference in words, or `None` if there is none.
+    fn difference(&self, this_run: &Identity) -> Option<String> {
+        let fields = |of: &Identity| {
+            [
+                ("scale", of.scale.clone()),
+                ("build", of.build.clone()),
+                ("machine", of.machine.clone()),
+                ("--dir", of.directory.clone()),
+                ("--second-dir", of.second_directory.clone()),
+            ]
+        };
+        let mut pairs = fields(self).into_iter().zip(fields(this_run));
+        let ((name, found), (_, wanted)) = pairs.find(|(found, wanted)| found != wanted)?;
+        let shown = |text: String| if text.is_empty() { "none".to_owned() } else { text };
+        Some(format!("its {name} is {}, not {}", shown(found), shown(wanted)))
+    }
 }
 
 impl Journal {
     /// Opens the journal in `directory`, or begins one.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the journal there belongs to another scale, build or machine.
+    /// Returns [`Error::Usage`] if the journal there has another identity.
     pub(crate) fn open(directory: &Path, identity: &Identity) -> Result<Journal> {
         let path = directory.join("journal.jsonl");
         let doing = || format!("cannot use the journal {}", path.display());
@@ -61,15 +89,13 @@ impl Journal {
         let lines = text[..complete].lines().map(serde_json::from_str::<Entry>);
         let entries: Vec<Entry> = lines.filter_map(|entry| entry.ok()).collect();
         match entries.first() {
-            Some(Entry::Run(found)) if found == identity => {}
             Some(Entry::Run(found)) => {
-                return Err(Error::usage(format!(
-                    "{} belongs to another run ({}, {}, {}): give another --out",
-                    path.display(),
-                    found.scale,
-                    found.build,
-                    found.machine
-                )));
+                if let Some(difference) = found.difference(identity) {
+                    let path = path.display();
+                    return Err(Error::usage(format!(
+                        "{path} belongs to another run: {difference}; {ADVICE}"
+                    )));
+                }
             }
             _ if text.is_empty() => {}
             _ => {
@@ -114,10 +140,29 @@ impl Journal {
         self.append(Entry::Point { experiment: experiment.to_owned(), point: Box::new(point) })
     }
 
-    /// Notes that a system took part, once per version and settings.
+    /// Notes that a system took part.
+    ///
+    /// # Errors
+    /// Returns [`Error::Usage`] if the journal has points of another version.
     pub(crate) fn system(&mut self, row: SystemRow) -> Result<()> {
+        self.require_version(&row.id, &row.version)?;
         let known = self.systems().any(|known| known.id == row.id);
         if known { Ok(()) } else { self.append(Entry::System(row)) }
+    }
+
+    /// Checks that the journal has no other version of a system, so that a report does not mix them.
+    ///
+    /// # Errors
+    /// Returns [`Error::Usage`] with both versions.
+    pub(crate) fn require_version(&self, system: &str, version: &str) -> Result<()> {
+        let other = |known: &&SystemRow| known.id == system && known.version != version;
+        match self.systems().find(other) {
+            None => Ok(()),
+            Some(SystemRow { name, version: known, .. }) => Err(Error::usage(format!(
+                "{} has points of {name} {known}, but {version} is here: {ADVICE}",
+                self.path.display()
+            ))),
+        }
     }
 
     pub(crate) fn systems(&self) -> impl Iterator<Item = &SystemRow> {
@@ -153,7 +198,13 @@ mod tests {
     use crate::lab::record::Figures;
 
     fn identity(scale: &str) -> Identity {
-        Identity { scale: scale.into(), build: "b".into(), machine: "m".into() }
+        Identity {
+            scale: scale.into(),
+            build: "b".into(),
+            machine: "m".into(),
+            directory: "/one".into(),
+            ..Identity::default()
+        }
     }
 
     fn spot(round: usize) -> Spot {
@@ -197,12 +248,58 @@ mod tests {
         let directory = directory("other");
         Journal::open(&directory, &identity("small")).unwrap();
         let error = Journal::open(&directory, &identity("full")).unwrap_err();
-        assert!(error.to_string().contains("another run (small"), "{error}");
+        let difference = "another run: its scale is small, not full; give another --out";
+        assert!(error.to_string().contains(difference), "{error}");
+        let elsewhere = Identity { directory: "/other".into(), ..identity("small") };
+        let error = Journal::open(&directory, &elsewhere).unwrap_err();
+        assert!(error.to_string().contains("its --dir is /one, not /other"), "{error}");
+        let two = Identity { second_directory: "/two".into(), ..identity("small") };
+        let error = Journal::open(&directory, &two).unwrap_err();
+        assert!(error.to_string().contains("its --second-dir is none, not /two"), "{error}");
         let foreign = "{\"mine\": 1}\nno end";
         fs::write(directory.join("journal.jsonl"), foreign).unwrap();
         let error = Journal::open(&directory, &identity("small")).unwrap_err();
         assert!(error.to_string().contains("not a journal"), "{error}");
         assert_eq!(fs::read_to_string(directory.join("journal.jsonl")).unwrap(), foreign);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_journal_without_directories_is_refused() {
+        let directory = directory("old");
+        let old = r#"{"run":{"scale":"small","build":"b","machine":"m"}}"#;
+        fs::write(directory.join("journal.jsonl"), format!("{old}\n")).unwrap();
+        let error = Journal::open(&directory, &identity("small")).unwrap_err();
+        assert!(error.to_string().contains("its --dir is none, not /one"), "{error}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    fn row(version: &str) -> SystemRow {
+        SystemRow {
+            id: "redis".into(),
+            name: "Redis".into(),
+            family: "Redis".into(),
+            durability: "none".into(),
+            version: version.into(),
+            stand_in: None,
+            settings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn two_versions_of_a_system_are_not_mixed() {
+        let directory = directory("versions");
+        let mut journal = Journal::open(&directory, &identity("small")).unwrap();
+        journal.require_version("redis", "7").unwrap();
+        journal.system(row("7")).unwrap();
+        journal.system(row("7")).unwrap();
+        drop(journal);
+        let mut journal = Journal::open(&directory, &identity("small")).unwrap();
+        journal.require_version("redis", "7").unwrap();
+        let error = journal.require_version("redis", "8").unwrap_err().to_string();
+        assert!(error.contains("points of Redis 7, but 8 is here: give another --out"), "{error}");
+        assert!(journal.system(row("8")).is_err());
+        assert_eq!(journal.systems().count(), 1);
         fs::remove_dir_all(directory).unwrap();
     }
 }

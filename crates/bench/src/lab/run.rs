@@ -54,6 +54,23 @@ struct Unit {
 }
 
 impl Lab {
+    /// Checks that the journal's points are of the versions that were found now.
+    ///
+    /// # Errors
+    /// Returns [`Error::Usage`] with both versions of the first system that has another one.
+    pub(crate) fn require_same_versions(&self) -> Result<()> {
+        for Contender { system, found } in &self.contenders {
+            if !self.journal.systems().any(|known| known.id == system.id) {
+                continue;
+            }
+            // A program that does not report a version cannot be started either: its turn says so.
+            if let Ok(version) = found.version() {
+                self.journal.require_version(system.id, &version)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the experiments until all points are in the journal, or until a signal. Returns true
     /// if all are.
     pub(crate) fn run(&mut self, experiments: &[Box<dyn Experiment>]) -> Result<bool> {

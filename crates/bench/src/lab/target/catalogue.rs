@@ -153,6 +153,14 @@ impl System {
 }
 
 impl Found {
+    /// Asks the programs for the version.
+    ///
+    /// # Errors
+    /// Returns an error if a program does not report one.
+    pub(crate) fn version(&self) -> Result<String> {
+        self.system.recipe().version(&self.programs)
+    }
+
     /// Starts the system and waits until it answers.
     ///
     /// # Errors
