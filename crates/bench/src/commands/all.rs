@@ -235,6 +235,7 @@ fn gather(scale: &str, lab: &Lab, experiments: &[Box<dyn Experiment>]) -> Vec<re
             question: experiment.question().to_owned(),
             conditions: experiment.conditions(&lab.plan),
             command: format!("larder bench all --scale {scale} --only {}", experiment.id()),
+            settings: lab.journal.settings(experiment.id()),
             points: lab.journal.points(experiment.id()).cloned().collect(),
             not_run: lab.journal.all_not_run(experiment.id()),
         });

@@ -28,6 +28,12 @@ enum Entry {
     /// The first line: what the points belong to.
     Run(Identity),
     System(SystemRow),
+    /// Settings of a system in one experiment that no entry before has.
+    Settings {
+        experiment: String,
+        system: String,
+        lines: Vec<String>,
+    },
     Point {
         experiment: String,
         point: Box<Point>,
@@ -35,6 +41,9 @@ enum Entry {
     NotRun {
         experiment: String,
         not_run: NotRun,
+        /// The points that the system owes. Once they are measured, the reason no longer counts.
+        #[serde(default)]
+        owed: Vec<Spot>,
     },
 }
 
@@ -140,14 +149,36 @@ impl Journal {
         self.append(Entry::Point { experiment: experiment.to_owned(), point: Box::new(point) })
     }
 
-    /// Notes that a system took part.
+    /// Notes that a system took part in an experiment, with its settings there. An experiment of
+    /// several parts can start a system with different ones: all their lines are kept.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if the journal has points of another version.
-    pub(crate) fn system(&mut self, row: SystemRow) -> Result<()> {
+    pub(crate) fn system(&mut self, experiment: &str, row: SystemRow) -> Result<()> {
         self.require_version(&row.id, &row.version)?;
+        let known = self.settings(experiment).remove(&row.id).unwrap_or_default();
+        let mut lines = row.settings.clone();
+        lines.retain(|line| !known.contains(line));
+        if !lines.is_empty() {
+            let (experiment, system) = (experiment.to_owned(), row.id.clone());
+            self.append(Entry::Settings { experiment, system, lines })?;
+        }
         let known = self.systems().any(|known| known.id == row.id);
         if known { Ok(()) } else { self.append(Entry::System(row)) }
+    }
+
+    /// Returns the settings of each system in an experiment, by the id of the system.
+    pub(crate) fn settings(&self, experiment: &str) -> BTreeMap<String, Vec<String>> {
+        let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for entry in &self.entries {
+            match entry {
+                Entry::Settings { experiment: of, system, lines } if of == experiment => {
+                    settings.entry(system.clone()).or_default().extend(lines.iter().cloned());
+                }
+                _ => {}
+            }
+        }
+        settings
     }
 
     /// Checks that the journal has no other version of a system, so that a report does not mix them.
@@ -172,18 +203,28 @@ impl Journal {
         })
     }
 
-    /// Notes why a system has no points in an experiment. A later try replaces the reason.
-    pub(crate) fn not_run(&mut self, experiment: &str, system: &str, why: String) -> Result<()> {
+    /// Notes why a system could not measure the points in `owed`. A later reason replaces it.
+    pub(crate) fn not_run(
+        &mut self,
+        experiment: &str,
+        system: &str,
+        why: String,
+        owed: Vec<Spot>,
+    ) -> Result<()> {
         let not_run = NotRun { system: system.to_owned(), why };
-        self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run })
+        self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
     }
 
+    /// Returns the last reason of each system whose points are still missing.
     pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {
         let mut rows: BTreeMap<&str, &NotRun> = BTreeMap::new();
         for entry in &self.entries {
             match entry {
-                Entry::NotRun { experiment: of, not_run } if of == experiment => {
-                    rows.insert(&not_run.system, not_run);
+                Entry::NotRun { experiment: of, not_run, owed } if of == experiment => {
+                    let is_missing = |spot| !self.has(experiment, spot);
+                    if owed.is_empty() || owed.iter().any(is_missing) {
+                        rows.insert(&not_run.system, not_run);
+                    }
                 }
                 _ => {}
             }
@@ -282,7 +323,7 @@ mod tests {
             durability: "none".into(),
             version: version.into(),
             stand_in: None,
-            settings: Vec::new(),
+            settings: vec!["-t 2".into()],
         }
     }
 
@@ -291,15 +332,57 @@ mod tests {
         let directory = directory("versions");
         let mut journal = Journal::open(&directory, &identity("small")).unwrap();
         journal.require_version("redis", "7").unwrap();
-        journal.system(row("7")).unwrap();
-        journal.system(row("7")).unwrap();
+        journal.system("counter", row("7")).unwrap();
+        journal.system("counter", row("7")).unwrap();
         drop(journal);
         let mut journal = Journal::open(&directory, &identity("small")).unwrap();
         journal.require_version("redis", "7").unwrap();
         let error = journal.require_version("redis", "8").unwrap_err().to_string();
         assert!(error.contains("points of Redis 7, but 8 is here: give another --out"), "{error}");
-        assert!(journal.system(row("8")).is_err());
+        assert!(journal.system("counter", row("8")).is_err());
         assert_eq!(journal.systems().count(), 1);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn each_experiment_has_its_settings() {
+        let directory = directory("settings");
+        let mut journal = Journal::open(&directory, &identity("small")).unwrap();
+        let with = |line: &str| SystemRow {
+            settings: vec![line.into(), "-t 2: threads".into()],
+            ..row("7")
+        };
+        for (experiment, line) in
+            [("counter", "-m 256"), ("fit", "-m 128"), ("fit", "-m 48"), ("counter", "-m 256")]
+        {
+            journal.system(experiment, with(line)).unwrap();
+        }
+        drop(journal);
+        let journal = Journal::open(&directory, &identity("small")).unwrap();
+        assert_eq!(journal.settings("counter")["redis"], ["-m 256", "-t 2: threads"]);
+        assert_eq!(journal.settings("fit")["redis"], ["-m 128", "-t 2: threads", "-m 48"]);
+        assert!(journal.settings("cliff").is_empty());
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_reason_vanishes_with_the_last_missing_point() {
+        let directory = directory("reasons");
+        let mut journal = Journal::open(&directory, &identity("small")).unwrap();
+        let mut fail = |why: &str, owed: &[Spot]| {
+            journal.not_run("counter", "redis", why.into(), owed.to_vec()).unwrap();
+        };
+        fail("no port", &[spot(1), spot(2)]);
+        fail("no memory", &[spot(2)]);
+        let reasons = |journal: &Journal| -> Vec<String> {
+            journal.all_not_run("counter").into_iter().map(|row| row.why).collect()
+        };
+        assert_eq!(reasons(&journal), ["no memory"]);
+        journal.add("counter", Point::new(spot(2), Figures::default())).unwrap();
+        assert_eq!(reasons(&journal), ["no port"]);
+        journal.add("counter", Point::new(spot(1), Figures::default())).unwrap();
+        assert!(reasons(&journal).is_empty());
+        assert!(journal.all_not_run("cliff").is_empty());
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -56,7 +56,8 @@ pub(crate) struct SystemRow {
     pub(crate) version: String,
     /// The system that this one stands in for.
     pub(crate) stand_in: Option<String>,
-    /// The command line and the settings that matter.
+    /// The command line and the settings that matter, as in the first experiment that started the
+    /// system. [`Experiment::settings`] has those of each.
     pub(crate) settings: Vec<String>,
 }
 
@@ -79,6 +80,10 @@ pub(crate) struct Experiment {
     /// The command that repeats the experiment.
     #[serde(default)]
     pub(crate) command: String,
+    /// The command lines and the settings that matter, by the id of the system. Memory and space
+    /// differ between experiments.
+    #[serde(default)]
+    pub(crate) settings: BTreeMap<String, Vec<String>>,
     pub(crate) points: Vec<Point>,
     pub(crate) not_run: Vec<NotRun>,
 }

@@ -122,7 +122,7 @@ impl Lab {
             _ => Ok(ground),
         });
         let result = ground.and_then(|ground| found.start(&ground)).and_then(|mut server| {
-            self.journal.system(row(system, &server))?;
+            self.journal.system(experiment.id(), row(system, &server))?;
             if let Some(wire) = server.wire() {
                 wire.prepare(&server.address)?;
             }
@@ -140,7 +140,10 @@ impl Lab {
         match result {
             Err(error) if !is_interrupted() => {
                 complain!("  {}: {error}", system.name);
-                self.journal.not_run(experiment.id(), system.id, error.to_string())
+                let (id, spots) =
+                    (experiment.id(), spots(experiment, &self.plan, system, unit.round));
+                let owed = spots.filter(|spot| !self.journal.has(id, spot)).collect();
+                self.journal.not_run(id, system.id, error.to_string(), owed)
             }
             _ => Ok(()),
         }
@@ -277,7 +280,7 @@ impl Turn<'_> {
 
     /// Notes a control among the systems.
     pub(crate) fn note_system(&mut self, row: SystemRow) -> Result<()> {
-        self.journal.system(row)
+        self.journal.system(self.experiment, row)
     }
 
     /// Returns a point of this round that another system has, if it is measured.

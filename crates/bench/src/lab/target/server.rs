@@ -62,7 +62,7 @@ impl Server {
         let mut server = Server {
             address: Address::Tcp(format!("127.0.0.1:{}", ports[0])),
             version: recipe.version(programs)?,
-            settings: explained(&plan, programs, ground),
+            settings: explained(&plan, programs, ground, ports),
             system: system.clone(),
             plan,
             ground: ground.clone(),
@@ -269,15 +269,35 @@ impl Drop for Server {
     }
 }
 
-/// Returns the settings of a plan without the paths of this machine.
-fn explained(plan: &Plan, programs: &Programs, ground: &Ground) -> Vec<String> {
+/// Returns the settings of a plan without the paths of this machine and the ports of this start, so
+/// that equal settings read equal.
+fn explained(plan: &Plan, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Vec<String> {
     let name = |path: &'_ Path| path.file_name().and_then(OsStr::to_str).map(str::to_owned);
     let programs = [Some(&programs.server), programs.companion.as_ref()].into_iter().flatten();
     let mut names: Vec<(&Path, String)> = vec![(&ground.dir, "DIR".to_owned())];
     names.extend(ground.second_dir.iter().map(|dir| (dir.as_path(), "SECOND_DIR".to_owned())));
     names.extend(programs.filter_map(|path| Some((path.as_path(), name(path)?))));
     let names: Vec<(&Path, &str)> = names.iter().map(|(path, name)| (*path, &**name)).collect();
-    plan.explained(&names)
+    let names_of_ports = ports.into_iter().zip(["PORT", "SECOND_PORT"]);
+    let without_ports = |line: String| {
+        names_of_ports.clone().fold(line, |line, (port, name)| with_port(&line, port, name))
+    };
+    plan.explained(&names).into_iter().map(without_ports).collect()
+}
+
+/// Puts a name in the place of a port, but not of a longer number that contains the same digits.
+fn with_port(line: &str, port: u16, name: &str) -> String {
+    let port = port.to_string();
+    let (mut named, mut rest) = (String::new(), line);
+    while let Some(at) = rest.find(&port) {
+        let (before, after) = (&rest[..at], &rest[at + port.len()..]);
+        named.push_str(before);
+        let is_inside = named.ends_with(|c: char| c.is_ascii_alphanumeric())
+            || after.starts_with(|c: char| c.is_ascii_alphanumeric());
+        named.push_str(if is_inside { &port } else { name });
+        rest = after;
+    }
+    named + rest
 }
 
 fn start(command: Command) -> Result<Processes> {
@@ -355,6 +375,14 @@ mod tests {
         let error = first_line(shell, &["-c", "echo no such option >&2"]).unwrap_err();
         assert!(error.to_string().contains("no such option"), "{error}");
         assert!(first_line(Path::new("/nowhere/server"), &[]).is_err());
+    }
+
+    #[test]
+    fn ports_have_names_in_settings() {
+        assert_eq!(with_port("-p 16000 -m 160001", 16_000, "PORT"), "-p PORT -m 160001");
+        assert_eq!(with_port("--port=16000:16000M", 16_000, "PORT"), "--port=PORT:16000M");
+        assert_eq!(with_port("16000", 16_000, "PORT"), "PORT");
+        assert_eq!(with_port("-p 1600016000", 16_000, "PORT"), "-p 1600016000");
     }
 
     #[test]
