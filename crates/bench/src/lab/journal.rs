@@ -1,8 +1,8 @@
 //! The journal of a run: every point as it was measured, so that an interrupted run can go on.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -80,19 +80,31 @@ impl Identity {
     }
 }
 
+/// Locks the journal until its file is closed, also by the end of the process.
+fn lock(file: &File, directory: &Path) -> Result<()> {
+    let directory = directory.display();
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::usage(format!(
+            "another run writes to {directory}: wait for its end, or give another --out"
+        ))),
+        Err(TryLockError::Error(e)) => Err(Error::io(format!("cannot lock {directory}"), e)),
+    }
+}
+
 impl Journal {
     /// Opens the journal in `directory`, or begins one.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the journal there has another identity.
+    /// Returns [`Error::Usage`] if the journal there has another identity, or if another run uses it.
     pub(crate) fn open(directory: &Path, identity: &Identity) -> Result<Journal> {
         let path = directory.join("journal.jsonl");
         let doing = || format!("cannot use the journal {}", path.display());
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(Error::io(doing(), error)),
-        };
+        let file = OpenOptions::new().create(true).read(true).append(true).open(&path);
+        let mut file = file.map_err(|e| Error::io(doing(), e))?;
+        lock(&file, directory)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|e| Error::io(doing(), e))?;
         // The last line may be cut off by a crash. A line that cannot be read is measured again.
         let complete = text.rfind('\n').map_or(0, |end| end + 1);
         let lines = text[..complete].lines().map(serde_json::from_str::<Entry>);
@@ -114,8 +126,6 @@ impl Journal {
                 )));
             }
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let file = file.map_err(|e| Error::io(doing(), e))?;
         file.set_len(complete as u64).map_err(|e| Error::io(doing(), e))?;
         let mut journal = Journal { path, file, entries };
         if journal.entries.is_empty() {
@@ -235,6 +245,8 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::lab::record::Figures;
 
@@ -276,6 +288,7 @@ mod tests {
         assert!(journal.has("counter", &spot(1)));
         assert!(!journal.has("counter", &spot(2)) && !journal.has("cliff", &spot(1)));
         journal.add("counter", Point::void(spot(2), "wrong".into())).unwrap();
+        drop(journal);
         let journal = Journal::open(&directory, &identity("small")).unwrap();
         let points: Vec<&Point> = journal.points("counter").collect();
         assert_eq!(points.len(), 2);
@@ -302,6 +315,17 @@ mod tests {
         let error = Journal::open(&directory, &identity("small")).unwrap_err();
         assert!(error.to_string().contains("not a journal"), "{error}");
         assert_eq!(fs::read_to_string(directory.join("journal.jsonl")).unwrap(), foreign);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn two_runs_do_not_share_a_journal() {
+        let directory = directory("lock");
+        let first = Journal::open(&directory, &identity("small")).unwrap();
+        let error = Journal::open(&directory, &identity("small")).unwrap_err();
+        assert!(error.to_string().contains("another run writes to"), "{error}");
+        drop(first);
+        Journal::open(&directory, &identity("small")).unwrap();
         fs::remove_dir_all(directory).unwrap();
     }
 
