@@ -5,6 +5,8 @@
 //! watcher kills its group. PostgreSQL moves its processes to groups of their own, but they end when
 //! the first of them does.
 
+mod helper;
+
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -17,6 +19,8 @@ use crate::machine::pin_thread;
 use crate::process::Probe;
 use crate::process::tree::{Member, members};
 use crate::{Error, Result};
+
+pub(crate) use helper::output;
 
 /// The watcher's program: it waits until its input closes. The signals that a terminal sends must
 /// not end it.

@@ -67,12 +67,12 @@ impl Arguments {
         let plan = self.plan()?;
         let experiments = chosen(experiment::all(), &self.only)?;
         let systems = self.chosen_systems()?;
+        interrupt::listen()?;
         let (contenders, missing) = find(systems);
         if self.list {
             print_list(&experiments, &contenders, &missing);
             return Ok(());
         }
-        interrupt::listen()?;
         create(&self.out)?;
         let directory = self.dir.clone().unwrap_or_else(|| self.out.clone());
         create(&directory)?;

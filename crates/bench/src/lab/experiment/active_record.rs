@@ -1,7 +1,7 @@
 //! The counter of seed 1 through ActiveRecord: a Ruby process is the client, as in the article.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use larder_client::Address;
 use serde::Deserialize;
@@ -10,9 +10,12 @@ use super::counter;
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::Turn;
-use crate::{Error, Result};
+use crate::{Error, Result, supervise};
 
 const SCRIPT: &str = include_str!("active_record.rb");
+
+/// The longest time that the script may take besides its measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The line that the script prints.
 #[derive(Debug, Deserialize)]
@@ -64,20 +67,10 @@ fn run(server: &Address, plan: &Plan, threads: usize) -> Result<Vec<u8>> {
         return Err(Error::usage("the Ruby client needs a TCP port"));
     };
     let port = endpoint.rsplit_once(':').map_or("", |(_, port)| port);
-    let doing = || "cannot run ruby".to_owned();
-    let mut ruby = Command::new("ruby")
-        .arg("-")
-        .args([port, &threads.to_string()])
-        .args([plan.warm_up, plan.time].map(|time| time.as_secs_f64().to_string()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| Error::io(doing(), e))?;
-    if let Some(mut script) = ruby.stdin.take() {
-        script.write_all(SCRIPT.as_bytes()).map_err(|e| Error::io(doing(), e))?;
-    }
-    let output = ruby.wait_with_output().map_err(|e| Error::io(doing(), e))?;
+    let mut ruby = Command::new("ruby");
+    ruby.arg("-").args([port, &threads.to_string()]);
+    ruby.args([plan.warm_up, plan.time].map(|time| time.as_secs_f64().to_string()));
+    let output = supervise::output(ruby, SCRIPT.as_bytes(), plan.warm_up + plan.time + PATIENCE)?;
     match output.status.success() {
         true => Ok(output.stdout),
         false => {

@@ -1,6 +1,6 @@
 //! MariaDB in its own data directory, with the engine MEMORY or InnoDB.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::ground::Ground;
 use super::places::{INSTALL, Places, Programs};
 use super::plan::{ConfigFile, Plan, Preparation, Setting};
 use super::ready::Protocol;
-use super::server::{first_line, is_root};
-use crate::Result;
+use super::server::{ANSWER, first_line, is_root};
 use crate::wire::{Mysql, TableEngine, Wire};
+use crate::{Result, supervise};
 
 /// The user that loads log in as, with an empty password.
 const USER: &str = "bench";
@@ -99,13 +99,12 @@ fn require_active_record(places: &Places) -> std::result::Result<(), Missing> {
     let ruby = places.need("ruby")?;
     let mut command = Command::new(ruby);
     command.args(["-e", "require 'active_record'; require 'mysql2'"]);
-    match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err(Missing {
-            why: "Ruby has no ActiveRecord with mysql2".to_owned(),
-            install: INSTALL.to_owned(),
-        }),
-    }
+    let why = match supervise::output(command, b"", ANSWER) {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(_) => "Ruby has no ActiveRecord with mysql2".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Missing { why, install: INSTALL.to_owned() })
 }
 
 impl Mariadb {

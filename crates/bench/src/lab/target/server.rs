@@ -20,7 +20,7 @@ use super::plan::{Account, Plan};
 use super::ready;
 use crate::interrupt::is_interrupted;
 use crate::process::Probe;
-use crate::supervise::{Processes, free_port};
+use crate::supervise::{self, Processes, free_port};
 use crate::wire::Wire;
 use crate::{Error, Result};
 
@@ -28,6 +28,8 @@ use crate::{Error, Result};
 const STOP: Duration = Duration::from_secs(5);
 /// The longest time that a preparation, such as the creation of a database, may take.
 const PREPARATION: Duration = Duration::from_secs(180);
+/// The longest time that a program may take to print its version, or to look for its libraries.
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Interval between two attempts to reach a server that starts.
 const ATTEMPT: Duration = Duration::from_millis(10);
 /// The file in the directory of a server with everything that its programs print.
@@ -324,8 +326,8 @@ fn require_open(directory: &Path) -> Result<()> {
 /// Runs a program that ends at once, and returns the first line that it prints.
 pub(super) fn first_line(program: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
-    let output = command.args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| Error::io(format!("cannot start {}", program.display()), e))?;
+    command.args(arguments);
+    let output = supervise::output(command, b"", ANSWER)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     line.ok_or_else(|| {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use larder_client::Address;
 
 use super::http::Http;
+use crate::interrupt::is_interrupted;
 use crate::process::Sample;
 use crate::supervise::{Processes, free_port};
 use crate::{Error, Result};
@@ -111,6 +112,9 @@ impl Process {
             }
             if self.processes.ended().is_some() {
                 return Err(self.failure());
+            }
+            if is_interrupted() {
+                return Err(Error::server("interrupted"));
             }
             if started.elapsed() > START {
                 return Err(Error::server("the application did not answer after its start"));
