@@ -65,9 +65,58 @@ impl Drop for Confinement {
     }
 }
 
+/// Removes the groups of labs that were killed, which `is_abandoned` knows by their names.
+pub(super) fn sweep(is_abandoned: impl Fn(&str) -> bool) {
+    ROOTS.iter().for_each(|root| sweep_root(Path::new(root), &is_abandoned));
+}
+
+fn sweep_root(root: &Path, is_abandoned: impl Fn(&str) -> bool) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(&is_abandoned) {
+            // The kernel refuses this for a group that has processes or groups.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_empty_groups_of_dead_labs_are_swept() {
+        let root = std::env::temp_dir().join(format!("larder-groups-{}", std::process::id()));
+        for name in ["dead-1", "dead-2/inner", "living"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        sweep_root(&root, |name| name.starts_with("dead"));
+        assert!(!root.join("dead-1").exists());
+        assert!(root.join("dead-2/inner").exists() && root.join("living").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_s_groups_are_swept() {
+        let name = format!("larder-swept-{}", std::process::id());
+        let Some(group) = Confinement::new(&name) else {
+            println!("skipped: this account may not make memory control groups");
+            return;
+        };
+        let directory = group.directory.clone();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        group.hold(&[child.id()], 64 << 20).unwrap();
+        sweep(|found| found == name);
+        assert!(directory.exists(), "it holds a process");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The kernel needs a moment after the last process.
+        let killed = std::time::Instant::now();
+        while directory.exists() {
+            assert!(killed.elapsed() < Duration::from_secs(60), "the group stays");
+            sweep(|found| found == name);
+        }
+    }
 
     #[test]
     fn a_group_is_made_and_removed() {

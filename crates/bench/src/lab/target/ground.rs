@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use super::confine;
 use crate::process::tree;
 use crate::{Error, Result};
 
@@ -112,9 +113,10 @@ fn prefix_of_this_process() -> String {
     format!("{PREFIX}{pid}-{start}")
 }
 
-/// Removes directories of processes that no longer exist. Each has the file [`MARK`], so that no
-/// other directory is taken for one of them. Failures leave them to the operator.
+/// Removes directories and control groups of processes that no longer exist. Each directory has the
+/// file [`MARK`], so that no other is taken for one of them. Failures leave them to the operator.
 pub(super) fn sweep(parent: &Path) {
+    confine::sweep(is_abandoned);
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let is_marked = entry.path().join(MARK).is_file();
