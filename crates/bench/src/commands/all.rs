@@ -12,7 +12,7 @@ use crate::lab::plan::{Plan, Scale};
 use crate::lab::record::{self, MissingRow, Results};
 use crate::lab::run::{Contender, Lab};
 use crate::lab::target::{self, System};
-use crate::lab::{disk, report};
+use crate::lab::{disk, files, report};
 use crate::machine::Machine;
 use crate::{Error, Result, complain, interrupt, say};
 
@@ -74,6 +74,9 @@ impl Arguments {
             return Ok(());
         }
         create(&self.out)?;
+        let [json_file, page] = report_files(&self.out);
+        files::require_result(&json_file)?;
+        files::require_page(&page)?;
         let directory = self.dir.clone().unwrap_or_else(|| self.out.clone());
         create(&directory)?;
         self.second_dir.iter().try_for_each(|directory| create(directory))?;
@@ -243,17 +246,17 @@ fn gather(scale: &str, lab: &Lab, experiments: &[Box<dyn Experiment>]) -> Vec<re
     gathered
 }
 
+/// Returns the paths of the results and of their page.
+fn report_files(directory: &Path) -> [PathBuf; 2] {
+    ["report.json", "report.html"].map(|name| directory.join(name))
+}
+
 fn write_report(directory: &Path, results: &Results) -> Result<()> {
     let json = serde_json::to_string(results)
         .map_err(|e| Error::io("cannot write the results", e.into()))?;
-    let write = |name: &str, text: &str| {
-        let path = directory.join(name);
-        fs::write(&path, text)
-            .map_err(|e| Error::io(format!("cannot write {}", path.display()), e))?;
-        Ok::<_, Error>(path)
-    };
-    write("report.json", &json)?;
-    let page = write("report.html", &report::html(&json))?;
+    let [json_file, page] = report_files(directory);
+    files::replace(&json_file, &json)?;
+    files::replace(&page, &report::html(&json))?;
     let state = if results.interrupted { " (interrupted: the same command goes on)" } else { "" };
     say!("{}{state}", page.display());
     Ok(())

@@ -1,14 +1,14 @@
 //! `larder bench report`: draws the report of `larder bench all` again from its results, for
 //! example those of an older version or of another machine.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::lab::files;
 use crate::lab::record::Results;
 use crate::lab::report::html;
-use crate::{Error, Result, say};
+use crate::{Result, say};
 
 /// The results to draw.
 #[derive(Clone, Debug, Args)]
@@ -30,8 +30,8 @@ impl Arguments {
         let Arguments { results, html: report } = self;
         let (json, _) = Results::read(&results)?;
         let report = report.unwrap_or_else(|| results.with_extension("html"));
-        fs::write(&report, html(&json))
-            .map_err(|error| Error::io(format!("cannot write {}", report.display()), error))?;
+        files::require_page(&report)?;
+        files::replace(&report, &html(&json))?;
         say!("{}", report.display());
         Ok(())
     }

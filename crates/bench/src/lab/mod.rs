@@ -5,6 +5,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod experiment;
+pub(crate) mod files;
 pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod record;

@@ -37,6 +37,9 @@ const CHARTS: &str = include_str!("../../../../../assets/uplot/uPlot.iife.min.js
 const CHARTS_STYLE: &str = include_str!("../../../../../assets/uplot/uPlot.min.css");
 const CHARTS_LICENCE: &str = include_str!("../../../../../assets/uplot/LICENSE");
 
+/// The text that tells a page of the lab from any other. Pages of all versions have it.
+pub(crate) const MARK: &str = "<script type=\"application/json\" id=\"results\">";
+
 /// Returns the report of the results in `results_json`, which must be JSON.
 pub(crate) fn html(results_json: &str) -> String {
     let nonce = nonce();

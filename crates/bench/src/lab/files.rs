@@ -1,0 +1,152 @@
+//! The files that the lab writes. They replace only files of the lab, and always as a whole: after a
+//! crash, or on a full device, the old file is still there.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::report;
+use crate::{Error, Result};
+
+/// The fields that every result of the lab has.
+#[derive(Deserialize)]
+struct Mark {
+    #[serde(rename = "schema")]
+    _schema: u64,
+    #[serde(rename = "systems")]
+    _systems: Vec<IgnoredAny>,
+    #[serde(rename = "experiments")]
+    _experiments: Vec<IgnoredAny>,
+}
+
+/// Checks that `path` is free or a result of the lab, so that it may be written.
+///
+/// # Errors
+/// Returns [`Error::Usage`] for any other file.
+pub(crate) fn require_result(path: &Path) -> Result<()> {
+    require(path, |text| serde_json::from_str::<Mark>(text).is_ok())
+}
+
+/// Checks that `path` is free or a page of the lab, so that it may be written.
+///
+/// # Errors
+/// Returns [`Error::Usage`] for any other file.
+pub(crate) fn require_page(path: &Path) -> Result<()> {
+    require(path, |text| text.contains(report::MARK))
+}
+
+fn require(path: &Path, is_of_lab: impl Fn(&str) -> bool) -> Result<()> {
+    let name = path.display();
+    if is_device(path) {
+        return Ok(());
+    }
+    let foreign = || {
+        Error::usage(format!(
+            "{name} is not a file of the lab: move it away, or name another place"
+        ))
+    };
+    match fs::read(path) {
+        Ok(bytes) => match std::str::from_utf8(&bytes) {
+            Ok(text) if bytes.is_empty() || is_of_lab(text) => Ok(()),
+            _ => Err(foreign()),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => Err(foreign()),
+        Err(error) => Err(Error::io(format!("cannot read {name}"), error)),
+    }
+}
+
+/// Writes a file beside `path` and renames it to `path`. A link keeps pointing to the file.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
+    let failed = |e| Error::io(format!("cannot write {}", path.display()), e);
+    if is_device(path) {
+        return fs::write(path, text).map_err(failed);
+    }
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let beside = beside(&target);
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, &target)
+    });
+    written.map_err(|error| {
+        // The file may be missing if it could not be created.
+        let _ = fs::remove_file(&beside);
+        failed(error)
+    })
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Returns true for terminals, pipes and the like, which hold no file.
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("larder-files-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_files_of_the_lab_are_replaced() {
+        let directory = directory("marks");
+        let (json, page) = (directory.join("report.json"), directory.join("report.html"));
+        let both = || (require_result(&json), require_page(&page));
+        assert!(matches!(both(), (Ok(()), Ok(()))), "there are no files");
+
+        let result = r#"{"schema": 1, "systems": [], "experiments": [], "other": 2}"#;
+        fs::write(&json, result).unwrap();
+        fs::write(&page, report::html(result)).unwrap();
+        assert!(matches!(both(), (Ok(()), Ok(()))));
+
+        for foreign in ["{\"experiments\": 3}", "<!doctype html>mine", "{\"schema\": 1}"] {
+            fs::write(&json, foreign).unwrap();
+            fs::write(&page, foreign).unwrap();
+            let (Err(of_json), Err(of_page)) = both() else { panic!("{foreign} was taken") };
+            assert!(of_json.to_string().contains("report.json is not a file of the lab"));
+            assert!(of_page.to_string().contains("report.html is not a file of the lab"));
+        }
+        fs::write(&page, [0xff]).unwrap();
+        assert!(require_page(&page).is_err());
+        assert!(require_page(&directory).is_err(), "a directory");
+        assert!(require_page(Path::new("/dev/null")).is_ok());
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_or_not_at_all() {
+        let directory = directory("whole");
+        let (file, link) = (directory.join("report.html"), directory.join("link"));
+        replace(&file, "one").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let before = fs::File::open(&file).unwrap();
+        replace(&link, "two").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "two");
+        assert!(link.is_symlink() && !file.is_symlink());
+        // A reader of the old file still has all of it.
+        assert_eq!(std::io::read_to_string(before).unwrap(), "one");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "no other file stays");
+
+        let taken = directory.join("taken");
+        fs::create_dir_all(taken.join("inner")).unwrap();
+        assert!(replace(&taken, "three").is_err());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "no other file stays");
+        replace(Path::new("/dev/null"), "four").unwrap();
+        assert!(!Path::new("/dev/null").is_file());
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
