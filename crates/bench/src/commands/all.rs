@@ -80,6 +80,10 @@ impl Arguments {
         let directory = self.dir.clone().unwrap_or_else(|| self.out.clone());
         create(&directory)?;
         self.second_dir.iter().try_for_each(|directory| create(directory))?;
+        // The servers of Larder are this executable too.
+        if Build::this().is_debug() {
+            complain!("this is a debug build: its figures say little; cargo build --release");
+        }
         for row in &missing {
             complain!("not here: {} ({}); to install it: {}", row.name, row.why, row.install);
         }

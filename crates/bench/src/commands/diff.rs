@@ -1,4 +1,4 @@
-//! `larder bench diff`: two results of `larder bench all` side by side, point by point.
+//! `larder bench diff`: two results of `larder bench all` side by side, figure by figure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,9 @@ use crate::{Error, Result, say};
 /// The two results.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-A ratio above 1 is better in B for rates, and worse for latencies. A point counts as changed if its
-median changed by more than --threshold and the rounds of A and B do not overlap.
+A figure counts as changed if its median changed by more than --threshold and the rounds of A and B
+do not overlap. A point that A has and B lacks counts as worse, and so does a void round more.
+--systems and --only say what to compare if B measured less.
 
   larder bench diff before/report.json after/report.json
   larder bench diff --systems larder,larder-sync --fail before/report.json after/report.json")]
@@ -30,76 +31,119 @@ pub struct Arguments {
     /// Only these systems
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     systems: Vec<String>,
-    /// Print all points, not only those that changed
+    /// Only these experiments
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    only: Vec<String>,
+    /// Print all figures, not only those that changed
     #[arg(long)]
     all: bool,
-    /// Exit with an error if a point became worse
+    /// Compare also if the scales or the measured times differ
+    #[arg(long)]
+    all_scales: bool,
+    /// Exit with an error if a figure became worse or a point is missing
     #[arg(long)]
     fail: bool,
 }
 
+/// The direction in which a figure is better.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    More,
+    Less,
+}
+
+/// The number of void rounds of a point.
+const VOID: &str = "void rounds";
+
+/// The figures that are compared. Those that are not in [`figure`] are extras of single experiments.
+/// Extras that repeat another figure are left out.
+const FIGURES: [(&str, Better); 18] = [
+    (VOID, Better::Less),
+    ("rate", Better::More),
+    ("p99_us", Better::Less),
+    ("cpu_us", Better::Less),
+    ("hit_ratio", Better::More),
+    ("missing_updates", Better::Less),
+    ("duplicates", Better::Less),
+    ("over_admission", Better::Less),
+    ("added_us", Better::Less),
+    ("application_cpu_us", Better::Less),
+    ("unanswered", Better::Less),
+    ("items", Better::More),
+    ("items_per_gib_resident", Better::More),
+    ("ram_bytes_per_item", Better::Less),
+    ("flash_bytes_per_item", Better::Less),
+    ("written_per_byte", Better::Less),
+    ("ready_ms", Better::Less),
+    ("survived", Better::More),
+];
+
 /// What identifies a point in both files: experiment, system, case and x.
 type Key = (String, String, String, String);
 
-/// One point in both files.
+/// The values of each figure of a point, one a round.
+type Values = BTreeMap<&'static str, Vec<f64>>;
+
+/// One figure of a point in both files.
 struct Row {
     key: Key,
-    before: Values,
-    after: Values,
+    figure: &'static str,
+    before: Vec<f64>,
+    after: Vec<f64>,
+    change: Change,
 }
 
-/// The figures of a point over all rounds.
-#[derive(Default)]
-struct Values {
-    rates: Vec<f64>,
-    p99s: Vec<f64>,
-    voids: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Better,
     Worse,
+    /// Only in A.
+    Missing,
+    /// Only in B.
+    New,
     None,
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
         let (a, b) = (read(&self.before)?, read(&self.after)?);
+        if !self.all_scales {
+            require_same_size(&a, &b)?;
+        }
+        for (name, results) in [("A", &a), ("B", &b)] {
+            if results.larder.is_debug() {
+                say!("{name} was measured with a debug build.\n");
+            }
+        }
         if a.machine.line() != b.machine.line() {
             say!("The machines differ: {} and {}.\n", a.machine.line(), b.machine.line());
         }
         let (mut before, mut after) = (points(&a), points(&b));
         before.retain(|key, _| self.wants(key));
         after.retain(|key, _| self.wants(key));
-        let only_before = before.keys().filter(|key| !after.contains_key(*key)).count();
-        let mut rows = Vec::new();
-        let mut only_after = 0;
-        for (key, after) in after {
-            match before.remove(&key) {
-                Some(before) => rows.push(Row { key, before, after }),
-                None => only_after += 1,
-            }
-        }
-        let threshold = self.threshold / 100.0;
-        let worse = rows.iter().filter(|row| row.change(threshold) == Change::Worse).count();
-        let better = rows.iter().filter(|row| row.change(threshold) == Change::Better).count();
-        let count = rows.len();
-        rows.retain(|row| self.all || row.change(threshold) != Change::None);
-        let mut table = shown(&rows, threshold);
+        let mut rows = compare(&before, &after, self.threshold / 100.0);
+        let count = |change| rows.iter().filter(|row| row.change == change).count();
+        let (better, worse) = (count(Change::Better), count(Change::Worse));
+        let (missing, new) = (count(Change::Missing), count(Change::New));
+        let both = before.keys().filter(|key| after.contains_key(*key)).count();
+        rows.retain(|row| self.all || !matches!(row.change, Change::None | Change::New));
+        let mut table = shown(&rows);
         table.notes.push(format!(
-            "{count} points in both files: {better} better, {worse} worse; {only_before} only in A, \
-             {only_after} only in B."
+            "{both} points in both files. Figures: {better} better, {worse} worse, {missing} only in \
+             A, {new} only in B."
         ));
         table.print();
-        match self.fail && worse > 0 {
-            true => Err(Error::Void(format!("{worse} points became worse"))),
+        match self.fail && worse + missing > 0 {
+            true => {
+                Err(Error::Void(format!("{worse} figures became worse, {missing} are missing")))
+            }
             false => Ok(()),
         }
     }
 
-    fn wants(&self, key: &Key) -> bool {
-        self.systems.is_empty() || self.systems.contains(&key.1)
+    fn wants(&self, (experiment, system, ..): &Key) -> bool {
+        (self.systems.is_empty() || self.systems.contains(system))
+            && (self.only.is_empty() || self.only.contains(experiment))
     }
 }
 
@@ -111,79 +155,158 @@ fn read(path: &Path) -> Result<Results> {
     }
 }
 
+/// Checks that both results have the same amounts of data and the same measured times.
+fn require_same_size(a: &Results, b: &Results) -> Result<()> {
+    let (a, b) = (size(a), size(b));
+    match a == b {
+        true => Ok(()),
+        false => Err(Error::usage(format!(
+            "A is of scale {a} and B of scale {b}, so their figures differ for that reason: \
+             --all-scales compares them all the same"
+        ))),
+    }
+}
+
+/// Returns the scale, and the measured minutes if the command line changed them.
+fn size(results: &Results) -> String {
+    let mut words = results.command.iter();
+    let minutes = words.find_map(|word| match word.strip_prefix("--minutes") {
+        Some("") => Some(None),
+        Some(rest) => rest.strip_prefix('=').map(Some),
+        None => None,
+    });
+    let minutes = minutes.and_then(|inside| inside.or(words.next().map(String::as_str)));
+    match minutes.and_then(|minutes| minutes.parse::<f64>().ok()) {
+        Some(minutes) => format!("{}, {minutes} min", results.scale),
+        None => results.scale.clone(),
+    }
+}
+
 fn points(results: &Results) -> BTreeMap<Key, Values> {
     let mut points: BTreeMap<Key, Values> = BTreeMap::new();
     for experiment in &results.experiments {
-        for Point { spot, figures, void, .. } in &experiment.points {
+        for point in &experiment.points {
+            let spot = &point.spot;
             let x = spot.x.map_or(String::new(), |x| x.to_string());
             let key = (experiment.id.clone(), spot.system.clone(), spot.case.clone(), x);
             let values = points.entry(key).or_default();
-            if void.is_some() {
-                values.voids += 1;
-                continue;
+            let is_void = point.void.is_some();
+            values.entry(VOID).or_insert_with(|| vec![0.0])[0] += f64::from(u8::from(is_void));
+            let known = FIGURES.iter().filter(|_| !is_void);
+            for (name, value) in known.filter_map(|&(name, _)| Some((name, figure(point, name)?))) {
+                values.entry(name).or_default().push(value);
             }
-            values.rates.push(figures.rate);
-            values.p99s.push(figures.p99_us);
         }
     }
     points
 }
 
-impl Row {
-    fn rate_ratio(&self) -> f64 {
-        Spread::of(&self.after.rates).median / Spread::of(&self.before.rates).median
-    }
-
-    fn p99_ratio(&self) -> f64 {
-        Spread::of(&self.after.p99s).median / Spread::of(&self.before.p99s).median
-    }
-
-    /// Compares the rates, or the latencies of loads whose rate is given.
-    fn change(&self, threshold: f64) -> Change {
-        if self.after.voids > self.before.voids {
-            return Change::Worse;
-        }
-        let (rates, p99s) = (
-            change(&self.before.rates, &self.after.rates, threshold),
-            change(&self.after.p99s, &self.before.p99s, threshold),
-        );
-        if rates == Change::None { p99s } else { rates }
+/// Returns a figure of a point, or `None` if it was not measured.
+fn figure(point: &Point, name: &str) -> Option<f64> {
+    let figures = &point.figures;
+    let measured = |figure: f64| (figure != 0.0).then_some(figure);
+    match name {
+        "rate" => Some(figures.rate),
+        "p99_us" => measured(figures.p99_us),
+        "cpu_us" => measured(figures.cpu_us),
+        "hit_ratio" => figures.hit_ratio,
+        _ => point.extra.get(name).copied(),
     }
 }
 
-/// Compares figures of which larger ones are better.
-fn change(before: &[f64], after: &[f64], threshold: f64) -> Change {
+/// Compares all figures of all points. A point that only one file has is one row.
+fn compare(
+    before: &BTreeMap<Key, Values>,
+    after: &BTreeMap<Key, Values>,
+    threshold: f64,
+) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let none = Values::new();
+    let new =
+        after.iter().filter(|(key, _)| !before.contains_key(*key)).map(|(key, _)| (key, &none));
+    for (key, a) in before.iter().chain(new) {
+        let row = |figure, before: &[f64], after: &[f64], change| Row {
+            key: key.clone(),
+            figure,
+            before: before.to_vec(),
+            after: after.to_vec(),
+            change,
+        };
+        let Some(b) = after.get(key) else {
+            rows.push(row("point", &[], &[], Change::Missing));
+            continue;
+        };
+        if a.is_empty() {
+            rows.push(row("point", &[], &[], Change::New));
+            continue;
+        }
+        // A point without valid rounds has no figures; its void rounds are counted.
+        let is_void = |values: &Values| values.len() == 1;
+        for (name, better) in FIGURES {
+            let change = match (a.get(name), b.get(name)) {
+                (Some(a), Some(b)) => change(a, b, better, threshold),
+                (Some(_), None) if !is_void(b) => Change::Missing,
+                (None, Some(_)) if !is_void(a) => Change::New,
+                _ => continue,
+            };
+            let values = |of: &Values| of.get(name).cloned().unwrap_or_default();
+            rows.push(row(name, &values(a), &values(b), change));
+        }
+    }
+    rows
+}
+
+fn change(before: &[f64], after: &[f64], better: Better, threshold: f64) -> Change {
     let (before, after) = (Spread::of(before), Spread::of(after));
-    if after.min > before.max && after.median > before.median * (1.0 + threshold) {
-        Change::Better
-    } else if after.max < before.min && after.median < before.median * (1.0 - threshold) {
-        Change::Worse
+    let least = before.median.abs() * threshold;
+    let (more, less) = match better {
+        Better::More => (Change::Better, Change::Worse),
+        Better::Less => (Change::Worse, Change::Better),
+    };
+    if after.min > before.max && after.median > before.median + least {
+        more
+    } else if after.max < before.min && after.median < before.median - least {
+        less
     } else {
         Change::None
     }
 }
 
-fn shown(rows: &[Row], threshold: f64) -> Table {
+fn shown(rows: &[Row]) -> Table {
+    let values = |values: &[f64]| {
+        let spread = Spread::of(values);
+        let decimals = match spread.median.abs() {
+            100.0.. => 0,
+            1.0.. => 2,
+            _ => 4,
+        };
+        if values.is_empty() { "–".to_owned() } else { spread.show(decimals) }
+    };
+    let ratio = |row: &Row| {
+        let (before, after) = (Spread::of(&row.before).median, Spread::of(&row.after).median);
+        let is_known = !row.after.is_empty() && before != 0.0;
+        if is_known { format!("{:.2}", after / before) } else { "–".to_owned() }
+    };
     let word = |change: Change| match change {
         Change::Better => "better",
         Change::Worse => "worse",
+        Change::Missing => "only in A",
+        Change::New => "only in B",
         Change::None => "",
     };
     Table::of(
-        4,
+        5,
         rows,
         &[
             ("experiment", &|row: &Row| row.key.0.clone()),
             ("case", &|row| row.key.2.clone()),
             ("x", &|row| row.key.3.clone()),
             ("system", &|row| row.key.1.clone()),
-            ("rate A", &|row| Spread::of(&row.before.rates).show(0)),
-            ("rate B", &|row| Spread::of(&row.after.rates).show(0)),
-            ("B / A", &|row| format!("{:.2}", row.rate_ratio())),
-            ("p99 µs A", &|row| Spread::of(&row.before.p99s).show(0)),
-            ("p99 µs B", &|row| Spread::of(&row.after.p99s).show(0)),
-            ("B / A", &|row| format!("{:.2}", row.p99_ratio())),
-            ("", &|row| word(row.change(threshold)).to_owned()),
+            ("figure", &|row| row.figure.to_owned()),
+            ("A", &|row| values(&row.before)),
+            ("B", &|row| values(&row.after)),
+            ("B / A", &ratio),
+            ("", &|row| word(row.change).to_owned()),
         ],
     )
 }
@@ -191,30 +314,86 @@ fn shown(rows: &[Row], threshold: f64) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::record::{Figures, Spot};
 
-    fn row(before: &[f64], after: &[f64]) -> Row {
-        let values = |rates: &[f64]| Values {
-            rates: rates.to_vec(),
-            p99s: vec![100.0; rates.len()],
-            voids: 0,
-        };
-        let key = ("counter".into(), "larder".into(), "event".into(), "1".into());
-        Row { key, before: values(before), after: values(after) }
+    fn point(rate: f64, extra: &[(&str, f64)]) -> Point {
+        let spot = Spot { system: "larder".into(), case: "items".into(), x: Some(1.0), round: 1 };
+        let figures = Figures { rate, cpu_us: 2.0, ..Figures::default() };
+        let point = Point::new(spot, figures);
+        extra.iter().fold(point, |point, &(name, value)| point.with(name, value))
+    }
+
+    fn results(points: Vec<Point>) -> Results {
+        let made_up = include_str!("../lab/report/made-up.json");
+        let mut results: Results = serde_json::from_str(made_up).unwrap();
+        results.experiments.truncate(1);
+        results.experiments[0].points = points;
+        results
+    }
+
+    /// Returns the figures that changed, with their changes.
+    fn changes(before: Vec<Point>, after: Vec<Point>) -> Vec<(&'static str, Change)> {
+        let (before, after) = (points(&results(before)), points(&results(after)));
+        let rows = compare(&before, &after, 0.05).into_iter();
+        rows.filter(|row| row.change != Change::None).map(|row| (row.figure, row.change)).collect()
     }
 
     #[test]
     fn a_change_must_exceed_the_threshold_and_the_noise() {
-        let change = |before: &[f64], after: &[f64]| row(before, after).change(0.05);
-        assert!(change(&[100.0, 102.0], &[90.0, 92.0]) == Change::Worse);
-        assert!(change(&[100.0, 102.0], &[110.0, 112.0]) == Change::Better);
-        assert!(change(&[100.0, 102.0], &[97.0, 98.0]) == Change::None, "below the threshold");
-        assert!(change(&[80.0, 120.0], &[85.0, 90.0]) == Change::None, "the rounds overlap");
+        let more = |before: &[f64], after: &[f64]| change(before, after, Better::More, 0.05);
+        assert_eq!(more(&[100.0, 102.0], &[90.0, 92.0]), Change::Worse);
+        assert_eq!(more(&[100.0, 102.0], &[110.0, 112.0]), Change::Better);
+        assert_eq!(more(&[100.0, 102.0], &[97.0, 98.0]), Change::None, "below the threshold");
+        assert_eq!(more(&[80.0, 120.0], &[85.0, 90.0]), Change::None, "the rounds overlap");
+        let less = |before: &[f64], after: &[f64]| change(before, after, Better::Less, 0.05);
+        assert_eq!(less(&[100.0], &[90.0]), Change::Better);
+        assert_eq!(less(&[0.0], &[1.0]), Change::Worse, "a first fault");
+        assert_eq!(less(&[-5.0], &[-5.1]), Change::None, "below the threshold");
+    }
+
+    #[test]
+    fn each_figure_has_its_direction() {
+        let before = point(100.0, &[("ready_ms", 10.0), ("items", 50.0), ("budget", 1.0)]);
+        let after = point(100.0, &[("ready_ms", 20.0), ("items", 60.0), ("budget", 2.0)]);
+        let expected = [("items", Change::Better), ("ready_ms", Change::Worse)];
+        assert_eq!(changes(vec![before], vec![after]), expected);
+        let slower = point(80.0, &[("missing_updates", 1.0)]);
+        let before = point(100.0, &[("missing_updates", 0.0)]);
+        let expected = [("rate", Change::Worse), ("missing_updates", Change::Worse)];
+        assert_eq!(changes(vec![before], vec![slower]), expected);
+    }
+
+    #[test]
+    fn missing_points_and_figures_are_named() {
+        let whole = || point(1.0, &[("ready_ms", 10.0)]);
+        assert_eq!(changes(vec![whole()], Vec::new()), [("point", Change::Missing)]);
+        assert_eq!(changes(Vec::new(), vec![whole()]), [("point", Change::New)]);
+        let without = point(1.0, &[]);
+        assert_eq!(changes(vec![whole()], vec![without]), [("ready_ms", Change::Missing)]);
     }
 
     #[test]
     fn a_point_that_became_void_is_worse() {
-        let mut row = row(&[100.0], &[100.0]);
-        row.after.voids = 1;
-        assert!(row.change(0.05) == Change::Worse);
+        let void = || Point { void: Some("wrong".into()), ..point(1.0, &[]) };
+        assert_eq!(changes(vec![point(1.0, &[])], vec![void()]), [(VOID, Change::Worse)]);
+        assert_eq!(changes(vec![void()], vec![point(1.0, &[])]), [(VOID, Change::Better)]);
+    }
+
+    #[test]
+    fn results_of_different_sizes_are_refused() {
+        let of = |scale: &str, words: &[&str]| Results {
+            scale: scale.into(),
+            command: words.iter().map(|&word| word.to_owned()).collect(),
+            ..results(Vec::new())
+        };
+        let same = |a: &Results, b: &Results| require_same_size(a, b).is_ok();
+        let small = of("small", &["larder", "bench", "all"]);
+        assert!(same(&small, &of("small", &["larder", "bench", "all", "--rounds", "2"])));
+        assert!(!same(&small, &of("full", &[])));
+        let three = of("small", &["all", "--minutes", "3"]);
+        assert!(same(&three, &of("small", &["all", "--minutes=3.0", "--list"])));
+        assert!(!same(&three, &small) && !same(&three, &of("small", &["--minutes", "1"])));
+        let error = require_same_size(&three, &small).unwrap_err().to_string();
+        assert!(error.contains("A is of scale small, 3 min and B of scale small"), "{error}");
     }
 }

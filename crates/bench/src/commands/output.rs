@@ -40,20 +40,31 @@ pub(crate) struct Build {
     version: String,
     /// The commit, if the build was given `LARDER_REVISION`.
     revision: Option<String>,
+    /// `release` or `debug`. Files of older versions do not have it.
+    #[serde(default)]
+    profile: Option<String>,
 }
 
 impl Build {
     pub(crate) fn this() -> Build {
         let revision = option_env!("LARDER_REVISION").map(str::to_owned);
-        Build { version: env!("CARGO_PKG_VERSION").to_owned(), revision }
+        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+        let (version, profile) = (env!("CARGO_PKG_VERSION").to_owned(), Some(profile.to_owned()));
+        Build { version, revision, profile }
+    }
+
+    /// Returns true for a build whose figures say nothing about a release.
+    pub(crate) fn is_debug(&self) -> bool {
+        self.profile.as_deref() == Some("debug")
     }
 }
 
 impl fmt::Display for Build {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Build { version, revision } = self;
+        let Build { version, revision, .. } = self;
         let revision = revision.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
-        write!(f, "larder {version}{revision}")
+        let debug = if self.is_debug() { ", debug build" } else { "" };
+        write!(f, "larder {version}{revision}{debug}")
     }
 }
 
@@ -286,6 +297,17 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_debug_build_says_so() {
+        let build = |json: &str| serde_json::from_str::<Build>(json).unwrap();
+        let debug = build(r#"{"version": "1", "revision": "abc", "profile": "debug"}"#);
+        assert!(debug.is_debug() && debug.to_string() == "larder 1 (abc), debug build");
+        let release = build(r#"{"version": "1", "revision": null, "profile": "release"}"#);
+        assert!(!release.is_debug() && release.to_string() == "larder 1");
+        assert!(!build(r#"{"version": "1", "revision": null}"#).is_debug(), "an older file");
+        assert_eq!(Build::this().is_debug(), cfg!(debug_assertions));
+    }
 
     #[test]
     fn spreads() {
