@@ -25,6 +25,9 @@ impl Scale {
     }
 }
 
+/// The largest number of generator threads. They load at most four server threads.
+const LOAD_THREADS: usize = 8;
+
 /// The sizes of all experiments.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -38,7 +41,8 @@ pub(crate) struct Plan {
     pub(crate) warm_up: Duration,
     /// Number of threads of each server.
     pub(crate) server_threads: usize,
-    /// Number of generator threads, where the experiment does not say otherwise.
+    /// Number of generator threads, where the experiment does not say otherwise: a quarter of the
+    /// processors, so that the generator is not the limit on large machines.
     pub(crate) load_threads: usize,
     pub(crate) counter: Counter,
     pub(crate) persistence: Persistence,
@@ -105,6 +109,10 @@ pub(crate) struct Restart {
 impl Plan {
     pub(crate) fn of(scale: Scale) -> Plan {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Plan::on(processors, scale)
+    }
+
+    fn on(processors: usize, scale: Scale) -> Plan {
         let seconds = Duration::from_secs_f64;
         let small = Plan {
             rounds: 2,
@@ -112,7 +120,7 @@ impl Plan {
             time: seconds(0.6),
             warm_up: seconds(0.15),
             server_threads: processors.min(4),
-            load_threads: 1,
+            load_threads: (processors / 4).clamp(1, LOAD_THREADS),
             counter: Counter { clients: vec![1, 4, 10], pipelined: vec![10] },
             persistence: Persistence {
                 keys: 30_000,
@@ -211,5 +219,30 @@ impl Plan {
     /// Sets the measured time of each point.
     pub(crate) fn with_minutes(self, minutes: f64) -> Plan {
         Plan { time: Duration::from_secs_f64(minutes * 60.0), ..self }
+    }
+
+    /// Returns the condition that names the threads of servers and generator.
+    pub(crate) fn threads(&self) -> String {
+        format!(
+            "server threads, where a server has such a setting: {}; generator threads: {}",
+            self.server_threads, self.load_threads
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_follow_the_processors() {
+        let threads = |processors| {
+            let plan = Plan::on(processors, Scale::Small);
+            (plan.server_threads, plan.load_threads)
+        };
+        assert_eq!([1, 2, 7].map(threads), [(1, 1), (2, 1), (4, 1)]);
+        assert_eq!([8, 32, 64].map(threads), [(4, 2), (4, 8), (4, 8)]);
+        let condition = Plan::on(8, Scale::Full).threads();
+        assert!(condition.ends_with("setting: 4; generator threads: 2"), "{condition}");
     }
 }

