@@ -9,10 +9,12 @@
  * @property {string} ask
  * @property {boolean} [headline]  True if the first screen shows it.
  * @property {string[]} [classes]  The durability classes that are compared; without it all.
+ * @property {string} [peers]  The case of the peers if it is another one than Larder's.
  *
  * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
- * @typedef {{question: Question, durability: string, x: ?number, larder: ?Entry, peer: ?Entry, advantage: ?number,
- *   interval: ?number[], overlap: boolean, state: "ahead"|"behind"|"level"|"alone"|"absent"}} Comparison
+ * @typedef {{question: Question, durability: string, group: string, x: ?number, larder: ?Entry, peer: ?Entry,
+ *   advantage: ?number, interval: ?number[], overlap: boolean,
+ *   state: "ahead"|"behind"|"level"|"alone"|"absent"}} Comparison
  */
 
 /** The questions of known experiments, those of the first screen first. */
@@ -104,10 +106,13 @@ function capacityOf(cells) {
   return statOf(rounds.map(capacity).filter((rate) => rate !== null));
 }
 
-/** @returns {Entry[]} The systems of one durability class that answer a question, best first. */
-function entriesOf(question, durability, x) {
-  const cells = cellsIn(question.experiment, question.case)
-    .filter((cell) => cell.system.durability === durability && !isControl(cell.system));
+/** The cells that answer a question. */
+function cellsFor({ experiment, case: name, peers = name }) {
+  return cellsOf(experiment).filter((cell) => cell.case === (isLarder(cell.system) ? name : peers));
+}
+
+/** @returns {Entry[]} The systems that answer a question, best first. */
+function entriesOf(question, cells, x) {
   const entry = (system) => {
     const mine = ofSystem(cells, system);
     if (question.metric === "capacity") return { system, stat: capacityOf(mine), cell: null };
@@ -119,42 +124,55 @@ function entriesOf(question, durability, x) {
 }
 
 /** Returns the x at which a question is compared: those that Larder and a peer have in common. */
-function comparedXs(question, durability) {
-  const cells = cellsIn(question.experiment, question.case)
-    .filter((cell) => cell.system.durability === durability && cell.stat(question.metric));
+function comparedXs(question, cells) {
   if (question.metric === "capacity") return [null];
-  const xs = xsIn(cells);
+  const answered = cells.filter((cell) => cell.stat(question.metric));
+  const xs = xsIn(answered);
   if (xs.length === 0) return [null];
-  const has = (x, mine) => cells.some((cell) => cell.x === x && isLarder(cell.system) === mine);
+  const has = (x, mine) => answered.some((cell) => cell.x === x && isLarder(cell.system) === mine);
   const common = xs.filter((x) => has(x, true) && has(x, false));
   const usable = common.length ? common : xs;
   if (question.at === "each") return usable;
   return [question.at === "middle" ? usable[(usable.length - 1) >> 1] : usable[usable.length - 1]];
 }
 
+/** Figures are level if their ratio differs from 1 by at most this share. */
+const LEVEL = 0.03;
+
 /** @returns {?Comparison} */
-function compare(question, durability, x) {
-  const entries = entriesOf(question, durability, x);
+function compare(question, durability, group, cells, x) {
+  const entries = entriesOf(question, cells, x);
   if (entries.length === 0) return null;
   const larder = entries.find((entry) => isLarder(entry.system)) ?? null;
   const peer = entries.find((entry) => !isLarder(entry.system)) ?? null;
-  const base = { question, durability, x, larder, peer, advantage: null, interval: null, overlap: false };
+  const base = { question, durability, group, x, larder, peer, advantage: null, interval: null, overlap: false };
   if (!larder || !peer) return { ...base, state: larder ? "alone" : "absent" };
   const higher = metricOf(question.metric).better === "higher";
   const ratio = (mine, theirs) => (higher ? mine / theirs : theirs / mine);
   const advantage = ratio(larder.stat.median, peer.stat.median);
   const worst = higher ? ratio(larder.stat.min, peer.stat.max) : ratio(larder.stat.max, peer.stat.min);
   const best = higher ? ratio(larder.stat.max, peer.stat.min) : ratio(larder.stat.min, peer.stat.max);
-  const overlap = larder.stat.min <= peer.stat.max && peer.stat.min <= larder.stat.max;
-  const state = advantage > 1 ? "ahead" : advantage < 1 ? "behind" : "level";
+  const several = Math.min(larder.stat.n, peer.stat.n) > 1;
+  const overlap = several && larder.stat.min <= peer.stat.max && peer.stat.min <= larder.stat.max;
+  const close = overlap || Math.abs(advantage - 1) <= LEVEL;
+  const state = close || Number.isNaN(advantage) ? "level" : advantage > 1 ? "ahead" : "behind";
   return { ...base, advantage, interval: [worst, best], overlap, state };
 }
 
 /** @returns {Comparison[]} */
 function comparisonsOf(id) {
-  return questionsOf(id).flatMap((question) => (question.classes ?? CLASSES).flatMap((durability) =>
-    comparedXs(question, durability).map((x) => compare(question, durability, x)).filter(Boolean)));
+  return questionsOf(id).flatMap((question) => {
+    const all = cellsFor(question).filter((cell) => cell.group !== null);
+    const groups = unique(all.map((cell) => cell.group));
+    return (question.classes ?? CLASSES).flatMap((durability) => groups.flatMap((group) => {
+      const cells = all.filter((cell) => cell.system.durability === durability && cell.group === group);
+      return comparedXs(question, cells).map((x) => compare(question, durability, group, cells, x)).filter(Boolean);
+    }));
+  });
 }
+
+/** Says the durability and the group of a comparison. */
+const classAndGroup = ({ durability, group }) => [className(durability), group].filter(Boolean).join(", ");
 
 const allComparisons = (results.experiments ?? []).flatMap((experiment) => comparisonsOf(experiment.id));
 
@@ -196,12 +214,13 @@ function comparisonRow(comparison) {
   const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
   const data = {
     "data-comparison": `${question.experiment}/${question.case}`, "data-metric": question.metric, "data-x": x ?? "",
-    "data-durability": durability, "data-state": state, "data-advantage": advantage,
+    "data-durability": durability, "data-group": comparison.group, "data-state": state, "data-advantage": advantage,
     "data-larder": larder?.stat.median, "data-larder-system": larder?.system.id,
     "data-peer": peer?.stat.median, "data-peer-system": peer?.system.id,
   };
   return h("tr", data,
-    h("th", { scope: "row", "data-label": "Durability" }, h("div", {}, className(durability))),
+    h("th", { scope: "row", "data-label": "Durability" },
+      h("div", {}, className(durability), comparison.group && h("small", {}, comparison.group))),
     cell("Winner", winner ? [h("b", {}, systemLabel(winner.system)), " ", figure(winner)] : nobody),
     cell("Larder", larder?.system.variant > 0 ? named(larder) : figure(larder)),
     cell("Best peer", named(peer)),
@@ -228,5 +247,5 @@ function spreadText({ interval, overlap, larder, peer }) {
   if (rounds < 2) return h("span", { class: "soft" }, "one round");
   const [low, high] = interval;
   const band = Number.isFinite(high) ? `${times(low)} – ${times(high)}` : `at least ${times(low)}`;
-  return [band, overlap && h("small", {}, " overlap")];
+  return [band, overlap && h("small", {}, " ranges overlap")];
 }

@@ -45,14 +45,15 @@ function machineLine() {
 
 /** The headline comparisons as sentences. */
 function todaysAnswers(id) {
-  const sentence = ({ question, durability, x, larder, peer, advantage, state }) => {
+  const sentence = (comparison) => {
+    const { question, x, larder, peer, advantage, state } = comparison;
     const { format } = metricOf(question.metric);
     const figure = ({ system, stat }) => `${systemLabel(system)} ${format(stat.median)}`;
     const asked = [question.ask, xText(question.experiment, question.case, x)].filter(Boolean).join(", ");
-    const what = `${className(durability)}: ${asked}: `;
+    const what = `${classAndGroup(comparison)}: ${asked}: `;
     if (state === "absent") return `${what}${figure(peer)}; Larder did not run.`;
     if (state === "alone") return `${what}${figure(larder)}; no peer ran.`;
-    const verdict = h("b", { class: state }, state === "level" ? "level" : `${state}, ratio ${times(advantage, true)}`);
+    const verdict = h("b", { class: state }, Number.isNaN(advantage) ? state : `${state}, ratio ${times(advantage, true)}`);
     return h("span", {}, `${what}${figure(larder)}, ${figure(peer)}, `, verdict, ".");
   };
   const headlines = comparisonsOf(id).filter((comparison) => comparison.question.headline);

@@ -52,6 +52,28 @@ function systemOf(id) {
 /** Systems without a server that an experiment measures beside the others. They are peers of nobody. */
 const CONTROLS = ["no-throttle", "memory-store"];
 const isControl = (system) => CONTROLS.includes(system.id);
+
+/** True for a cache that keeps values on a device because they do not fit into memory. */
+const usesFlash = (system) => /flash|tiers|extstore/.test(system.id);
+const usesTwoDevices = (system) => usesFlash(system) && /-2$|tiers/.test(system.id);
+const isDatabase = (system) => /postgres|mariadb|cassandra|scylla/i.test(system.family);
+
+/** The cases of `converge` whose values do not fit into memory. */
+const DISK_CASES = ["read-disk-1k", "read-disk-8k", "mixed-read", "overwrite"];
+
+/**
+ * Returns the group in which a system is compared in a case. Systems of different groups answer different questions.
+ * The group is null if the system is compared with nobody.
+ */
+function groupOf(id, name, system) {
+  if (isControl(system)) return null;
+  if (id === "cliff") {
+    if (!usesFlash(system)) return "values in RAM";
+    return `values on flash, ${usesTwoDevices(system) ? "two devices" : "one device"}`;
+  }
+  const fromDisk = id === "converge" && DISK_CASES.includes(name);
+  return fromDisk && !usesFlash(system) && !isDatabase(system) ? null : "";
+}
 const isLarder = (system) => system.family.toLowerCase() === "larder";
 const className = (durability) => CLASS_NAMES[durability] ?? durability;
 const experimentOf = (id) => results.experiments?.find((experiment) => experiment.id === id);
@@ -103,6 +125,11 @@ class Cell {
     this.x = point.x ?? null;
     /** @type {Point[]} */
     this.points = [];
+  }
+
+  /** The group in which the cell is compared; null if it is compared with nobody. */
+  get group() {
+    return groupOf(this.experiment, this.case, this.system);
   }
 
   get good() {

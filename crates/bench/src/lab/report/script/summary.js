@@ -12,7 +12,8 @@ function summaryPage() {
     verdict(),
     scoreboard(),
     h("p", { class: "soft" }, "The ratio says how many times better Larder is than the best peer; below 1 the peer is "
-      + "better. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
+      + `better. A comparison is level if the ratio is within ${percent(LEVEL)} of 1, or if the ranges of the rounds `
+      + "overlap. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
       + "round against the peer\u2019s best, and its best against the peer\u2019s worst. ",
       results.command && ["Repeat all of it: ", commandLine(wholeCommand())]),
     comparisonTable(headlines, "Results by experiment and durability", true),
@@ -33,14 +34,13 @@ function verdict() {
     return h("p", { class: "verdict" }, nothing);
   }
   const both = allComparisons.filter((comparison) => comparison.interval);
-  const single = both.every(({ larder, peer }) => Math.min(larder.stat.n, peer.stat.n) < 2);
-  const close = both.filter((comparison) => comparison.overlap).length;
+  const single = both.filter(({ larder, peer }) => Math.min(larder.stat.n, peer.stat.n) < 2).length;
+  const rounds = single === both.length ? "Every comparison rests" : single === 1 ? "One rests" : `${single} rest`;
   return h("p", { class: "verdict", id: "verdict", "data-ahead": ahead, "data-behind": behind, "data-level": level },
     `In ${total} comparisons at equal durability, Larder is `,
-    h("span", { class: "ahead" }, `ahead of every peer in ${ahead}`), " and ",
-    h("span", { class: "behind" }, `behind in ${behind}`), level > 0 && `, level in ${level}`, ".",
-    single && " Every figure comes from one round, so small differences may be chance.",
-    !single && close > 0 && ` In ${close} the ranges of the rounds overlap, so the order may be chance.`);
+    h("span", { class: "ahead" }, `ahead of every peer in ${ahead}`), `, level in ${level} and `,
+    h("span", { class: "behind" }, `behind in ${behind}`), ".",
+    single > 0 && ` ${rounds} on one round, so its difference may be chance.`);
 }
 
 /** Says for which systems others stand in. */
@@ -57,7 +57,8 @@ function scoreboard() {
     const number = (state) => same.filter((comparison) => comparison.state === state).length;
     const big = (state) => h("b", { class: number(state) > 0 && state }, number(state));
     return h("div", {}, h("h3", {}, className(durability)),
-      h("p", {}, big("ahead"), " ahead, ", big("behind"), " behind"), h("p", {}, CLASS_MEANINGS[durability]));
+      h("p", {}, big("ahead"), " ahead, ", big("level"), " level, ", big("behind"), " behind"),
+      h("p", {}, CLASS_MEANINGS[durability]));
   };
   return h("div", { class: "score" }, CLASSES.map(box));
 }

@@ -43,17 +43,17 @@ const rowClass = (system) => (isLarder(system) ? "mine" : null);
 /** The order of two figures, the better one first. */
 const better = (metric) => (a, b) => (metricOf(metric).better === "higher" ? b - a : a - b);
 
-/** Returns the best median of a durability class. */
-function bestOf(cells, metric, durability) {
-  const same = cells.filter((cell) => cell.system.durability === durability && !isControl(cell.system));
+/** Returns the best median of a durability class and a group. */
+function bestOf(cells, metric, durability, group = "") {
+  const same = cells.filter((cell) => cell.system.durability === durability && cell.group === group);
   const medians = same.map((cell) => cell.stat(metric)?.median).filter((value) => value !== undefined);
   return medians.sort(better(metric))[0] ?? null;
 }
 
-/** The ratio of a cell to the best of its durability class. */
+/** The ratio of a cell to the best of its durability class and group. */
 function ratioCell(cell, metric, cells) {
   const mine = cell?.stat(metric)?.median;
-  const best = cell && bestOf(cells, metric, cell.system.durability);
+  const best = cell && cell.group !== null && bestOf(cells, metric, cell.system.durability, cell.group);
   if (mine === undefined || !best) return noNumber();
   return numberCell(mine === best ? "best" : times(mine / best), { "data-ratio": mine / best });
 }
