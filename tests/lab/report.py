@@ -25,6 +25,8 @@ UNITS = {"G": 1e9, "M": 1e6, "K": 1e3, "s": 1e6, "ms": 1e3, "µs": 1, "GiB": 2**
 
 # Systems without a server, which are peers of nobody.
 CONTROLS = {"no-throttle", "memory-store"}
+SERVER_FIGURES = {"cpu_us", "server_busy", "rss"}
+DEVICE_FIGURES = {"written_per_second", "read_per_second"}
 # The cases of `converge` that compare only systems that read a device.
 DISK_CASES = {"read-disk-1k", "read-disk-8k", "mixed-read", "overwrite"}
 # Questions whose peers have another case than Larder.
@@ -111,6 +113,13 @@ def as_text(x):
 def value_of(point, metric):
     """A figure of a point by the page's name for it."""
     extra = point.get("extra") or {}
+    # Controls have no server, and a server that was measured needs processor time and memory.
+    if metric in SERVER_FIGURES | DEVICE_FIGURES and point["system"] in CONTROLS:
+        return None
+    if metric in SERVER_FIGURES and not point.get(metric):
+        return None
+    if metric == "miss_ratio":
+        return None if point.get("hit_ratio") is None else 1 - point["hit_ratio"]
     if metric.startswith("extra."):
         return extra.get(metric[len("extra.") :])
     if metric == "steadiness":
@@ -308,11 +317,12 @@ def test_comparisons(check, page, results):
     counted = {state: int(verdict.get_attribute(f"data-{state}")) for state in ("ahead", "behind", "level")} if verdict else {}
     wanted = {state: on_pages.count(state) for state in counted}
     check.that("the verdict counts every comparison", counted == wanted, (counted, wanted))
-    losses = page.eval_on_selector_all(
-        '#page-summary tr[data-comparison][data-state="behind"]',
-        "list => new Set(list.map(row => Object.values({ ...row.dataset }).join())).size",
-    )
-    check.that("every loss is on the first page", losses == counted.get("behind", 0), (losses, counted))
+    key = "list => list.map(row => ['comparison', 'metric', 'durability', 'group', 'x', 'advantage'].map(name => row.dataset[name]).join())"
+    losses = page.eval_on_selector_all("#page-summary [data-loss]", key)
+    behind = page.eval_on_selector_all('main > section:not([data-page="summary"]) tr[data-comparison][data-state="behind"]', key)
+    check.that(f"all {len(behind)} losses are listed on the first page", sorted(losses) == sorted(behind), (losses, behind))
+    questions = page.eval_on_selector_all("tr[data-question]", "list => list.map(row => row.dataset.question)")
+    check.that("each question has one line of losses", len(questions) == len(set(questions)), questions)
 
 
 def test_honesty(check, page, results, text):
@@ -348,6 +358,45 @@ def test_honesty(check, page, results, text):
     cells = page.eval_on_selector_all("td[data-published]", "list => list.map(cell => [cell.dataset.published, cell.dataset.x, cell.dataset.value])")
     equal = {(name, x): float(value) for name, x, value in cells} == wanted
     check.that("the first article's table is whole", equal and len(wanted) == 70, len(cells))
+
+
+def test_marks(check, page, results):
+    """What a reader must know before figures are believed: the build, the settings, memory in place of flash, axes."""
+    larder = results.json.get("larder", {})
+    warned = page.query_selector("#build-warning") is not None
+    check.that("a build that is not for release is warned of", warned == (larder.get("profile", "release") != "release"), larder)
+
+    wrong = []
+    for experiment in results.json.get("experiments", []):
+        for system in {point["system"] for point in experiment["points"]} & set(results.systems):
+            wanted = (experiment.get("settings") or {}).get(system, results.systems[system].get("settings", []))
+            selector = f'tr[data-settings="{experiment["id"]}/{system}"] code'
+            if page.eval_on_selector_all(selector, "list => list.map(code => code.textContent)") != wanted:
+                wrong.append((experiment["id"], system, wanted))
+    check.that("each experiment has the settings of its systems", not wrong, wrong[:3])
+
+    rows = page.eval_on_selector_all(
+        'td[data-metric="extra.device_bytes_per_get"]',
+        "list => list.map(cell => ({ ...cell.dataset, told: cell.textContent.includes('served from memory') }))",
+    )
+    wrong = [row for row in rows if row["told"] != (float(row["value"]) < 0.1 * value_bytes(results, row))]
+    check.that(f"{len(rows)} figures tell whether the device gave the values", not wrong, wrong[:3])
+
+    for name in ("get", "set"):
+        values = [results.median(key, "cpu_us") for key in results.cells if key[:2] == ("cost", name)]
+        values = [value for value in values if value]
+        if len(values) < 3 or max(values) <= 20 * statistics.median(values):
+            continue
+        show(page, "cost")
+        heads = page.inner_text("#figure-cost-bars .plots")
+        check.that(f"cost {name}: the longest bar does not flatten the others", "logarithmic axis" in heads, heads)
+
+
+def value_bytes(results, row):
+    """The bytes of a value in a case, which the conditions of its experiment say."""
+    conditions = next(experiment["conditions"] for experiment in results.json["experiments"] if experiment["id"] == row["experiment"])
+    large = row["case"] == "read-disk-8k"
+    return int(re.search(r"large ones of (\d+)" if large else r"values of (\d+)", "; ".join(conditions)).group(1))
 
 
 def test_widths(check, page):
@@ -525,6 +574,7 @@ def main():
         test_honesty(check, page, results, text)
         test_figures(check, page, results)
         test_comparisons(check, page, results)
+        test_marks(check, page, results)
         test_charts(check, page)
         test_cliff(check, page, results)
         test_keyboard(check, page)

@@ -24,44 +24,67 @@ function inTwoLines(text) {
 const BAR = 17;
 
 /**
- * @typedef {{label: string, colour: string, fill: string, value: ?number, lo?: number, hi?: number, bound?: boolean,
+ * @typedef {{label: string, colour: string, fill: string, value: ?number, lo?: number, hi?: number, marks?: string,
  *   void?: ?string, text?: string, cell?: ?Cell}} Bar
  */
 
+/** A linear axis becomes logarithmic if the longest bar is more than this many times the median. */
+const LOPSIDED = 20;
+
+/** Returns the specification of a plot with a logarithmic axis, and says so, if one bar would flatten all others. */
+function withAxis(spec) {
+  if (spec.kind !== "bars") return spec;
+  const values = spec.groups.flatMap((group) => group.bars.map((bar) => bar.value)).filter((value) => value !== null);
+  const positive = values.filter((value) => value > 0);
+  const log = positive.length > 2 && Math.min(...values) >= 0 && Math.max(...values) > LOPSIDED * medianOf(positive);
+  return log ? { ...spec, log, unit: [spec.unit, "logarithmic axis"].filter(Boolean).join(", ") } : spec;
+}
+
 /**
  * Horizontal bars in groups, with whiskers from minimum to maximum and the value at the end.
- * @param {{groups: Array<{label: string, bars: Bar[]}>, format: Function, marks?: Mark[]}} spec
+ * @param {{groups: Array<{label: string, bars: Bar[]}>, format: Function, marks?: Mark[], log?: boolean}} spec
  */
 function barPlot(spec, width) {
   const names = spec.groups.map((group) => inTwoLines(group.label));
   const { bars, centres, length } = placesOf(spec.groups, names);
   const marks = spec.marks ?? [];
-  const drawn = rangeOf(bars.flatMap((bar) => [bar.value, bar.hi ?? null]), false)[1];
+  const [low, drawn] = rangeOf(bars.flatMap((bar) => [bar.value, bar.lo ?? null, bar.hi ?? null]), spec.log);
   const near = marks.map((mark) => mark.value).filter((value) => value < drawn * 1.6);
   const top = Math.max(drawn, ...near.map((value) => value * 1.08));
   const room = Math.max(...bars.map((bar) => textWidth(bar.text ?? spec.format(bar.value)))) + 24;
   const labelWidth = Math.max(...names.flatMap((name) => name.split("\n").map(textWidth))) + 12;
   const markRoom = marks.length ? 18 : 4;
+  const bottom = spec.log ? low / 2 : 0;
+  const ticks = () => powersOfTen(bottom, top, Math.floor((width - labelWidth - room) / 56));
   const options = {
     width, height: Math.ceil(length * BAR + 30 + markRoom),
     legend: { show: false },
     padding: [markRoom, room, 0, 0],
     scales: {
       x: { time: false, ori: 1, dir: -1, range: () => [-0.7, length - 0.9] },
-      y: { ori: 0, range: () => [0, top] },
+      y: { ori: 0, distr: spec.log ? 3 : 1, range: () => [bottom, top] },
     },
     axes: [
       axis({ side: 3, size: labelWidth, stroke: resolved("var(--ink)"), grid: { show: false },
         splits: () => centres, values: () => names }),
-      axis({ side: 2, size: 24, space: 64, values: labels(spec.format) }),
+      axis({ side: 2, size: 24, space: 64, values: labels(spec.format),
+        ...(spec.log && { splits: ticks, filter: (u, splits) => splits }) }),
     ],
     series: [{}, { paths: () => null, points: { show: false } }],
     cursor: { x: false, y: false, drag: { x: false, y: false }, points: { show: false } },
-    hooks: { draw: [(u) => drawBars(u, bars, marks, top, spec.format)] },
+    hooks: { draw: [(u) => drawBars(u, bars, marks, [bottom, top], spec.format)] },
   };
   const tip = (u) => barTip(bars[u.cursor.idx], spec.format);
   const xs = bars.map((bar) => bar.at);
   return { options, data: [xs, bars.map((bar) => bar.value)], tip, xs, upright: true };
+}
+
+/** The powers of ten between two values, at most `most` of them. */
+function powersOfTen(low, high, most) {
+  const powers = [];
+  for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power++) powers.push(power);
+  const step = Math.ceil(powers.length / Math.max(1, most));
+  return powers.filter((power, at) => at % step === 0).map((power) => Number(`1e${power}`));
 }
 
 /** Gives each bar its place, and each group the place of its label. */
@@ -78,31 +101,30 @@ function placesOf(groups, names) {
   return { bars, centres, length: place };
 }
 
-function drawBars(u, bars, marks, top, format) {
+function drawBars(u, bars, marks, [bottom, top], format) {
   const { ctx } = u;
   const ratio = uPlot.pxRatio;
-  const zero = u.valToPos(0, "y", true);
+  const place = (value) => u.valToPos(Math.max(value, bottom), "y", true);
   ctx.save();
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textBaseline = "middle";
-  for (const bar of bars) drawBar(u, ctx, ratio, zero, bar, format);
+  for (const bar of bars) drawBar(u, ctx, ratio, place, bar, format);
   ctx.textBaseline = "alphabetic";
   for (const mark of marks) drawBarMark(u, ctx, ratio, mark, top);
   ctx.restore();
 }
 
-function drawBar(u, ctx, ratio, zero, bar, format) {
+function drawBar(u, ctx, ratio, place, bar, format) {
   const thick = (BAR - 6) * ratio;
   const middle = u.valToPos(bar.at, "x", true);
-  const value = bar.value ?? 0;
-  const end = u.valToPos(value, "y", true);
+  const [zero, end] = [place(0), place(bar.value ?? 0)];
   const colour = resolved(bar.colour);
-  const high = bar.hi === undefined ? end : u.valToPos(bar.hi, "y", true);
+  const high = bar.hi === undefined ? end : place(bar.hi);
   fillBar(ctx, ratio, colour, bar.fill, zero, middle - thick / 2, Math.max(end - zero, ratio), thick);
-  if (bar.lo !== undefined && bar.hi > bar.lo) whisker(ctx, ratio, u.valToPos(bar.lo, "y", true), high, middle);
+  if (bar.lo !== undefined && bar.hi > bar.lo) whisker(ctx, ratio, place(bar.lo), high, middle);
   ctx.textAlign = "left";
   ctx.fillStyle = resolved(bar.void && bar.value === null ? "var(--behind)" : "var(--soft)");
-  const flags = `${bar.bound ? " ○" : ""}${bar.void && bar.value !== null ? " (void rounds)" : ""}`;
+  const flags = `${bar.marks ?? ""}${bar.void && bar.value !== null ? " (void rounds)" : ""}`;
   const text = bar.value === null ? (bar.void ? "void" : "–") : (bar.text ?? format(bar.value));
   ctx.fillText(text + flags, Math.max(end, high) + 6 * ratio, middle);
 }
@@ -162,7 +184,8 @@ function drawBarMark(u, ctx, ratio, mark, top) {
 /** Everything that is known of a bar. */
 function barTip(bar, format) {
   if (!bar) return null;
-  const known = ["rate", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "p99999_us", "cpu_us"];
+  const known = ["rate", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "p99999_us", "cpu_us",
+    "extra.device_bytes_per_get"];
   const rows = [];
   for (const metric of bar.cell ? known : []) {
     const { label, format } = metricOf(metric);
@@ -173,5 +196,6 @@ function barTip(bar, format) {
   const row = ([label, value, band]) =>
     h("tr", {}, h("td", {}, label), h("td", { class: "n" }, value), h("td", { class: "n" }, h("small", {}, band)));
   return [h("b", {}, bar.label), h("table", {}, rows.map(row)), bar.void && h("p", { class: "void" }, bar.void),
-    bar.bound && h("p", { class: "soft" }, "○ The generator was the limit.")];
+    bar.cell?.bound && h("p", { class: "soft" }, "○ The generator was the limit."),
+    bar.cell?.fromMemory && h("p", { class: "soft" }, "◇ Served from memory.")];
 }

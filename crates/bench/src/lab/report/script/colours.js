@@ -17,11 +17,13 @@ function familyKey(family) {
 const familyName = (family) => FAMILIES[familyKey(family)] ?? family;
 const familyColour = (family) => `var(--f-${familyKey(family)})`;
 
-/** The colour of a system: its family's, darker for the second system of the same durability. */
+/** Shades of a family's colour for its systems of the same durability, in turn. */
+const SHADES = [null, "var(--ink) 50%", "var(--paper) 40%", "var(--ink) 78%"];
+
 function colourOf(system) {
   const base = familyColour(system.family);
-  const mixed = Math.min(75, 45 * system.variant);
-  return mixed ? `color-mix(in srgb, ${base}, var(--ink) ${mixed}%)` : base;
+  const shade = SHADES[Math.min(system.variant, SHADES.length - 1)];
+  return shade ? `color-mix(in srgb, ${base}, ${shade})` : base;
 }
 
 const DASHES = { none: [], async: [7, 4], sync: [2, 3], published: [11, 3, 2, 3] };

@@ -26,7 +26,9 @@ const QUESTIONS = {
   ],
   "rack-attack": [
     { case: "throughput", metric: "rate", headline: true,
-      ask: "Requests per second of a Sinatra application with a limit; Larder is used by memcached\u2019s client" },
+      ask: "Requests per second of a Sinatra application with a limit; Larder by memcached\u2019s client" },
+    { case: "throughput-gem", peers: "throughput", metric: "rate", headline: true,
+      ask: "Requests per second of a Sinatra application with a limit; Larder by its own gem" },
   ],
   persistence: [
     { case: "mixed-1-9", metric: "rate", ask: "Requests per second at 1:9 writes to reads", headline: true },
@@ -72,9 +74,10 @@ const QUESTIONS = {
   ],
 };
 
-/** Cases whose rate is given, or is no answer, or that only Larder has. */
+/** Cases whose rate is given, or is no answer, or that ask the question of another case again. */
 const NOT_COMPARED = ["cliff/cloud", "cliff/ladder", "converge/fit", "persistence/timeline", "rack-attack/admission",
-  "rack-attack/admission-gem", "rack-attack/throughput-gem"];
+  "rack-attack/admission-gem"];
+const isCompared = (id, name) => !NOT_COMPARED.includes(`${id}/${name}`) && !isMemtier(name) && !isCheck(name);
 
 /** Returns the questions of an experiment, one per case. Unknown cases are compared by their rate. */
 function questionsOf(id) {
@@ -87,7 +90,7 @@ function questionsOf(id) {
     expanded.push(...present.map((name) => ({ ...question, case: name, ask: ask(name) })));
   }
   const asked = new Set(expanded.map((question) => question.case));
-  const others = present.filter((name) => !asked.has(name) && !NOT_COMPARED.includes(`${id}/${name}`));
+  const others = present.filter((name) => !asked.has(name) && isCompared(id, name));
   const plain = others.map((name) => ({ experiment: id, case: name, metric: "rate", at: "largest",
     ask: `Requests per second, ${caseName(name)}`, headline: known.length === 0 }));
   return [...expanded, ...plain];
@@ -115,7 +118,10 @@ function cellsFor({ experiment, case: name, peers = name }) {
 function entriesOf(question, cells, x) {
   const entry = (system) => {
     const mine = ofSystem(cells, system);
-    if (question.metric === "capacity") return { system, stat: capacityOf(mine), cell: null };
+    if (question.metric === "capacity") {
+      const stat = capacityOf(mine);
+      return { system, stat, cell: mine.find((cell) => cell.x === stat?.median) ?? null };
+    }
     const cell = mine.find((cell) => cell.x === x);
     return { system, stat: cell?.stat(question.metric) ?? null, cell: cell ?? null };
   };
@@ -197,28 +203,32 @@ function questionRow({ question, x }, named, repeats) {
   const experiment = experimentOf(question.experiment);
   const where = xText(question.experiment, question.case, x);
   const lower = metricOf(question.metric).better === "lower";
-  return h("tr", { class: "question" }, h("th", { colspan: 6, scope: "rowgroup" },
-    repeats && experiment.command && h("span", { class: "repeat" }, commandLine(experiment.command)),
-    named && [h("a", { href: `#${experiment.id}` }, pageName(experiment.id)), " "],
-    h("span", { class: "ask" }, [question.ask, where].filter(Boolean).join(", ")),
-    lower && h("small", {}, " lower is better: the ratio is peer ÷ Larder")));
+  return h("tr", { class: "question" }, h("th", { colspan: 6, scope: "rowgroup" }, h("div", {},
+    h("div", {}, named && [h("a", { href: `#${experiment.id}` }, pageName(experiment.id)), " "],
+      h("span", { class: "ask" }, [question.ask, where].filter(Boolean).join(", ")),
+      lower && h("small", {}, " lower is better: the ratio is peer ÷ Larder")),
+    repeats && experiment.command && h("div", { class: "repeat" }, commandLine(experiment.command)))));
 }
 
-function comparisonRow(comparison) {
-  const { question, durability, x, larder, peer, advantage, state } = comparison;
-  const { format } = metricOf(question.metric);
-  const winner = { ahead: larder, behind: peer, absent: peer }[state];
-  const nobody = state === "level" ? "level" : "–";
-  const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.bound && " ○"] : "–");
-  const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
-  const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
-  const data = {
+/** Attributes by which a test computes a comparison again. */
+function comparisonData({ question, durability, group, x, larder, peer, advantage, state }) {
+  return {
     "data-comparison": `${question.experiment}/${question.case}`, "data-metric": question.metric, "data-x": x ?? "",
-    "data-durability": durability, "data-group": comparison.group, "data-state": state, "data-advantage": advantage,
+    "data-durability": durability, "data-group": group, "data-state": state, "data-advantage": advantage,
     "data-larder": larder?.stat.median, "data-larder-system": larder?.system.id,
     "data-peer": peer?.stat.median, "data-peer-system": peer?.system.id,
   };
-  return h("tr", data,
+}
+
+function comparisonRow(comparison) {
+  const { question, durability, larder, peer, state } = comparison;
+  const { format } = metricOf(question.metric);
+  const winner = { ahead: larder, behind: peer, absent: peer }[state];
+  const nobody = state === "level" ? "level" : "–";
+  const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.marks] : "–");
+  const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
+  const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
+  return h("tr", comparisonData(comparison),
     h("th", { scope: "row", "data-label": "Durability" },
       h("div", {}, className(durability), comparison.group && h("small", {}, comparison.group))),
     cell("Winner", winner ? [h("b", {}, systemLabel(winner.system)), " ", figure(winner)] : nobody),
@@ -241,10 +251,12 @@ function ratioText({ advantage, state }) {
     h("span", { class: "unseen" }, ` ${state}`)];
 }
 
-function spreadText({ interval, overlap, larder, peer }) {
+const isFromOneRound = ({ larder, peer }) => Math.min(larder.stat.n, peer.stat.n) < 2;
+
+function spreadText(comparison) {
+  const { interval, overlap } = comparison;
   if (!interval) return "–";
-  const rounds = Math.min(larder.stat.n, peer.stat.n);
-  if (rounds < 2) return h("span", { class: "soft" }, "one round");
+  if (isFromOneRound(comparison)) return h("span", { class: "soft" }, "one round");
   const [low, high] = interval;
   const band = Number.isFinite(high) ? `${times(low)} – ${times(high)}` : `at least ${times(low)}`;
   return [band, overlap && h("small", {}, " ranges overlap")];

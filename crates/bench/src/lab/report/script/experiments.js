@@ -15,20 +15,34 @@ function experimentPage(id) {
     thenAndNow(id, experiment, article, article ? todaysAnswers(id) : factsOf(id)),
     comparisons.length > 0 && h("h3", {}, "Larder and the best peer"),
     comparisons.length > 0 && comparisonTable(comparisons, "Comparisons of this experiment"),
+    h("p", { class: "conditions" }, "Repeat it: ", commandLine(repeatOf(experiment))),
     notRunNote(experiment),
     flagsNote(id),
     build(id),
+    settingsTable(experiment),
   ];
 }
+
+/** The settings of the systems in an experiment: those of the experiment if it has any, else those of the run. */
+function settingsTable(experiment) {
+  const list = systemsIn(cellsOf(experiment.id)).filter((system) => systems.has(system.id));
+  const lines = (system) => experiment.settings?.[system.id] ?? system.settings ?? [];
+  const row = (system) => h("tr", { class: rowClass(system), "data-settings": `${experiment.id}/${system.id}` },
+    systemHead(system), h("td", {}, lines(system).map((line) => h("code", {}, line))));
+  return tableOf("settings of the systems in this experiment", headRow(["System", "Settings"]),
+    classRows(list, 2, row));
+}
+
+/** The questions of pages that say them better than the results. */
+const QUESTION_OF = { hitratio: "How much of a trace hits at equal memory?" };
 
 function thenAndNow(id, experiment, article, answers) {
   const fine = (text) => h("p", { class: "conditions" }, text);
   const method = experiment?.conditions ?? [];
   const today = h("div", {}, h("h3", {}, `Today: ${dayOfResults()}`), listOf(answers),
     fine(`Our machine: ${machineLine()}.`),
-    method.length > 0 && h("div", { class: "conditions" }, "Our method:", listOf(method)),
-    experiment && fine(["Repeat it: ", commandLine(repeatOf(experiment))]));
-  const question = h("p", { class: "question" }, article?.question ?? experiment?.question);
+    method.length > 0 && h("div", { class: "conditions" }, "Our method:", listOf(method)));
+  const question = h("p", { class: "question" }, article?.question ?? QUESTION_OF[id] ?? experiment?.question);
   if (!article) return h("div", { class: "then-now alone" }, question, today);
   const when = [article.author, article.date ?? "undated in our copy"].filter(Boolean).join(", ");
   const then = h("div", {}, h("h3", {}, `Then: ${when}`), listOf(article.answer),
@@ -67,6 +81,7 @@ const FACTS = {
     ...totals("counter", "extra.duplicates", "systems gave a number to two clients"),
   ],
   "rack-attack": rackAttackFacts,
+  persistence: () => checkFacts("persistence"),
   restart: () => totals("restart", "lost", "systems that acknowledge after fsync lost an acknowledged item",
     (system) => system.durability === "sync"),
   limits: () => totals("limits", overAdmission("limits"), "systems admitted more than their budget"),
@@ -95,6 +110,9 @@ function notRunNote(experiment) {
   return list.length > 0 && h("p", { class: "soft" }, `Not measured, or only in part: ${list.join("; ")}.`);
 }
 
+const FROM_MEMORY_NOTE = "◇ marks figures of systems on flash that were served from memory: the device gave less than "
+  + `${percent(FROM_DEVICE)} of a value per get.`;
+
 /** Says what the marks on charts and in tables mean, if there are any. */
 function flagsNote(id) {
   const cells = cellsOf(id);
@@ -103,6 +121,7 @@ function flagsNote(id) {
   if (cells.some((cell) => cell.bound)) {
     notes.unshift("○ marks figures where the load generator was the limit: the server may be able to do more.");
   }
+  if (cells.some((cell) => cell.fromMemory)) notes.push(FROM_MEMORY_NOTE);
   if (cells.some((cell) => cell.voids.length > 0)) {
     notes.unshift("Crosses mark void runs, which gave wrong answers or failed.");
   }

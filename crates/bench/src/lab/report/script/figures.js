@@ -116,7 +116,8 @@ class Figure {
   }
 }
 
-function plotCell(spec) {
+function plotCell(plot) {
+  const spec = withAxis(plot);
   const readout = h("span", { class: "readout", "aria-live": "off" });
   const holder = h("div", { class: "plot", tabindex: 0, role: "img", "data-plot": spec.kind,
     "aria-label": `Chart: ${spec.title}. Arrow keys read its values. The table below has all of them.` });
@@ -199,7 +200,7 @@ function lineOf(system, cells, metric, scale = (value) => value) {
     const point = { x: cell.x, y: null, void: voidText(cell), at: wrong ? scale(wrong.median, cell.x) : null };
     if (!stat) return point;
     const [y, lo, hi] = [stat.median, stat.min, stat.max].map((value) => scale(value, cell.x));
-    return { ...point, y, lo, hi, bound: cell.bound };
+    return { ...point, y, lo, hi, bound: cell.bound, fromMemory: cell.fromMemory, note: deviceText(cell) };
   };
   const points = cells.filter((cell) => cell.x !== null).map(pointOf);
   return { label: systemLabel(system), colour: colourOf(system), dash: dashOf(system), width: lineWidth(system),
@@ -208,6 +209,12 @@ function lineOf(system, cells, metric, scale = (value) => value) {
 
 const systemLabel = (system) =>
   system.name + (system.stand_in ? " (stand-in)" : "") + (isControl(system) ? " (control)" : "");
+
+/** Says what a get of a system on flash read from its device; null if that is not known. */
+function deviceText(cell) {
+  const stat = cell.stat("extra.device_bytes_per_get");
+  return stat && `${plainBytes(stat.median)} per get from the device${cell.fromMemory ? ": served from memory" : ""}`;
+}
 
 /** Says which rounds of a cell are void, and why; null if none is. */
 function voidText(cell) {
@@ -220,7 +227,7 @@ function voidText(cell) {
 function barOf(cell, metric, label = systemLabel(cell.system)) {
   const stat = cell.stat(metric);
   return { label, colour: colourOf(cell.system), fill: fillOf(cell.system), value: stat?.median ?? null,
-    lo: stat?.min, hi: stat?.max, bound: cell.bound, void: voidText(cell), cell };
+    lo: stat?.min, hi: stat?.max, marks: cell.marks, void: voidText(cell), cell };
 }
 
 /** True if a bar is drawn for a cell. */

@@ -62,6 +62,7 @@ const METRICS = {
   written_per_second: { label: "written", format: bytesPerSecond, better: "lower" },
   read_per_second: { label: "read", format: bytesPerSecond, better: "lower" },
   hit_ratio: { label: "hit ratio", format: percent, better: "higher" },
+  miss_ratio: { label: "miss ratio", format: percent, better: "lower" },
   capacity: { label: "rate with p99 below 1 ms", format: perSecond, better: "higher" },
   steadiness: { label: "worst second ÷ median second", format: percent, better: "higher" },
   per_core_second: { label: "requests per core-second", format: count, better: "higher" },
@@ -130,9 +131,22 @@ const CASE_NAMES = {
   items: "every item stored once",
   "get-pipelined": "get, 16 in flight per connection",
   "set-pipelined": "set, 16 in flight per connection",
+  "overwrites-kept": "are overwrites kept?",
 };
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-const caseName = (name) => CASE_NAMES[name] ?? name.replaceAll("-", " ");
+
+/** The prefix of mixes that the article's generator has sent. */
+const MEMTIER = "memtier-";
+const isMemtier = (name) => name.startsWith(MEMTIER);
+
+/** Cases that check answers; their figures are no results. */
+const isCheck = (name) => name === "overwrites-kept";
+
+function caseName(name) {
+  if (isMemtier(name)) return `${caseName(name.slice(MEMTIER.length))}, by memtier_benchmark`;
+  if (name.startsWith("zipf:")) return `Zipf ${name.slice("zipf:".length)}`;
+  return CASE_NAMES[name] ?? name.replaceAll("-", " ");
+}
 
 /** What the x of a case counts, its format, and the words behind a value. */
 const AXES = {

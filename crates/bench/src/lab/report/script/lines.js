@@ -3,8 +3,8 @@
 /* global uPlot */
 
 /**
- * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, void?: ?string, at?: ?number}} LinePoint
- *   `at` is where a void run is shown.
+ * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, fromMemory?: boolean, note?: ?string,
+ *   void?: ?string, at?: ?number}} LinePoint  `at` is where a void run is shown.
  * @typedef {{label: string, colour: string, dash: number[], width: number, hollow?: boolean, points: LinePoint[]}} Line
  * @typedef {{x?: number, value: number, label: string}} Mark  A published figure.
  */
@@ -131,21 +131,31 @@ function drawMarks(u, ctx, ratio, marks) {
   }
 }
 
-/** Draws a ring around points where the generator was the limit, and a cross where a run was void. */
+/**
+ * Draws a ring around points where the generator was the limit, a diamond around those served from memory, and a cross
+ * where a run was void.
+ */
 function drawFlags(u, ctx, ratio, line) {
   ctx.lineWidth = 1.5 * ratio;
   for (const point of line.points) {
     const at = point.void ? (point.at ?? point.y) : point.y;
-    if (at === null || at === undefined || !(point.bound || point.void)) continue;
+    if (at === null || at === undefined || !(point.bound || point.fromMemory || point.void)) continue;
     const [x, y] = [u.valToPos(point.x, "x", true), u.valToPos(at, "y", true)];
     ctx.beginPath();
     if (point.bound) {
       ctx.strokeStyle = resolved("var(--soft)");
       ctx.arc(x, y, 6 * ratio, 0, 2 * Math.PI);
     }
+    if (point.fromMemory) diamond(ctx, x, y, 7 * ratio);
     if (point.void) cross(ctx, x, y, 4.5 * ratio);
     ctx.stroke();
   }
+}
+
+function diamond(ctx, x, y, size) {
+  ctx.strokeStyle = resolved("var(--soft)");
+  ctx.moveTo(x - size, y);
+  for (const [dx, dy] of [[0, -size], [size, 0], [0, size], [-size, 0]]) ctx.lineTo(x + dx, y + dy);
 }
 
 function cross(ctx, x, y, size) {
@@ -167,10 +177,10 @@ function lineTip(u, spec, xs, byIndex) {
   const distance = ({ point }) => Math.abs(u.valToPos(point.y ?? point.at, "y") - u.cursor.top);
   const near = rows.reduce((best, row) => (distance(row) < distance(best) ? row : best));
   rows.sort((a, b) => (b.point.y ?? -1) - (a.point.y ?? -1));
-  const row = ({ line, point: { y, lo, hi, bound } }) => h("tr", { class: line === near.line && "near" },
+  const row = ({ line, point: { y, lo, hi, bound, fromMemory, note } }) => h("tr", { class: line === near.line && "near" },
     h("td", {}, lineSwatch(line.colour, line.dash, line.width)),
-    h("td", {}, line.label),
-    h("td", { class: "n" }, y === null ? h("span", { class: "void" }, "void") : spec.format(y), bound && " ○",
+    h("td", {}, line.label, note && h("small", { class: "note" }, note)),
+    h("td", { class: "n" }, y === null ? h("span", { class: "void" }, "void") : spec.format(y), bound && " ○", fromMemory && " ◇",
       lo !== undefined && lo !== hi && h("small", {}, rangeText(lo, hi, spec.format))));
   const reason = near.point.void && h("p", { class: "void" }, near.point.void);
   return [h("b", {}, `${spec.x.format(xs[at])} ${spec.x.label}`), h("table", {}, rows.map(row)), reason];

@@ -105,6 +105,14 @@ function facts() {
   return h("p", { class: "facts" }, texts.filter(Boolean).map((text) => h("span", {}, text)), download());
 }
 
+/** Warns of a build of Larder that is slower than those that its users get. */
+function buildWarning() {
+  const { profile } = results.larder ?? {};
+  return profile && profile !== "release" && h("p", { class: "banner", role: "status", id: "build-warning" },
+    `⚠ This Larder was a ${profile} build, which is many times slower than a release build. Its peers were not. `
+      + "No figure here says how fast Larder is.");
+}
+
 /** A link that saves the JSON of this page. */
 function download() {
   const text = document.getElementById("results").textContent;
@@ -126,7 +134,7 @@ function start() {
   };
   document.body.append(
     h("a", { class: "skip", href: "#", click: skip }, "Skip to the results"),
-    h("header", {}, h("h1", {}, "Larder and its peers, measured"), facts()),
+    h("header", {}, h("h1", {}, "Larder and its peers, measured"), facts(), buildWarning()),
     h("nav", { class: "pages", "aria-label": "Pages" }, h("ul", {}, links)),
     h("main", { tabindex: -1 }, pages.map(([id]) => section(id))),
     h("footer", {}, "Made by ", h("code", {}, "larder bench"),

@@ -1,14 +1,48 @@
 // Part of the report's script: hit ratio, restart, limits, cost, and the environment.
 
 function hitratioPage(id) {
-  return casesOf(id).map((name) => {
-    const cells = cellsIn(id, name);
-    const title = `Hit ratio: ${caseName(name)}`;
-    const tables = metricsTables(`memory and rate: ${caseName(name)}`, cells, allFigures(["hit_ratio", "rss"], cells));
-    if (xsIn(cells).length < 2) return barsFigure(id, [name], ["hit_ratio"], { id: `${id}-${name}`, title, tables });
-    return seriesFigure(id, name, "hit_ratio", { title, xLog: true, everyX: true, tight: true,
-      notes: ["The axis does not begin at 0."], tables: [seriesTable(id, name, "hit_ratio"), tables] });
-  });
+  const hasAxis = (name) => xsIn(cellsIn(id, name)).length > 1;
+  const series = (name) => seriesFigure(id, name, "hit_ratio", { title: `Hit ratio: ${capital(caseName(name))}`,
+    xLog: true, everyX: true, tight: true, notes: ["The axis does not begin at 0."],
+    tables: [seriesTable(id, name, "hit_ratio"), hitratioTables(id, name)] });
+  return [traceBars(id, casesOf(id).filter((name) => !hasAxis(name))), casesOf(id).filter(hasAxis).map(series)];
+}
+
+/** A group of bars per trace. */
+function traceBars(id, names) {
+  if (names.length === 0) return null;
+  const cells = names.flatMap((name) => cellsIn(id, name));
+  const plots = ({ state: { metric }, hidden }) => {
+    const bars = (name) => cellsIn(id, name).filter((cell) => isShown(cell, metric, hidden))
+      .map((cell) => barOf(cell, metric));
+    const groups = names.map((name) => ({ label: capital(caseName(name)), bars: bars(name) }));
+    const shown = groups.filter((group) => group.bars.length > 0);
+    if (shown.length === 0) return [{ title: "", text: "Nothing is selected." }];
+    const { label, format } = metricOf(metric);
+    return [{ kind: "bars", title: capital(label), unit: "by trace", groups: shown, format }];
+  };
+  return new Figure({
+    id: "hitratio-traces", title: "Hits by trace", plots, legend: systemLegend(systemsIn(cells), "bar"),
+    notes: ["All systems have the same limit of memory. The table sets the misses of each against Larder\u2019s: above 1 "
+      + "a system misses more often."],
+    controls: [{ name: "metric", label: "Show", options: [["hit_ratio", "hit ratio"], ["miss_ratio", "miss ratio"]] }],
+    tables: names.map((name) => hitratioTables(id, name)),
+  }).node;
+}
+
+function hitratioTables(id, name) {
+  const cells = cellsIn(id, name);
+  const figures = ["hit_ratio", "miss_ratio", "extra.limit_mib", "extra.rss", "rss"];
+  const misses = { label: "misses ÷ Larder\u2019s", cell: (cell) => missCell(cell, cells) };
+  return metricsTables(`hits and memory: ${caseName(name)}`, cells, allFigures(figures, cells), [misses]);
+}
+
+/** The misses as a multiple of those of Larder's first system at the same x. */
+function missCell(cell, cells) {
+  const larder = cells.find((other) => isLarder(other.system) && other.x === cell.x);
+  const [mine, base] = [cell, larder].map((cell) => cell?.stat("miss_ratio")?.median);
+  if (mine === undefined || !base) return noNumber();
+  return numberCell(cell === larder ? "Larder" : times(mine / base), { "data-misses": mine / base });
 }
 
 function restartPage(id) {
@@ -60,7 +94,9 @@ function environmentPage() {
     h("h2", {}, "Environment"),
     h("dl", {}, environmentFacts().map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("p", {}, "The servers and the load generator ran on this one machine."),
-    h("h3", {}, "Systems, versions and settings"), systemsTable(),
+    h("h3", {}, "Systems, versions and settings"),
+    h("p", { class: "soft" }, "The page of each experiment lists the settings of its systems."),
+    systemsTable(),
     missingSection(),
     h("h3", {}, "Conditions of the experiments"), conditionsTable(),
     h("h3", {}, "Charts"),
@@ -75,6 +111,7 @@ function environmentFacts() {
   const facts = [
     ["Date", results.date],
     ["Larder", [larder.version, larder.revision].filter(Boolean).join(", revision ")],
+    ["Build of Larder", larder.profile],
     ["Scale", results.scale],
     ["Processor", machine.cpu],
     ["Processors", machine.cpus],

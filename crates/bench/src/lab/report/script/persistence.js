@@ -5,18 +5,55 @@ const MIXES = ["insert", "retrieve", "mixed-1-9", "mixed-3-7", "mixed-5-5"];
 function persistencePage(id) {
   const metrics = ["rate", "p50_us", "p90_us", "p95_us", "p99_us"];
   const kept = { label: "÷ same system, volatile", cell: keptCell };
+  const agreed = { label: "÷ our generator", cell: agreedCell };
   const tablesOf = (name) => {
     const cells = cellsIn(id, name);
-    return metricsTables(capital(caseName(name)), cells, allFigures(metrics, cells), [kept]);
+    const more = isMemtier(name) ? [kept, agreed] : [kept];
+    return metricsTables(capital(caseName(name)), cells, allFigures(metrics, cells), more);
   };
+  // A mix stands beside the same mix by the article's generator.
+  const has = (name) => casesOf(id).includes(name);
+  const paired = MIXES.filter((name) => has(name) && has(MEMTIER + name)).flatMap((name) => [name, MEMTIER + name]);
+  const mixes = unique([...paired, ...MIXES, ...MIXES.map((name) => MEMTIER + name)]).filter(has);
+  const again = mixes.some(isMemtier) && "memtier_benchmark, the article\u2019s generator, has sent the same mixes. "
+    + "Comparisons count only ours.";
   const there = "The dashed line is the article\u2019s figure from another machine, with 8 vCPUs and a second machine "
     + "for the load.";
   return [
-    barsFigure(id, MIXES, metrics, { id: "persistence-mixes", title: "What durability costs, by mix",
-      notes: [BAR_NOTE, there], tables: MIXES.filter((name) => casesOf(id).includes(name)).map(tablesOf) }),
+    barsFigure(id, mixes, metrics, { id: "persistence-mixes", title: "What durability costs, by mix",
+      notes: [BAR_NOTE, there, again].filter(Boolean), tables: mixes.map(tablesOf) }),
     timelines(id),
-    otherCases(id, [...MIXES, "timeline"]),
+    checkTables(id),
+    otherCases(id, [...mixes, "timeline", ...casesOf(id).filter(isCheck)]),
   ];
+}
+
+/** The rate by memtier_benchmark as a share of that by our generator. */
+function agreedCell(cell) {
+  const ours = cellsIn(cell.experiment, cell.case.slice(MEMTIER.length));
+  const [mine, base] = [cell.stat("rate")?.median, ofSystem(ours, cell.system)[0]?.stat("rate")?.median];
+  return mine === undefined || !base ? noNumber() : numberCell(times(mine / base), { "data-agreed": mine / base });
+}
+
+/** The cases that only check answers, as tables: a void run has failed the check. */
+function checkTables(id) {
+  return casesOf(id).filter(isCheck).map((name) => {
+    const cells = cellsIn(id, name);
+    const extras = extrasIn(cells);
+    return metricsTable(`check: ${caseName(name)}`, cells, extras.length > 0 ? extras : ["rate"]);
+  });
+}
+
+/** Says which systems failed a check. */
+function checkFacts(id) {
+  return casesOf(id).filter(isCheck).map((name) => {
+    const list = systemsIn(cellsIn(id, name));
+    const failed = list.filter((system) => ofSystem(cellsIn(id, name), system).some((cell) => cell.voids.length > 0));
+    const names = failed.map(systemLabel).join(", ");
+    return h("span", { "data-check": name, "data-failed": failed.length },
+      `Check \u201c${caseName(name)}\u201d: ${list.length - failed.length} of ${list.length} systems passed`,
+      failed.length > 0 && [", not ", h("b", {}, names)], ".");
+  });
 }
 
 /** The rate as a share of the rate that the best system of the same family has without durability. */

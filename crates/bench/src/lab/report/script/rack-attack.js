@@ -27,11 +27,12 @@ function rackAttackBars(id, name, metrics, more) {
     const named = (list, label) => familyGroups(list, metric, hidden).map(({ bars }) =>
       ({ label, bars: bars.map((bar) => ({ ...bar, label: `${bar.label}: ${label}` })) }));
     const servers = cells.filter(({ system }) => !isControl(system) && !isLarder(system));
+    const controls = cells.filter(({ system }) => isControl(system) && !hidden.has(system.id));
     return [
       ...named(cells.filter(({ system }) => isLarder(system)), "Larder by Dalli"),
       ...named(cellsIn(id, `${name}-gem`), "Larder by its gem"),
       ...familyGroups(servers, metric, hidden),
-      ...cells.filter(({ system }) => isControl(system)).flatMap((cell) => named([cell], systemLabel(cell.system))),
+      ...controls.map((cell) => ({ label: systemLabel(cell.system), bars: [barOf(cell, metric)] })),
     ];
   };
   return barsFigure(id, [name], metrics, { ...more, groups });

@@ -102,12 +102,22 @@ const DERIVED = {
     return rates?.length ? Math.min(...rates) / medianOf(rates) : null;
   },
   per_core_second: (point) => (point.cpu_us > 0 ? 1e6 / point.cpu_us : null),
+  miss_ratio: (point) => 1 - (point.hit_ratio ?? NaN),
   over_admitted: (point) => point.extra?.admitted - point.extra?.budget,
   lost: (point) => point.extra?.acknowledged - point.extra?.survived,
 };
 
-/** Returns a figure of a point: a field, `extra.` and a name, or a name of `DERIVED`. */
+/** Figures of a server that answers. They are 0 where no server was measured. */
+const SERVER_FIGURES = ["cpu_us", "server_busy", "rss"];
+const DEVICE_FIGURES = ["written_per_second", "read_per_second"];
+
+const isMeasured = (point, metric) =>
+  (SERVER_FIGURES.includes(metric) ? point[metric] > 0 && !CONTROLS.includes(point.system)
+    : !DEVICE_FIGURES.includes(metric) || !CONTROLS.includes(point.system));
+
+/** Returns a figure of a point: a field, `extra.` and a name, or a name of `DERIVED`; null if it was not measured. */
 function valueOf(point, metric) {
+  if (!isMeasured(point, metric)) return null;
   let value = point[metric];
   if (metric in DERIVED) value = DERIVED[metric](point);
   if (metric.startsWith("extra.")) value = point.extra?.[metric.slice("extra.".length)];
@@ -145,6 +155,18 @@ class Cell {
     return this.good.some((point) => point.generator_bound);
   }
 
+  /** True if a system on flash got less than `FROM_DEVICE` of a value per get from its device. */
+  get fromMemory() {
+    const device = usesFlash(this.system) ? this.stat("extra.device_bytes_per_get") : null;
+    const value = valueBytes(this);
+    return device !== null && value !== null && device.median < FROM_DEVICE * value;
+  }
+
+  /** The marks behind the figures of this cell. */
+  get marks() {
+    return `${this.bound ? " ○" : ""}${this.fromMemory ? " ◇" : ""}`;
+  }
+
   /** @returns {?Stat} */
   stat(metric) {
     return statOf(figuresOf(this.good, metric));
@@ -154,6 +176,18 @@ class Cell {
   wrongStat(metric) {
     return statOf(figuresOf(this.voids, metric));
   }
+}
+
+/** A get below this share of its value from the device was served from memory. */
+const FROM_DEVICE = 0.1;
+
+/** Returns the bytes of a value in a cell, which the experiment's conditions say. */
+function valueBytes(cell) {
+  const given = cell.stat("extra.value_bytes");
+  if (given) return given.median;
+  const text = (experimentOf(cell.experiment)?.conditions ?? []).join("; ");
+  const found = text.match(cell.case === "read-disk-8k" ? /large ones of (\d+)/ : /values of (\d+)/);
+  return found ? Number(found[1]) : null;
 }
 
 const cellsByExperiment = new Map();

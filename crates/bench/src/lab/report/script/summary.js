@@ -14,10 +14,10 @@ function summaryPage() {
     h("p", { class: "soft" }, "The ratio says how many times better Larder is than the best peer; below 1 the peer is "
       + `better. A comparison is level if the ratio is within ${percent(LEVEL)} of 1, or if the ranges of the rounds `
       + "overlap. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
-      + "round against the peer\u2019s best, and its best against the peer\u2019s worst. ",
-      results.command && ["Repeat all of it: ", commandLine(wholeCommand())]),
+      + "round against the peer\u2019s best, and its best against the peer\u2019s worst."),
     comparisonTable(headlines, "Results by experiment and durability", true),
     standInNote(),
+    results.command && h("p", { class: "soft" }, "Repeat all of it: ", commandLine(wholeCommand())),
     lossSection(),
     othersNote(others),
     voidSection(),
@@ -34,13 +34,14 @@ function verdict() {
     return h("p", { class: "verdict" }, nothing);
   }
   const both = allComparisons.filter((comparison) => comparison.interval);
-  const single = both.filter(({ larder, peer }) => Math.min(larder.stat.n, peer.stat.n) < 2).length;
-  const rounds = single === both.length ? "Every comparison rests" : single === 1 ? "One rests" : `${single} rest`;
+  const single = both.filter(isFromOneRound).length;
+  const rounds = single === both.length ? "Every comparison rests" : single === 1 ? "One of them rests"
+    : `${single} of them rest`;
   return h("p", { class: "verdict", id: "verdict", "data-ahead": ahead, "data-behind": behind, "data-level": level },
     `In ${total} comparisons at equal durability, Larder is `,
     h("span", { class: "ahead" }, `ahead of every peer in ${ahead}`), `, level in ${level} and `,
-    h("span", { class: "behind" }, `behind in ${behind}`), ".",
-    single > 0 && ` ${rounds} on one round, so its difference may be chance.`);
+    h("span", { class: behind > 0 && "behind" }, `behind in ${behind}`), ".",
+    single > 0 && ` ${rounds} on one round, so a small difference may be chance.`);
 }
 
 /** Says for which systems others stand in. */
@@ -68,9 +69,37 @@ function lossSection() {
   const title = h("h3", {}, "Where Larder is behind");
   if (losses.length === 0) return [title, h("p", {}, "In no comparison of this report.")];
   losses.sort((a, b) => a.advantage - b.advantage);
-  return [title,
-    h("p", {}, `All comparisons in which a peer of the same durability is better, the worst first: ${losses.length}.`),
-    comparisonTable(losses, "Comparisons in which Larder is behind", true)];
+  const questions = unique(losses.map(({ question }) => `${question.experiment}/${question.ask}`));
+  const about = `All comparisons in which a peer of the same durability is better: ${losses.length}, on `
+    + `${questions.length === 1 ? "one question" : `${questions.length} questions`}, the worst first.`;
+  return [title, h("p", {}, about), lossTable(losses, questions)];
+}
+
+/** A line per question, with the losses of each durability class. */
+function lossTable(losses, questions) {
+  const classes = CLASSES.filter((durability) => losses.some((loss) => loss.durability === durability));
+  const row = (key) => {
+    const mine = losses.filter(({ question }) => `${question.experiment}/${question.ask}` === key);
+    const [{ question }] = mine;
+    const cell = (durability) => h("td", { "data-label": className(durability) },
+      mine.filter((loss) => loss.durability === durability).map(lossEntry));
+    return h("tr", { "data-question": key },
+      rowHead(h("a", { href: `#${question.experiment}` }, pageName(question.experiment)), " ", question.ask),
+      classes.map(cell));
+  };
+  return h("table", { class: "losses", "aria-label": "Comparisons in which Larder is behind" },
+    h("thead", {}, headRow(["Question", ...classes.map(className)])), h("tbody", {}, questions.map(row)));
+}
+
+/** The ratio, and the two figures that it compares. */
+function lossEntry(loss) {
+  const { question, group, x, larder, peer, advantage } = loss;
+  const { format } = metricOf(question.metric);
+  const where = [xText(question.experiment, question.case, x), group].filter(Boolean).join(", ");
+  const figures = [larder, peer].map(({ system, stat }) => `${systemLabel(system)} ${format(stat.median)}`);
+  return h("div", { "data-loss": true, ...comparisonData(loss) },
+    h("span", { class: "ratio behind" }, times(advantage, true)),
+    h("small", {}, [where && `${where}: `, figures.join(", "), isFromOneRound(loss) && " (one round)"]));
 }
 
 function othersNote(others) {

@@ -13,7 +13,8 @@ function figureCell(cell, metric) {
   const data = { "data-value": stat.median, "data-min": stat.min, "data-max": stat.max, "data-n": stat.n };
   const title = `${stat.median} (${stat.min} – ${stat.max}), rounds: ${stat.n}`;
   return h("td", { class: "n", title, ...address, ...data },
-    format(stat.median), cell.bound && " ○",
+    format(stat.median), cell.marks,
+    metric === "extra.device_bytes_per_get" && cell.fromMemory && h("small", {}, "served from memory"),
     stat.max > stat.min && h("small", {}, bandText(stat, format)),
     voids > 0 && h("small", { class: "void" }, `${voids} void`));
 }
@@ -136,4 +137,4 @@ function extrasIn(cells) {
 }
 
 /** All figures that cells may have, those of `first` first. */
-const allFigures = (first, cells) => [...first, "rate", ...LATENCIES, ...extrasIn(cells), ...COSTS];
+const allFigures = (first, cells) => [...first, "extra.device_bytes_per_get", "rate", ...LATENCIES, ...extrasIn(cells), ...COSTS];
