@@ -6,14 +6,17 @@ function convergePage(id) {
   const pale = "Pale bars have one request in flight, full bars 16 (pipelined). Whiskers reach from the minimum to the "
     + "maximum of the rounds.";
   const dashed = "Dashed lines are the article\u2019s figures, from a machine with a network of 25 Gbit/s.";
+  const isUncompared = (name) => cellsIn(id, name).some((cell) => cell.group === null);
+  const inRam = (names) => names.some(isUncompared)
+    && "Only systems that read a device are compared; the others hold all values in memory.";
   const metrics = ["rate", "p50_us", "p99_us", "p999_us", "p99999_us", "max_us"];
   const shared = { groups: flightGroups, swatches: "plain" };
   return [
     fit(id),
     barsFigure(id, reads, metrics, { ...shared, id: "converge-reads", title: "Reads, single and pipelined",
-      notes: [pale, dashed], columns: "two tall-left" }),
+      notes: [pale, dashed, inRam(reads)].filter(Boolean), columns: "two tall-left" }),
     barsFigure(id, mixes, metrics, { ...shared, id: "converge-mixes", title: "Reads with writes, and overwrites",
-      notes: [pale] }),
+      notes: [pale, inRam(mixes)].filter(Boolean) }),
     otherCases(id, ["fit", ...reads, ...mixes]),
   ];
 }
