@@ -26,9 +26,9 @@ const QUESTIONS = {
   ],
   "rack-attack": [
     { case: "throughput", metric: "rate", headline: true,
-      ask: "Requests per second of a Sinatra application with a limit; Larder by memcached\u2019s client" },
+      ask: "Requests per second of a Sinatra application with a limit; Larder through memcached\u2019s client" },
     { case: "throughput-gem", peers: "throughput", metric: "rate", headline: true,
-      ask: "Requests per second of a Sinatra application with a limit; Larder by its own gem" },
+      ask: "Requests per second of a Sinatra application with a limit; Larder through its own gem" },
   ],
   persistence: [
     { case: "mixed-1-9", metric: "rate", ask: "Requests per second at 1:9 writes to reads", headline: true },
@@ -221,10 +221,11 @@ function comparisonData({ question, durability, group, x, larder, peer, advantag
 }
 
 function comparisonRow(comparison) {
-  const { question, durability, larder, peer, state } = comparison;
+  const { question, durability, larder, peer, advantage, state } = comparison;
   const { format } = metricOf(question.metric);
   const winner = { ahead: larder, behind: peer, absent: peer }[state];
-  const nobody = state === "level" ? "level" : "–";
+  // Two rates of 0 have no ratio.
+  const nobody = state !== "level" ? "–" : Number.isNaN(advantage) ? "neither" : "level";
   const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.marks] : "–");
   const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
   const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));

@@ -110,7 +110,7 @@ function notRunNote(experiment) {
   return list.length > 0 && h("p", { class: "soft" }, `Not measured, or only in part: ${list.join("; ")}.`);
 }
 
-const FROM_MEMORY_NOTE = "◇ marks figures of systems on flash that were served from memory: the device gave less than "
+const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memory, not from the device: it gave less than "
   + `${percent(FROM_DEVICE)} of a value per get.`;
 
 /** Says what the marks on charts and in tables mean, if there are any. */

@@ -79,6 +79,7 @@ const METRICS = {
   "extra.ram_bytes_per_item": { label: "RAM per item", format: plainBytes, better: "lower" },
   "extra.flash_bytes_per_item": { label: "device bytes per item", format: plainBytes, better: "lower" },
   "extra.device_bytes_per_get": { label: "device bytes per get", format: plainBytes, better: "lower" },
+  "extra.group_bytes": { label: "limit of the memory control group", format: bytes, better: "lower" },
   "extra.rss": { label: "resident memory", format: bytes, better: "lower" },
   "extra.limit_mib": { label: "memory limit", format: mebibytes, better: "lower" },
   "extra.over_admission": { label: "over-admitted", format: whole, better: "lower" },

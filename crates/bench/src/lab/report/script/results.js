@@ -155,11 +155,11 @@ class Cell {
     return this.good.some((point) => point.generator_bound);
   }
 
-  /** True if a system on flash got less than `FROM_DEVICE` of a value per get from its device. */
+  /** True if values should come from a device, but it gave less than `FROM_DEVICE` of a value per get. */
   get fromMemory() {
-    const device = usesFlash(this.system) ? this.stat("extra.device_bytes_per_get") : null;
-    const value = valueBytes(this);
-    return device !== null && value !== null && device.median < FROM_DEVICE * value;
+    const [device, value] = [this.stat("extra.device_bytes_per_get"), valueBytes(this)];
+    const told = this.stat("extra.from_memory")?.median > 0;
+    return told || (device !== null && value !== null && device.median < FROM_DEVICE * value);
   }
 
   /** The marks behind the figures of this cell. */

@@ -130,10 +130,11 @@ function tableOf(title, head, rows, open = false) {
 const LATENCIES = ["mean_us", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "p99999_us", "max_us"];
 const COSTS = ["cpu_us", "server_busy", "generator_busy", "rss", "written_per_second", "read_per_second"];
 
-/** The names of the extra figures of some cells. */
+/** The names of the extra figures of some cells. Marks of points are no figures. */
 function extrasIn(cells) {
   const points = cells.flatMap((cell) => cell.points);
-  return unique(points.flatMap((point) => Object.keys(point.extra ?? {}))).map((name) => `extra.${name}`);
+  const names = unique(points.flatMap((point) => Object.keys(point.extra ?? {})));
+  return names.filter((name) => name !== "from_memory").map((name) => `extra.${name}`);
 }
 
 /** All figures that cells may have, those of `first` first. */
