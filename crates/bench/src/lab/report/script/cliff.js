@@ -170,9 +170,9 @@ function clouds(id) {
   const averages = cells.length > 0 && metricsTables("averages of the clouds", cells, allFigures(["p99_us"], cells));
   if (runs.length === 0) return averages;
   const range = rangeOf([1000, ...runs.flatMap(({ facts }) => [facts.min, facts.max])], true);
-  const panel = ({ cell: { system, x }, point, facts }) => {
+  const panel = ({ cell: { system, x, fromMemory }, point, facts }) => {
     const about = [className(system.durability), x !== null && perSecond(x), `${whole(facts.samples)} samples`,
-      point.void && `VOID: ${point.void}`];
+      fromMemory && "◇ served from memory", point.void && `VOID: ${point.void}`];
     return { kind: "cloud", title: systemLabel(system), unit: about.filter(Boolean).join(" · "), range, height: 260,
       samples: samplesOf(point), colour: colourOf(system), seconds: facts.seconds,
       marks: [{ value: 1000, label: "1 ms" }] };
