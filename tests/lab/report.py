@@ -82,6 +82,8 @@ class Results:
         if experiment == "cliff":
             devices = "two devices" if system.endswith("-2") or "tiers" in system else "one device"
             return f"values on flash, {devices}" if flash else "values in RAM"
+        if experiment == "cost":
+            return "values on flash" if flash else ""
         database = self.systems.get(system, {}).get("family", "").lower() in ("postgresql", "postgres", "mariadb", "cassandra")
         return None if (experiment, case in DISK_CASES) == ("converge", True) and not (flash or database) else ""
 

@@ -113,15 +113,19 @@ function notRunNote(experiment) {
 const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memory, not from the device: it gave less than "
   + `${percent(FROM_DEVICE)} of a value per get.`;
 
+/** Says what the marks behind the figures of some cells mean, if there are any. */
+function marksNotes(cells) {
+  const bound = "○ marks figures where the load generator was the limit: the server may be able to do more.";
+  return [cells.some((cell) => cell.bound) && bound, cells.some((cell) => cell.fromMemory) && FROM_MEMORY_NOTE]
+    .filter(Boolean);
+}
+
 /** Says what the marks on charts and in tables mean, if there are any. */
 function flagsNote(id) {
   const cells = cellsOf(id);
   const notes = systemsIn(cells).filter((system) => system.stand_in)
     .map((system) => `${system.name} ${system.stand_in}.`);
-  if (cells.some((cell) => cell.bound)) {
-    notes.unshift("○ marks figures where the load generator was the limit: the server may be able to do more.");
-  }
-  if (cells.some((cell) => cell.fromMemory)) notes.push(FROM_MEMORY_NOTE);
+  notes.unshift(...marksNotes(cells));
   if (cells.some((cell) => cell.voids.length > 0)) {
     notes.unshift("Crosses mark void runs, which gave wrong answers or failed.");
   }

@@ -71,6 +71,7 @@ function groupOf(id, name, system) {
     if (!usesFlash(system)) return "values in RAM";
     return `values on flash, ${usesTwoDevices(system) ? "two devices" : "one device"}`;
   }
+  if (id === "cost") return usesFlash(system) ? "values on flash" : "";
   const fromDisk = id === "converge" && DISK_CASES.includes(name);
   return fromDisk && !usesFlash(system) && !isDatabase(system) ? null : "";
 }

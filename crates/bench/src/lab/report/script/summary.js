@@ -16,7 +16,7 @@ function summaryPage() {
       + "overlap. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
       + "round against the peer\u2019s best, and its best against the peer\u2019s worst."),
     comparisonTable(headlines, "Results by experiment and durability", true),
-    standInNote(),
+    standInNote(headlines),
     results.command && h("p", { class: "soft" }, "Repeat all of it: ", commandLine(wholeCommand())),
     lossSection(),
     othersNote(others),
@@ -44,10 +44,12 @@ function verdict() {
     single > 0 && ` ${rounds} on one round, so a small difference may be chance.`);
 }
 
-/** Says for which systems others stand in. */
-function standInNote() {
-  const notes = [...systems.values()].filter((system) => system.stand_in)
+/** Says for which systems others stand in, and what the marks of the comparisons mean. */
+function standInNote(comparisons) {
+  const standIns = [...systems.values()].filter((system) => system.stand_in)
     .map((system) => `${system.name} ${system.stand_in}.`);
+  const cells = comparisons.flatMap(({ larder, peer }) => [larder?.cell, peer?.cell]).filter(Boolean);
+  const notes = [...marksNotes(cells), ...standIns];
   return notes.length > 0 && h("p", { class: "soft" }, notes.join(" "));
 }
 
