@@ -67,7 +67,8 @@ function todaysAnswers(id) {
     const what = `${classAndGroup(comparison)}: ${asked}: `;
     if (state === "absent") return `${what}${figure(peer)}; Larder did not run.`;
     if (state === "alone") return `${what}${figure(larder)}; no peer ran.`;
-    const verdict = h("b", { class: state }, Number.isNaN(advantage) ? state : `${state}, ratio ${times(advantage, true)}`);
+    const ratio = !Number.isNaN(advantage) && `, ratio ${times(advantage, true)}`;
+    const verdict = h("b", { class: state }, state, ratio);
     return h("span", {}, `${what}${figure(larder)}, ${figure(peer)}, `, verdict, ".");
   };
   const headlines = comparisonsOf(id).filter((comparison) => comparison.question.headline);
@@ -110,8 +111,8 @@ function notRunNote(experiment) {
   return list.length > 0 && h("p", { class: "soft" }, `Not measured, or only in part: ${list.join("; ")}.`);
 }
 
-const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memory, not from the device: it gave less than "
-  + `${percent(FROM_DEVICE)} of a value per get.`;
+const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memory, not from the device: it gave less "
+  + `than ${percent(FROM_DEVICE)} of a value per get.`;
 
 /** Says what the marks behind the figures of some cells mean, if there are any. */
 function marksNotes(cells) {

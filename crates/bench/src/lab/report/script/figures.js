@@ -200,7 +200,8 @@ function lineOf(system, cells, metric, scale = (value) => value) {
     const point = { x: cell.x, y: null, void: voidText(cell), at: wrong ? scale(wrong.median, cell.x) : null };
     if (!stat) return point;
     const [y, lo, hi] = [stat.median, stat.min, stat.max].map((value) => scale(value, cell.x));
-    return { ...point, y, lo, hi, bound: cell.bound, fromMemory: cell.fromMemory, note: deviceText(cell) };
+    const { bound, fromMemory, marks } = cell;
+    return { ...point, y, lo, hi, bound, fromMemory, marks, note: deviceText(cell) };
   };
   const points = cells.filter((cell) => cell.x !== null).map(pointOf);
   return { label: systemLabel(system), colour: colourOf(system), dash: dashOf(system), width: lineWidth(system),

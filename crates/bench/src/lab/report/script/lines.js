@@ -3,8 +3,8 @@
 /* global uPlot */
 
 /**
- * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, fromMemory?: boolean, note?: ?string,
- *   void?: ?string, at?: ?number}} LinePoint  `at` is where a void run is shown.
+ * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, fromMemory?: boolean, marks?: string,
+ *   note?: ?string, void?: ?string, at?: ?number}} LinePoint  `at` is where a void run is shown.
  * @typedef {{label: string, colour: string, dash: number[], width: number, hollow?: boolean, points: LinePoint[]}} Line
  * @typedef {{x?: number, value: number, label: string}} Mark  A published figure.
  */
@@ -177,10 +177,10 @@ function lineTip(u, spec, xs, byIndex) {
   const distance = ({ point }) => Math.abs(u.valToPos(point.y ?? point.at, "y") - u.cursor.top);
   const near = rows.reduce((best, row) => (distance(row) < distance(best) ? row : best));
   rows.sort((a, b) => (b.point.y ?? -1) - (a.point.y ?? -1));
-  const row = ({ line, point: { y, lo, hi, bound, fromMemory, note } }) => h("tr", { class: line === near.line && "near" },
+  const row = ({ line, point: { y, lo, hi, marks, note } }) => h("tr", { class: line === near.line && "near" },
     h("td", {}, lineSwatch(line.colour, line.dash, line.width)),
     h("td", {}, line.label, note && h("small", { class: "note" }, note)),
-    h("td", { class: "n" }, y === null ? h("span", { class: "void" }, "void") : spec.format(y), bound && " ○", fromMemory && " ◇",
+    h("td", { class: "n" }, y === null ? h("span", { class: "void" }, "void") : spec.format(y), marks,
       lo !== undefined && lo !== hi && h("small", {}, rangeText(lo, hi, spec.format))));
   const reason = near.point.void && h("p", { class: "void" }, near.point.void);
   return [h("b", {}, `${spec.x.format(xs[at])} ${spec.x.label}`), h("table", {}, rows.map(row)), reason];

@@ -23,8 +23,8 @@ function traceBars(id, names) {
   };
   return new Figure({
     id: "hitratio-traces", title: "Hits by trace", plots, legend: systemLegend(systemsIn(cells), "bar"),
-    notes: ["All systems have the same limit of memory. The table sets the misses of each against Larder\u2019s: above 1 "
-      + "a system misses more often."],
+    notes: ["All systems have the same limit of memory. The table sets the misses of each against Larder\u2019s: "
+      + "above 1 a system misses more often."],
     controls: [{ name: "metric", label: "Show", options: [["hit_ratio", "hit ratio"], ["miss_ratio", "miss ratio"]] }],
     tables: names.map((name) => hitratioTables(id, name)),
   }).node;

@@ -138,4 +138,5 @@ function extrasIn(cells) {
 }
 
 /** All figures that cells may have, those of `first` first. */
-const allFigures = (first, cells) => [...first, "extra.device_bytes_per_get", "rate", ...LATENCIES, ...extrasIn(cells), ...COSTS];
+const allFigures = (first, cells) =>
+  [...first, "extra.device_bytes_per_get", "rate", ...LATENCIES, ...extrasIn(cells), ...COSTS];
