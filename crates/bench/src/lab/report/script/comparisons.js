@@ -77,7 +77,7 @@ const QUESTIONS = {
 /** Cases whose rate is given, or is no answer, or that ask the question of another case again. */
 const NOT_COMPARED = ["cliff/cloud", "cliff/ladder", "converge/fit", "persistence/timeline", "rack-attack/admission",
   "rack-attack/admission-gem"];
-const isCompared = (id, name) => !NOT_COMPARED.includes(`${id}/${name}`) && !isMemtier(name) && !isCheck(name);
+const isCompared = (id, name) => !NOT_COMPARED.includes(`${id}/${name}`) && !isMemtier(name);
 
 /** Returns the questions of an experiment, one per case. Unknown cases are compared by their rate. */
 function questionsOf(id) {

@@ -33,16 +33,13 @@ function settingsTable(experiment) {
     classRows(list, 2, row));
 }
 
-/** The questions of pages that say them better than the results. */
-const QUESTION_OF = { hitratio: "How much of a trace hits at equal memory?" };
-
 function thenAndNow(id, experiment, article, answers) {
   const fine = (text) => h("p", { class: "conditions" }, text);
   const method = experiment?.conditions ?? [];
   const today = h("div", {}, h("h3", {}, `Today: ${dayOfResults()}`), listOf(answers),
     fine(`Our machine: ${machineLine()}.`),
     method.length > 0 && h("div", { class: "conditions" }, "Our method:", listOf(method)));
-  const question = h("p", { class: "question" }, article?.question ?? QUESTION_OF[id] ?? experiment?.question);
+  const question = h("p", { class: "question" }, article?.question ?? experiment?.question);
   if (!article) return h("div", { class: "then-now alone" }, question, today);
   const when = [article.author, article.date ?? "undated in our copy"].filter(Boolean).join(", ");
   const then = h("div", {}, h("h3", {}, `Then: ${when}`), listOf(article.answer),
@@ -82,7 +79,8 @@ const FACTS = {
     ...totals("counter", "extra.duplicates", "systems gave a number to two clients"),
   ],
   "rack-attack": rackAttackFacts,
-  persistence: () => checkFacts("persistence"),
+  persistence: () => overwriteFacts("persistence"),
+  converge: () => overwriteFacts("converge"),
   restart: () => totals("restart", "lost", "systems that acknowledge after fsync lost an acknowledged item",
     (system) => system.durability === "sync"),
   limits: () => totals("limits", overAdmission("limits"), "systems admitted more than their budget"),
@@ -93,6 +91,18 @@ const overAdmission = (id) => {
   return cellsOf(id).some((cell) => cell.stat(name)) ? name : "over_admitted";
 };
 const factsOf = (id) => FACTS[id]?.() ?? [];
+
+/** Says which systems have lost acknowledged overwrites, if the run has checked it. */
+function overwriteFacts(id) {
+  const cells = cellsOf(id);
+  const kept = systemsIn(cells.filter((cell) => cell.stat("extra.overwrites_kept")));
+  const lost = systemsIn(cells.filter((cell) => cell.voids.some((point) => /overwrit/.test(point.void))));
+  const checked = unique([...kept, ...lost]);
+  if (checked.length === 0) return [];
+  const names = lost.length > 0 && [": ", h("b", {}, lost.map(systemLabel).join(", "))];
+  return [h("span", { "data-overwrites": id, "data-checked": checked.length, "data-lost": lost.length },
+    `${lost.length} of ${checked.length} systems lost an acknowledged overwrite`, names, ".")];
+}
 
 /** Says which systems have a figure above 0 that should be 0; void runs count. */
 function totals(id, metric, words, wanted = () => true) {
@@ -117,8 +127,9 @@ const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memo
 /** Says what the marks behind the figures of some cells mean, if there are any. */
 function marksNotes(cells) {
   const bound = "○ marks figures where the load generator was the limit: the server may be able to do more.";
-  return [cells.some((cell) => cell.bound) && bound, cells.some((cell) => cell.fromMemory) && FROM_MEMORY_NOTE]
-    .filter(Boolean);
+  const unequal = "≠ marks systems whose resident memory could not be made equal to Larder\u2019s.";
+  return [cells.some((cell) => cell.bound) && bound, cells.some((cell) => cell.fromMemory) && FROM_MEMORY_NOTE,
+    cells.some((cell) => cell.hasOtherMemory) && unequal].filter(Boolean);
 }
 
 /** Says what the marks on charts and in tables mean, if there are any. */

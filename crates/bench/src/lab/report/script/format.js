@@ -80,6 +80,8 @@ const METRICS = {
   "extra.flash_bytes_per_item": { label: "device bytes per item", format: plainBytes, better: "lower" },
   "extra.device_bytes_per_get": { label: "device bytes per get", format: plainBytes, better: "lower" },
   "extra.group_bytes": { label: "limit of the memory control group", format: bytes, better: "lower" },
+  "extra.rss_mib": { label: "resident memory", format: mebibytes, better: "lower" },
+  "extra.overwrites_kept": { label: "overwrites kept", format: whole, better: "higher" },
   "extra.rss": { label: "resident memory", format: bytes, better: "lower" },
   "extra.limit_mib": { label: "memory limit", format: mebibytes, better: "lower" },
   "extra.over_admission": { label: "over-admitted", format: whole, better: "lower" },
@@ -96,9 +98,10 @@ const METRICS = {
 /** Returns what is known of a figure. For others the end of the name tells the unit. */
 function metricOf(name) {
   if (name in METRICS) return METRICS[name];
-  const units = [[/_us$/, micros], [/_ms$/, millis], [/bytes/, plainBytes], [/ratio$/, percent]];
+  const units = [[/_us$/, micros], [/_ms$/, millis], [/_mib$/, mebibytes], [/bytes/, plainBytes],
+    [/ratio$/, percent]];
   const format = units.find(([end]) => end.test(name))?.[1] ?? count;
-  const label = name.replace(/^extra\./, "").replace(/_(us|ms)$/, "").replaceAll("_", " ");
+  const label = name.replace(/^extra\./, "").replace(/_(us|ms|mib)$/, "").replaceAll("_", " ");
   return { label, format, better: "higher" };
 }
 
@@ -132,7 +135,6 @@ const CASE_NAMES = {
   items: "every item stored once",
   "get-pipelined": "get, 16 in flight per connection",
   "set-pipelined": "set, 16 in flight per connection",
-  "overwrites-kept": "are overwrites kept?",
 };
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
@@ -140,12 +142,13 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const MEMTIER = "memtier-";
 const isMemtier = (name) => name.startsWith(MEMTIER);
 
-/** Cases that check answers; their figures are no results. */
-const isCheck = (name) => name === "overwrites-kept";
+/** Kinds of synthetic traces, whose names end with the exponent of Zipf's law. */
+const TRACES = { zipf: "", scan: "scans, ", ttl: "times to live, " };
 
 function caseName(name) {
   if (isMemtier(name)) return `${caseName(name.slice(MEMTIER.length))}, by memtier_benchmark`;
-  if (name.startsWith("zipf:")) return `Zipf ${name.slice("zipf:".length)}`;
+  const [kind, exponent] = name.split(":");
+  if (kind in TRACES) return `${TRACES[kind]}Zipf ${exponent}`;
   return CASE_NAMES[name] ?? name.replaceAll("-", " ");
 }
 

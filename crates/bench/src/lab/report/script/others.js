@@ -23,8 +23,8 @@ function traceBars(id, names) {
   };
   return new Figure({
     id: "hitratio-traces", title: "Hits by trace", plots, legend: systemLegend(systemsIn(cells), "bar"),
-    notes: ["All systems have the same limit of memory. The table sets the misses of each against Larder\u2019s: "
-      + "above 1 a system misses more often."],
+    notes: ["All systems have the same memory: see the method above. The table sets the misses of each against "
+      + "Larder\u2019s: above 1 a system misses more often."],
     controls: [{ name: "metric", label: "Show", options: [["hit_ratio", "hit ratio"], ["miss_ratio", "miss ratio"]] }],
     tables: names.map((name) => hitratioTables(id, name)),
   }).node;
@@ -32,7 +32,7 @@ function traceBars(id, names) {
 
 function hitratioTables(id, name) {
   const cells = cellsIn(id, name);
-  const figures = ["hit_ratio", "miss_ratio", "extra.limit_mib", "extra.rss", "rss"];
+  const figures = ["hit_ratio", "miss_ratio", "extra.limit_mib", "extra.rss_mib", "extra.rss", "rss"];
   const misses = { label: "misses ÷ Larder\u2019s", cell: (cell) => missCell(cell, cells) };
   return metricsTables(`hits and memory: ${caseName(name)}`, cells, allFigures(figures, cells), [misses]);
 }

@@ -23,8 +23,7 @@ function persistencePage(id) {
     barsFigure(id, mixes, metrics, { id: "persistence-mixes", title: "What durability costs, by mix",
       notes: [BAR_NOTE, there, again].filter(Boolean), tables: mixes.map(tablesOf) }),
     timelines(id),
-    checkTables(id),
-    otherCases(id, [...mixes, "timeline", ...casesOf(id).filter(isCheck)]),
+    otherCases(id, [...mixes, "timeline"]),
   ];
 }
 
@@ -33,27 +32,6 @@ function agreedCell(cell) {
   const ours = cellsIn(cell.experiment, cell.case.slice(MEMTIER.length));
   const [mine, base] = [cell.stat("rate")?.median, ofSystem(ours, cell.system)[0]?.stat("rate")?.median];
   return mine === undefined || !base ? noNumber() : numberCell(times(mine / base), { "data-agreed": mine / base });
-}
-
-/** The cases that only check answers, as tables: a void run has failed the check. */
-function checkTables(id) {
-  return casesOf(id).filter(isCheck).map((name) => {
-    const cells = cellsIn(id, name);
-    const extras = extrasIn(cells);
-    return metricsTable(`check: ${caseName(name)}`, cells, extras.length > 0 ? extras : ["rate"]);
-  });
-}
-
-/** Says which systems failed a check. */
-function checkFacts(id) {
-  return casesOf(id).filter(isCheck).map((name) => {
-    const list = systemsIn(cellsIn(id, name));
-    const failed = list.filter((system) => ofSystem(cellsIn(id, name), system).some((cell) => cell.voids.length > 0));
-    const names = failed.map(systemLabel).join(", ");
-    return h("span", { "data-check": name, "data-failed": failed.length },
-      `Check \u201c${caseName(name)}\u201d: ${list.length - failed.length} of ${list.length} systems passed`,
-      failed.length > 0 && [", not ", h("b", {}, names)], ".");
-  });
 }
 
 /** The rate as a share of the rate that the best system of the same family has without durability. */

@@ -108,13 +108,15 @@ const DERIVED = {
   lost: (point) => point.extra?.acknowledged - point.extra?.survived,
 };
 
-/** Figures of a server that answers. They are 0 where no server was measured. */
-const SERVER_FIGURES = ["cpu_us", "server_busy", "rss"];
-const DEVICE_FIGURES = ["written_per_second", "read_per_second"];
+const SERVER_FIGURES = ["cpu_us", "server_busy", "rss", "written_per_second", "read_per_second"];
 
-const isMeasured = (point, metric) =>
-  (SERVER_FIGURES.includes(metric) ? point[metric] > 0 && !CONTROLS.includes(point.system)
-    : !DEVICE_FIGURES.includes(metric) || !CONTROLS.includes(point.system));
+/** Figures of servers and generators that work, and latencies. They are 0 where nothing was measured. */
+const NEVER_ZERO = /^(server_busy|generator_busy|rss|[^.]*_us)$/;
+
+function isMeasured(point, metric) {
+  if (SERVER_FIGURES.includes(metric) && CONTROLS.includes(point.system)) return false;
+  return point[metric] !== 0 || !NEVER_ZERO.test(metric);
+}
 
 /** Returns a figure of a point: a field, `extra.` and a name, or a name of `DERIVED`; null if it was not measured. */
 function valueOf(point, metric) {
@@ -163,9 +165,14 @@ class Cell {
     return told || (device !== null && value !== null && device.median < FROM_DEVICE * value);
   }
 
+  /** True if the resident memory could not be made equal to that of Larder. */
+  get hasOtherMemory() {
+    return this.stat("extra.equal_memory")?.min === 0;
+  }
+
   /** The marks behind the figures of this cell. */
   get marks() {
-    return `${this.bound ? " ○" : ""}${this.fromMemory ? " ◇" : ""}`;
+    return `${this.bound ? " ○" : ""}${this.fromMemory ? " ◇" : ""}${this.hasOtherMemory ? " ≠" : ""}`;
   }
 
   /** @returns {?Stat} */

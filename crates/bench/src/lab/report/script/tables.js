@@ -134,7 +134,7 @@ const COSTS = ["cpu_us", "server_busy", "generator_busy", "rss", "written_per_se
 function extrasIn(cells) {
   const points = cells.flatMap((cell) => cell.points);
   const names = unique(points.flatMap((point) => Object.keys(point.extra ?? {})));
-  return names.filter((name) => name !== "from_memory").map((name) => `extra.${name}`);
+  return names.filter((name) => name !== "from_memory" && name !== "equal_memory").map((name) => `extra.${name}`);
 }
 
 /** All figures that cells may have, those of `first` first. */
