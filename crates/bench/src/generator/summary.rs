@@ -118,7 +118,7 @@ impl Second {
 }
 
 /// The server's use of resources during the run.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ServerUse {
     /// Microseconds of processor time per request.
     pub cpu_us_per_request: f64,

@@ -130,7 +130,7 @@ impl Plan {
                 memory: 512,
             },
             cliff: Cliff {
-                keys: 150_000,
+                keys: 300_000,
                 value: 1000,
                 connections: 200,
                 memory: 64,

@@ -3,20 +3,16 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
+use super::flash::{Filled, PAGE_CACHE};
 use super::{Case, Experiment};
 use crate::generator::{Load, Pacing, Summary};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Point, Samples, Spot};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
-use crate::workload::{Lengths, Shape, Verb};
+use crate::workload::{Lengths, Shape};
 use crate::{Error, Result};
-
-/// Page cache in MiB of servers whose values lie on flash. More would turn reads from the device
-/// into reads from memory.
-pub(super) const PAGE_CACHE: u64 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Cliff;
@@ -43,10 +39,14 @@ impl Experiment for Cliff {
                 sizes.keys, sizes.value, sizes.connections
             ),
             format!(
-                "systems on flash have a memory limit of {} MiB; their page cache is bounded where \
-                 the lab may set a memory control group, and the settings say so",
+                "systems on flash have a memory limit of {} MiB, and {PAGE_CACHE} MiB of page cache \
+                 where the lab may set a memory control group: after the fill its limit falls to \
+                 what the server holds then, and the page cache",
                 sizes.memory
             ),
+            "each point on flash says how many bytes a get read from the device; a point that read \
+             next to nothing is marked as served from memory"
+                .to_owned(),
             format!(
                 "point cloud: {} gets/s of load, and a separate connection that sends {} gets/s and \
                  records every one",
@@ -96,7 +96,7 @@ impl Experiment for Cliff {
             ..Shape::default()
         };
         let base = Load { verify: true, threads: turn.plan.load_threads, ..turn.load() };
-        fill(turn, &base, &shape)?;
+        let filled = Filled::fill(turn, &base, &shape, turn.system.uses_flash())?;
         let open = |rate: u32| Load {
             connections: sizes.connections,
             pacing: Pacing::Poisson(f64::from(rate)),
@@ -108,7 +108,8 @@ impl Experiment for Cliff {
                 let load = Load { seed: u64::from(rate) << 8 | base.seed, ..open(rate) };
                 let summary = load.run(shape.clone())?;
                 let histogram = summary.histogram();
-                Ok(Point { histogram, ..point(spot, &summary, rate) })
+                let point = filled.note(point(spot, &summary, rate), &summary);
+                Ok(Point { histogram, ..point })
             })?;
         }
         if turn.round == 1 {
@@ -131,7 +132,7 @@ impl Experiment for Cliff {
                 let beside = point(spot.clone(), &summary, sizes.cloud);
                 let point = point(spot, &sampled, sizes.cloud).with("load_rate", load_rate);
                 let point = Point { void: point.void.clone().or(beside.void), ..point };
-                Ok(Point { samples, ..point })
+                Ok(Point { samples, ..filled.note(point, &summary) })
             })?;
         }
         Ok(())
@@ -156,39 +157,3 @@ fn side_by_side(load: &Load, sampler: &Load, shape: &Shape) -> Result<(Summary, 
         Ok((summary?, sampled?))
     })
 }
-
-/// The largest number of attempts to store items that extstore has dropped.
-const PASSES: usize = 10;
-
-fn is_extstore(turn: &Turn<'_>) -> bool {
-    turn.system.family == "memcached" && turn.system.uses_flash()
-}
-
-/// Returns the load that fills the server of a turn. extstore refuses sets that arrive faster than
-/// its device writes, so it gets one at a time.
-fn filler(turn: &Turn<'_>, load: &Load) -> Load {
-    let (connections, pipeline) = if is_extstore(turn) { (1, 1) } else { (16, turn.depth(4)) };
-    Load { connections, pipeline, threads: 1, ..load.clone() }
-}
-
-/// Stores every key once, and lets the server write them to its device.
-pub(super) fn fill(turn: &Turn<'_>, load: &Load, shape: &Shape) -> Result<()> {
-    let load = filler(turn, load);
-    load.run_once_through(shape, Verb::Set)?.without_errors()?;
-    thread::sleep(SETTLE);
-    if !is_extstore(turn) {
-        return Ok(());
-    }
-    // extstore drops items from memory that it could not write in time. They are stored again.
-    for _ in 0..PASSES {
-        let added = load.run_once_through(shape, Verb::Add)?.without_errors()?.total.hits;
-        thread::sleep(SETTLE);
-        if added == 0 {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
-/// Time for a server's background writes after a fill.
-const SETTLE: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::cliff::{PAGE_CACHE, fill};
+use super::flash::{Filled, PAGE_CACHE};
 use super::{Case, Experiment};
 use crate::generator::Load;
 use crate::lab::plan::Plan;
@@ -61,8 +61,9 @@ impl Experiment for Converge {
             ),
             format!("read-ram: {} items that fit", sizes.ram_keys),
             format!(
-                "disk: {} MiB of values, a memory limit of {} MiB, page cache bounded where the \
-                 lab may set a memory control group",
+                "disk: {} MiB of values, a memory limit of {} MiB, and {PAGE_CACHE} MiB of page \
+                 cache where the lab may set a memory control group; each point says how many bytes \
+                 a get read from the device",
                 sizes.disk_bytes >> 20,
                 sizes.disk_memory
             ),
@@ -121,10 +122,9 @@ impl Experiment for Converge {
             Part::DiskSmall | Part::DiskLarge => (sizes.disk_memory, sizes.disk_bytes * 3),
         };
         let ground = ground(plan, directory, memory, sizes.connections + 8)?;
-        let on_disk = matches!(self.0, Part::DiskSmall | Part::DiskLarge);
         Ok(Ground {
             disk: ((bytes * 2) >> 20) + 1024,
-            page_cache: on_disk.then_some(PAGE_CACHE),
+            page_cache: self.is_on_disk().then_some(PAGE_CACHE),
             value_max: self.value(),
             ..ground
         })
@@ -150,15 +150,15 @@ impl Experiment for Converge {
             verify: true,
             ..turn.load()
         };
-        fill(turn, &base, &shape)?;
+        let filled = Filled::fill(turn, &base, &shape, self.is_on_disk())?;
         for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
             let load = Load { pipeline: x.unwrap_or(1.0) as usize, ..base.clone() };
             let of = |mix: &str| Ok::<_, Error>(Shape { mix: mix.parse()?, ..shape.clone() });
             turn.point(case, x, |spot| match case {
                 "fit" => fit(spot, &Load { pipeline: DEPTHS[1], ..base.clone() }, &shape),
-                "mixed-read" => run(spot, &load, of("1:9")?),
-                "overwrite" => run(spot, &load, of("1:0")?),
-                _ => run(spot, &load, of("0:1")?),
+                "mixed-read" => run(spot, &load, of("1:9")?, &filled),
+                "overwrite" => run(spot, &load, of("1:0")?, &filled),
+                _ => run(spot, &load, of("0:1")?, &filled),
             })?;
         }
         Ok(())
@@ -166,6 +166,10 @@ impl Experiment for Converge {
 }
 
 impl Converge {
+    fn is_on_disk(&self) -> bool {
+        matches!(self.0, Part::DiskSmall | Part::DiskLarge)
+    }
+
     fn value(&self) -> usize {
         if self.0 == Part::DiskLarge { LARGE } else { SMALL }
     }
@@ -184,6 +188,7 @@ fn fit(spot: Spot, load: &Load, shape: &Shape) -> Result<Point> {
         .with("items_per_gib_resident", items * f64::from(1 << 30) / resident.max(1.0)))
 }
 
-fn run(spot: Spot, load: &Load, shape: Shape) -> Result<Point> {
-    Ok(Point::of_load(spot, &load.run(shape)?.without_errors()?))
+fn run(spot: Spot, load: &Load, shape: Shape, filled: &Filled) -> Result<Point> {
+    let summary = load.run(shape)?.without_errors()?;
+    Ok(filled.note(Point::of_load(spot, &summary), &summary))
 }

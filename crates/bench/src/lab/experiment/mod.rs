@@ -5,6 +5,7 @@ pub(crate) mod cliff;
 pub(crate) mod converge;
 pub(crate) mod cost;
 pub(crate) mod counter;
+mod flash;
 pub(crate) mod limits;
 pub(crate) mod persistence;
 pub(crate) mod rack_attack;

@@ -104,6 +104,11 @@ impl Recipe for Cassandra {
         512 + heap(ground)
     }
 
+    fn growth(&self, _ground: &Ground) -> u64 {
+        // The heap is held from the start; more classes and compiled code come.
+        64
+    }
+
     fn protocol(&self) -> Protocol {
         Protocol::Cql
     }
@@ -178,6 +183,10 @@ fn java_settings(programs: &Programs, ground: &Ground) -> Result<Vec<Setting>> {
             [format!("-Xms{heap}M"), format!("-Xmx{heap}M")],
             "half of memory; the rest holds memtables, buffers and the page cache",
         ),
+        Setting::new(
+            ["-XX:+AlwaysPreTouch"],
+            "as in its own options; the heap is held before the page cache is bounded",
+        ),
         Setting::new(["-XX:+UseG1GC", "-XX:+ParallelRefProcEnabled"], "as in its own options"),
         Setting::new(["-XX:MaxGCPauseMillis=300"], "as in its own options"),
         // No file in /tmp stays behind.
@@ -251,7 +260,10 @@ mod tests {
         let plan = |cassandra: Cassandra| cassandra.plan(&programs, &ground, [9, 10]).unwrap();
         let batch = plan(Cassandra::Batch);
         let text = line(&batch);
-        assert!(text.starts_with("/j/java -Xms1024M -Xmx1024M -XX:+UseG1GC"), "{text}");
+        assert!(
+            text.starts_with("/j/java -Xms1024M -Xmx1024M -XX:+AlwaysPreTouch -XX:+UseG1GC"),
+            "{text}"
+        );
         assert!(text.contains("--add-opens java.base/sun.nio.ch=ALL-UNNAMED"));
         assert!(text.ends_with("-cp /jars/* org.apache.cassandra.service.CassandraDaemon"));
         let yaml = batch.files[0].text();

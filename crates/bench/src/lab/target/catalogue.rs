@@ -94,6 +94,11 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
         64
     }
 
+    /// Returns the memory in MiB that the system may take after a fill, for buffers of connections.
+    fn growth(&self, _ground: &Ground) -> u64 {
+        8
+    }
+
     /// Returns the wire of a protocol other than memcached's.
     fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
         None

@@ -8,8 +8,32 @@ use std::time::Duration;
 
 /// Where the kernel shows the controllers of version 1, and the only tree of version 2.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
-/// Number of attempts to remove a group. The kernel needs a moment after the last process.
-const ATTEMPTS: usize = 50;
+/// The files of a group in each version.
+const FILES: [Files; 2] = [
+    Files {
+        limit: "memory.limit_in_bytes",
+        usage: "memory.usage_in_bytes",
+        cache: "total_cache",
+        shared: "total_shmem",
+    },
+    Files { limit: "memory.max", usage: "memory.current", cache: "file", shared: "shmem" },
+];
+/// Number of attempts to remove a group, or to lower its limit. The kernel needs a moment after the
+/// last process, and for pages that it must write first.
+const ATTEMPTS: usize = 100;
+/// Interval between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The names of a group's files, and of the rows of its `memory.stat`.
+#[derive(Clone, Copy, Debug)]
+struct Files {
+    limit: &'static str,
+    usage: &'static str,
+    /// The row of the page cache, with shared memory.
+    cache: &'static str,
+    /// The row of shared memory.
+    shared: &'static str,
+}
 
 /// A memory control group. Dropping it removes it; its processes must have ended.
 #[derive(Debug)]
@@ -29,7 +53,7 @@ impl Confinement {
         let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
         let directory = root.join(name);
         fs::create_dir(&directory).ok()?;
-        let files = ["memory.limit_in_bytes", "memory.max"].map(|file| directory.join(file));
+        let files = FILES.map(|files| directory.join(files.limit));
         match files.into_iter().find(|file| file.exists()) {
             Some(limit) => Some(Confinement { directory, limit }),
             None => {
@@ -52,6 +76,40 @@ impl Confinement {
         }
         Ok(())
     }
+
+    /// Lowers the limit to the bytes that the group holds besides its page cache, and `spare` bytes
+    /// for page cache and growth. Returns the limit, which never rises.
+    pub(super) fn tighten(&self, spare: u64) -> std::io::Result<u64> {
+        let before = fs::read_to_string(&self.limit)?.trim().parse().unwrap_or(u64::MAX);
+        let mut attempts = ATTEMPTS;
+        loop {
+            let limit = self.held()?.saturating_add(spare).min(before);
+            match fs::write(&self.limit, limit.to_string()) {
+                // Pages that the device does not have yet cannot be dropped at once.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempts > 0 => {
+                    attempts -= 1;
+                    thread::sleep(PAUSE);
+                }
+                other => return other.map(|()| limit),
+            }
+        }
+    }
+
+    /// Returns the bytes that the group holds besides its page cache.
+    fn held(&self) -> std::io::Result<u64> {
+        let is_first = self.limit.ends_with(FILES[0].limit);
+        let Files { usage, cache, shared, .. } = FILES[usize::from(!is_first)];
+        let usage = fs::read_to_string(self.directory.join(usage))?.trim().parse().unwrap_or(0);
+        let rows = fs::read_to_string(self.directory.join("memory.stat"))?;
+        let row = |name: &str| {
+            let fields = rows.lines().filter_map(|line| line.split_once(' '));
+            let value =
+                fields.filter(|field| field.0 == name).find_map(|field| field.1.parse().ok());
+            value.unwrap_or(0u64)
+        };
+        // The kernel counts shared memory as page cache, but cannot drop it.
+        Ok(u64::saturating_sub(usage, row(cache).saturating_sub(row(shared))))
+    }
 }
 
 impl Drop for Confinement {
@@ -60,7 +118,7 @@ impl Drop for Confinement {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(PAUSE);
         }
     }
 }
@@ -128,6 +186,13 @@ mod tests {
         group.hold(&[child.id(), u32::MAX >> 1], 64 << 20).unwrap();
         let inside = fs::read_to_string(group.directory.join("cgroup.procs")).unwrap();
         assert_eq!(inside.trim(), child.id().to_string());
+        // What this process holds is little, so the limit falls to the spare bytes and a few more.
+        let spare = 8 << 20;
+        let limit = group.tighten(spare).unwrap();
+        assert!((spare..2 * spare).contains(&limit), "{limit}");
+        let written = fs::read_to_string(&group.limit).unwrap();
+        assert_eq!(written.trim(), (limit / 4096 * 4096).to_string());
+        assert_eq!(group.tighten(1 << 40).unwrap(), limit / 4096 * 4096, "the limit rose");
         child.kill().unwrap();
         child.wait().unwrap();
         let directory = group.directory.clone();

@@ -85,6 +85,10 @@ impl Recipe for Mariadb {
         128 + ground.connections as u64 / 2
     }
 
+    fn growth(&self, ground: &Ground) -> u64 {
+        8 + ground.connections as u64 / 2
+    }
+
     fn protocol(&self) -> Protocol {
         Protocol::Mysql
     }

@@ -93,6 +93,10 @@ impl Recipe for PostgresServer {
         64 + 2 * ground.connections as u64
     }
 
+    fn growth(&self, ground: &Ground) -> u64 {
+        2 * ground.connections as u64
+    }
+
     fn protocol(&self) -> Protocol {
         Protocol::Postgres
     }

@@ -139,18 +139,35 @@ impl Server {
         self.settings.push(match &self.confinement {
             Some(_) => {
                 let mebibytes = self.group_memory(page_cache);
-                format!("memory control group of {mebibytes} MiB, page cache included")
+                format!(
+                    "memory control group of {mebibytes} MiB, page cache included; after the fill \
+                     its limit falls to what the server holds and {page_cache} MiB"
+                )
             }
             None => "page cache not bounded: no memory control group may be made here".to_owned(),
         });
     }
 
-    /// Moves all processes into the group.
     /// Returns the limit of the memory control group in MiB.
     fn group_memory(&self, page_cache: u64) -> u64 {
         self.ground.memory + page_cache + self.system.recipe().overhead(&self.ground)
     }
 
+    /// Lowers the limit of the group to the memory that the server holds now, the ground's page cache
+    /// and room for growth. Until then, memory that the server did not take was page cache. Returns
+    /// the limit in bytes, or `None` without a group.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel cannot free the memory above the limit.
+    pub(crate) fn tighten(&self) -> Result<Option<u64>> {
+        let Some(group) = &self.confinement else { return Ok(None) };
+        let growth = self.system.recipe().growth(&self.ground);
+        let spare = self.ground.page_cache.unwrap_or(0) + growth;
+        let limit = group.tighten(spare << 20);
+        limit.map(Some).map_err(|e| Error::io("cannot bound the page cache", e))
+    }
+
+    /// Moves all processes into the group.
     fn confine(&self) -> Result<()> {
         let (Some(group), Some(processes)) = (&self.confinement, &self.processes) else {
             return Ok(());
