@@ -1,7 +1,7 @@
 //! How many rate-limit decisions per second, and does a limit admit exactly its budget?
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Case, Experiment};
 use crate::Result;
@@ -10,15 +10,17 @@ use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
-use crate::workload::{Limit, Mix, Shape, Verb};
+use crate::workload::{Lengths, Limit, Mix, Shape, Verb};
 
 /// Memory limit of each server in MiB.
 const MEMORY: u64 = 256;
 const CONNECTIONS: usize = 32;
-/// Requests per second of measured time that a point has.
-const REQUESTS: f64 = 20_000.0;
+/// The smallest number of requests of a point.
+const REQUESTS: f64 = 1000.0;
 /// Keys of the case `many`.
-const KEYS: u64 = 100_000;
+const KEYS: u64 = 20_000;
+/// Requests in flight per connection while limits are created.
+const PIPELINE: usize = 16;
 /// The token bucket: units per second, and units at once.
 const RATE: u64 = 1000;
 const BURST: u64 = 100;
@@ -40,11 +42,18 @@ impl Experiment for Limits {
     }
 
     fn conditions(&self, plan: &Plan) -> Vec<String> {
-        let requests = requests(plan);
         vec![
-            format!("{CONNECTIONS} connections, closed loop, {requests} requests per point"),
-            format!("fixed: one key, a fixed window of an hour with {} units", requests / 4),
-            format!("many: {KEYS} keys drawn uniformly, budgets that are never reached"),
+            format!(
+                "{CONNECTIONS} connections, closed loop; a point has as many requests as the system \
+                 answers in about {:.1} s, as a short run before it showed",
+                plan.time.as_secs_f64()
+            ),
+            "fixed: one key, a fixed window of an hour; the budget is a quarter of the requests"
+                .to_owned(),
+            format!(
+                "many: {KEYS} keys drawn uniformly, budgets that are never reached; one request has \
+                 created each limit before the measurement"
+            ),
             format!(
                 "token-bucket: one key, {RATE} units/s, {BURST} at once; admitted must not exceed \
                  burst + rate × time, given as the budget"
@@ -80,41 +89,43 @@ impl Experiment for Limits {
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
-        let count = requests(turn.plan);
-        let load = Load {
-            connections: CONNECTIONS,
-            duration: None,
-            requests: Some(count),
-            warm_up: std::time::Duration::ZERO,
-            ..turn.load()
-        };
+        let load = Load { connections: CONNECTIONS, ..turn.load() };
         let decides = match turn.wire() {
             Some(wire) => wire.speaks(Verb::Limit),
             None => turn.system.family == "Larder",
         };
         let verb = if decides { Verb::Limit } else { Verb::Incr };
         for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
-            let (keys, limit) = match case {
-                "fixed" => (1, Limit { budget: count / 4, ..Limit::default() }),
-                "many" => (KEYS, Limit::default()),
-                _ => (1, Limit { budget: RATE, window: 1, burst: Some(BURST) }),
-            };
-            let prefix = format!("{case}-");
-            let length = prefix.len() + 8;
-            let key_lengths = crate::workload::Lengths { min: length, max: length };
-            let mix = Mix::only(verb);
-            let shape = Shape { mix, keys, prefix, key_lengths, limit, ..Shape::default() };
             if !turn.owes(case, x) {
                 continue;
             }
-            if !decides {
-                let pipeline = turn.depth(16);
-                let fill = Load { pipeline, ..load.clone() };
-                fill.run_once_through(&shape, Verb::SetCounter)?.without_errors()?;
+            let keys = if case == "many" { KEYS } else { 1 };
+            // The short run must not use up the units of the limit, so it has a key of another limit.
+            let trial = shape(&format!("trial-{case}-"), verb, keys, Limit::default());
+            create(turn, &load, &trial, decides)?;
+            let count = requests(&load, &trial, turn.plan)?;
+            let limit = match case {
+                "fixed" => Limit { budget: count / 4, ..Limit::default() },
+                "many" => Limit::default(),
+                _ => Limit { budget: RATE, window: 1, burst: Some(BURST) },
+            };
+            let shape = match case {
+                // The limits exist, and their units do not run out.
+                "many" => trial,
+                _ => shape(&format!("{case}-"), verb, keys, limit),
+            };
+            if case != "many" && !decides {
+                load.run_once_through(&shape, Verb::SetCounter)?.without_errors()?;
             }
             turn.point(case, x, |spot| {
+                let load = Load {
+                    duration: None,
+                    requests: Some(count),
+                    warm_up: Duration::ZERO,
+                    collect_numbers: !decides,
+                    ..load.clone()
+                };
                 let started = Instant::now();
-                let load = Load { collect_numbers: !decides, ..load.clone() };
                 let summary = load.run(shape)?.without_errors()?;
                 let bound = limit.bound(started.elapsed().as_secs_f64());
                 Ok(judged(spot, &summary, decides, bound))
@@ -124,9 +135,29 @@ impl Experiment for Limits {
     }
 }
 
-/// Returns the number of requests of a point.
-fn requests(plan: &Plan) -> u64 {
-    (REQUESTS * plan.time.as_secs_f64()).max(1000.0) as u64
+fn shape(prefix: &str, verb: Verb, keys: u64, limit: Limit) -> Shape {
+    let length = prefix.len() + 8;
+    let key_lengths = Lengths { min: length, max: length };
+    let mix = Mix::only(verb);
+    Shape { mix, keys, prefix: prefix.to_owned(), key_lengths, limit, ..Shape::default() }
+}
+
+/// Creates all limits of the shape by one request to each, so that no system creates them while it is
+/// measured. If the server does not decide, its counters are stored before.
+fn create(turn: &Turn<'_>, load: &Load, shape: &Shape, decides: bool) -> Result<()> {
+    let many = Load { pipeline: turn.depth(PIPELINE), ..load.clone() };
+    if !decides {
+        many.run_once_through(shape, Verb::SetCounter)?.without_errors()?;
+    }
+    many.run_once_through(shape, shape.mix.first())?.without_errors()?;
+    Ok(())
+}
+
+/// Returns the number of requests of a point, by the rate of a short run.
+fn requests(load: &Load, trial: &Shape, plan: &Plan) -> Result<u64> {
+    let short = Load { duration: Some(plan.warm_up), warm_up: Duration::ZERO, ..load.clone() };
+    let rate = short.run(trial.clone())?.without_errors()?.requests_per_second;
+    Ok((rate * plan.time.as_secs_f64()).max(REQUESTS) as u64)
 }
 
 /// Returns the point, which is void if another number of requests was admitted than the limit says.
