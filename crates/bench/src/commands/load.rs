@@ -109,6 +109,7 @@ impl Traffic {
             ttl: self.ttl,
             in_order: false,
             limit: Limit::default(),
+            salt: 0,
         }
     }
 

@@ -46,6 +46,9 @@ pub struct Shape {
     pub in_order: bool,
     /// The limit of requests that take from one.
     pub limit: Limit,
+    /// A number that values depend on besides their key. An overwrite with another salt can be told
+    /// from the value before it.
+    pub salt: u64,
 }
 
 impl Default for Shape {
@@ -62,6 +65,7 @@ impl Default for Shape {
             ttl: 0,
             in_order: false,
             limit: Limit::default(),
+            salt: 0,
         }
     }
 }
@@ -109,7 +113,7 @@ impl Workload {
         Ok(Workload {
             counters: keys.counters(),
             keys,
-            values: Values::new(shape.value_lengths),
+            values: Values::new(shape.value_lengths).with_salt(shape.salt),
             sampler: Sampler::new(shape.distribution, shape.keys),
             ttl: shape.ttl.to_string(),
             limit_flags: shape.limit.flags(),

@@ -1,5 +1,6 @@
-//! Values that can be checked: a key determines its value. So a check detects values of another key
-//! or with another length, and torn copies, without remembering what was stored.
+//! Values that can be checked: a key and a salt determine a value. So a check detects values of
+//! another key, with another salt or with another length, and torn copies, without remembering what
+//! was stored.
 
 use super::keys::Lengths;
 use super::random::{Random, hash, mix};
@@ -9,11 +10,15 @@ const CHECK: usize = 16;
 /// Number of positions in the filler at which the part of a value after the digits may begin.
 const STARTS: usize = 4096;
 
+/// Spreads small salts over all digits. It is odd, so no two salts give the same number.
+const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Writes and checks values.
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     lengths: Lengths,
     filler: Vec<u8>,
+    salt: u64,
 }
 
 /// The expected value of one key.
@@ -31,7 +36,12 @@ impl Values {
         let length = STARTS + lengths.max;
         // The filler is printable, so that a value does no harm in a log or a terminal.
         let filler = (0..length).map(|_| b' ' + random.below(95) as u8).collect();
-        Values { lengths, filler }
+        Values { lengths, filler, salt: 0 }
+    }
+
+    /// Returns values that differ from those with any other salt. Their lengths are the same.
+    pub(crate) fn with_salt(self, salt: u64) -> Values {
+        Values { salt, ..self }
     }
 
     #[inline]
@@ -43,11 +53,13 @@ impl Values {
     #[inline]
     pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
         let hash = hash(key);
+        let length = length(hash).min(self.lengths.max);
+        // Without a salt the hash stays as it is.
+        let hash = hash ^ self.salt.wrapping_mul(SALT);
         let mut digits = [0; CHECK];
         for (index, digit) in digits.iter_mut().enumerate() {
             *digit = b"0123456789abcdef"[(hash >> (60 - 4 * index) & 15) as usize];
         }
-        let length = length(hash).min(self.lengths.max);
         Expected { digits, start: (hash as usize) % STARTS, length }
     }
 
@@ -98,6 +110,21 @@ mod tests {
                 assert!(!values.matches(&expected, 0, &torn), "torn {length}");
             }
         }
+    }
+
+    #[test]
+    fn a_value_with_another_salt_does_not_match() {
+        for length in [1, 16, 50] {
+            let lengths = Lengths { min: length, max: length };
+            let values = |salt| Values::new(lengths).with_salt(salt);
+            let mut old = Vec::new();
+            values(0).push(&mut old, &values(0).expected(b"key-1"));
+            assert!(values(0).matches(&values(0).expected(b"key-1"), 0, &old));
+            assert!(!values(1).matches(&values(1).expected(b"key-1"), 0, &old), "{length}");
+        }
+        let values = Values::new(Lengths { min: 40, max: 60 });
+        let length = |salt| values.clone().with_salt(salt).expected(b"key-7").length;
+        assert_eq!(length(0), length(9));
     }
 
     #[test]

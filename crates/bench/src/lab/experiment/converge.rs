@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::flash::{Filled, PAGE_CACHE};
-use super::{Case, Experiment};
+use super::{Case, Experiment, overwrites};
 use crate::generator::Load;
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, Spot};
@@ -67,6 +67,8 @@ impl Experiment for Converge {
                 sizes.disk_bytes >> 20,
                 sizes.disk_memory
             ),
+            "overwrite: afterwards some thousand items get other values, which are read back"
+                .to_owned(),
             format!(
                 "{} connections, closed loop: the question is the highest rate; x is the number of \
                  requests in flight per connection",
@@ -157,7 +159,10 @@ impl Experiment for Converge {
             turn.point(case, x, |spot| match case {
                 "fit" => fit(spot, &Load { pipeline: DEPTHS[1], ..base.clone() }, &shape),
                 "mixed-read" => run(spot, &load, of("1:9")?, &filled),
-                "overwrite" => run(spot, &load, of("1:0")?, &filled),
+                "overwrite" => {
+                    let point = run(spot, &load, of("1:0")?, &filled)?;
+                    overwrites::checked(point, &load, &shape)
+                }
                 _ => run(spot, &load, of("0:1")?, &filled),
             })?;
         }

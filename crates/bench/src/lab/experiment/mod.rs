@@ -7,6 +7,7 @@ pub(crate) mod cost;
 pub(crate) mod counter;
 mod flash;
 pub(crate) mod limits;
+mod overwrites;
 pub(crate) mod persistence;
 pub(crate) mod rack_attack;
 pub(crate) mod restart;

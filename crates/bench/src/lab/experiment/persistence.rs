@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Case, Experiment};
+use super::{Case, Experiment, overwrites};
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Point, SecondRow};
@@ -21,6 +21,8 @@ const FILL_DEPTH: usize = 16;
 /// The mixes of sets and gets, as `sets:gets`.
 const MIXES: [(&str, &str); 4] =
     [("retrieve", "0:1"), ("mixed-1-9", "1:9"), ("mixed-3-7", "3:7"), ("mixed-5-5", "5:5")];
+/// The mix after which overwrites are checked.
+const LAST_MIX: &str = MIXES[MIXES.len() - 1].0;
 
 #[derive(Debug)]
 pub(crate) struct Persistence;
@@ -52,7 +54,8 @@ impl Experiment for Persistence {
                 sizes.keys
             ),
             format!(
-                "{:.0} s per point; every value is checked against its key",
+                "{:.1} s per point; every value is checked against its key; after {LAST_MIX} some \
+                 thousand items get other values, which are read back",
                 time.as_secs_f64()
             ),
             format!(
@@ -109,7 +112,8 @@ impl Experiment for Persistence {
         for (case, mix) in MIXES {
             let shape = Shape { mix: mix.parse()?, ..shape.clone() };
             turn.point(case, None, |spot| {
-                Ok(Point::of_load(spot, &load.run(shape)?.without_errors()?))
+                let point = Point::of_load(spot, &load.run(shape.clone())?.without_errors()?);
+                if case == LAST_MIX { overwrites::checked(point, &load, &shape) } else { Ok(point) }
             })?;
         }
         if turn.round == 1 && !sizes.timeline.is_zero() {
