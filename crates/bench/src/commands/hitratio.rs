@@ -108,7 +108,7 @@ impl Arguments {
     /// of the first server.
     fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
         let mut best: Option<Row> = None;
-        let mut search = Search { limit: self.memory, below: None, above: None, last: None };
+        let mut search = Search::from(self.memory);
         for _ in 0..ATTEMPTS {
             let limit = search.limit;
             let mut row = self.measure(peer, trace, limit)?;
@@ -147,9 +147,9 @@ impl Arguments {
 
 /// A search for the memory limit at which a server's resident memory reaches a given size.
 #[derive(Clone, Copy, Debug)]
-struct Search {
+pub(crate) struct Search {
     /// The next limit to try, in MiB.
-    limit: u64,
+    pub(crate) limit: u64,
     /// The largest limit so far with too little resident memory, in MiB.
     below: Option<u64>,
     /// The smallest limit so far with too much resident memory, in MiB.
@@ -159,9 +159,14 @@ struct Search {
 }
 
 impl Search {
+    /// Begins with a limit in MiB.
+    pub(crate) fn from(limit: u64) -> Search {
+        Search { limit, below: None, above: None, last: None }
+    }
+
     /// Chooses the next limit after an attempt that had `rss` resident bytes. Returns false if
     /// there is no other limit to try.
-    fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
+    pub(crate) fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
         // If a higher limit did not add memory, the whole trace fits, and no limit will add any.
         let full = self.last.is_none_or(|last| rss > last + last / 100);
         if rss < wanted && self.above.is_none() && !full {
@@ -192,7 +197,7 @@ mod tests {
 
     /// Searches with a server whose resident memory is a function of its limit.
     fn search(start: u64, wanted: u64, resident: impl Fn(u64) -> u64) -> (u64, usize) {
-        let mut search = Search { limit: start, below: None, above: None, last: None };
+        let mut search = Search::from(start);
         for attempt in 1..=100 {
             let rss = resident(search.limit) << 20;
             if rss == wanted << 20 || !search.go_on(rss, wanted << 20) {

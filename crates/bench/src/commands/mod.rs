@@ -7,7 +7,7 @@ mod counters;
 mod diff;
 mod dip;
 mod growth;
-mod hitratio;
+pub(crate) mod hitratio;
 mod hostile;
 mod limit;
 mod load;

@@ -49,6 +49,16 @@ pub(crate) struct Plan {
     pub(crate) cliff: Cliff,
     pub(crate) converge: Converge,
     pub(crate) restart: Restart,
+    pub(crate) hitratio: Hitratio,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Hitratio {
+    /// Memory limit of Larder in MiB. The others get as much resident memory as Larder then has.
+    pub(crate) memory: u64,
+    /// Different keys and requests of a trace.
+    pub(crate) keys: u64,
+    pub(crate) requests: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +157,7 @@ impl Plan {
                 connections: 32,
             },
             restart: Restart { keys: vec![20_000], after: seconds(2.0) },
+            hitratio: Hitratio { memory: 24, keys: 300_000, requests: 300_000 },
         };
         match scale {
             Scale::Small => small,
@@ -178,6 +189,7 @@ impl Plan {
                     ..small.converge
                 },
                 restart: Restart { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
+                hitratio: Hitratio { memory: 64, keys: 1_000_000, requests: 5_000_000 },
                 ..small
             },
             Scale::Full => Plan {
@@ -211,6 +223,7 @@ impl Plan {
                     keys: vec![1_000_000, 10_000_000, 50_000_000],
                     after: seconds(60.0),
                 },
+                hitratio: Hitratio { memory: 1024, keys: 16_000_000, requests: 80_000_000 },
                 ..small
             },
         }

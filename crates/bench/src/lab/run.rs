@@ -40,6 +40,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) system: &'a System,
     pub(crate) server: &'a mut Server,
     pub(crate) round: usize,
+    found: &'a Found,
+    directory: &'a Path,
     /// The system that points belong to: the turn's own, or a control.
     id: &'static str,
     experiment: &'static str,
@@ -131,6 +133,8 @@ impl Lab {
                 system,
                 server: &mut server,
                 round: unit.round,
+                found,
+                directory: &self.directory,
                 id: system.id,
                 experiment: experiment.id(),
                 journal: &mut self.journal,
@@ -205,6 +209,14 @@ impl Turn<'_> {
 
     pub(crate) fn wire(&self) -> Option<Arc<dyn Wire>> {
         self.server.wire()
+    }
+
+    /// Starts another, empty server of the same system, with this limit of memory in MiB.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not start.
+    pub(crate) fn another(&self, memory: u64, connections: usize) -> Result<Server> {
+        self.found.start(&ground(self.plan, self.directory, memory, connections)?)
     }
 
     /// Returns `depth`, or 1 if the server may answer the requests of a connection in another order.

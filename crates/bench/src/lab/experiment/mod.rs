@@ -6,7 +6,9 @@ pub(crate) mod converge;
 pub(crate) mod cost;
 pub(crate) mod counter;
 mod flash;
+pub(crate) mod hitratio;
 pub(crate) mod limits;
+mod memtier;
 mod overwrites;
 pub(crate) mod persistence;
 pub(crate) mod rack_attack;
@@ -56,6 +58,7 @@ pub(crate) fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(Converge(Part::Ram)),
         Box::new(Converge(Part::DiskSmall)),
         Box::new(Converge(Part::DiskLarge)),
+        Box::new(hitratio::Hitratio),
         Box::new(restart::Restart),
         Box::new(limits::Limits),
         Box::new(cost::Cost),

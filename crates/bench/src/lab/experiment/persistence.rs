@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::memtier::Memtier;
 use super::{Case, Experiment, overwrites};
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
@@ -62,6 +63,14 @@ impl Experiment for Persistence {
                 "memory limit {} MiB where a server has one, {} server threads",
                 sizes.memory, plan.server_threads
             ),
+            match Memtier::find() {
+                Some(_) => format!(
+                    "memtier-…: the same by memtier_benchmark, in the first round, {load_threads} \
+                     threads, whole seconds without warm-up, --distinct-client-seed --randomize; it \
+                     speaks to systems of memcached's protocol, Redis and Valkey, and checks no value"
+                ),
+                None => "memtier_benchmark was not found, so it drives no points".to_owned(),
+            },
         ]
     }
 
@@ -69,11 +78,14 @@ impl Experiment for Persistence {
         system.takes_any_load() && system.id != "cassandra-grouped"
     }
 
-    fn cases(&self, plan: &Plan, _: &System, round: usize) -> Vec<Case> {
+    fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case> {
         let mut cases = vec![("insert", None)];
         cases.extend(MIXES.map(|(case, _)| (case, None)));
         if round == 1 && !plan.persistence.timeline.is_zero() {
             cases.push(("timeline", None));
+        }
+        if round == 1 && Memtier::knows(system) && Memtier::find().is_some() {
+            cases.extend(Memtier::CASES.map(|(case, _)| (case, None)));
         }
         cases
     }
@@ -124,6 +136,17 @@ impl Experiment for Persistence {
                 let seconds = summary.per_second.iter().map(SecondRow::of).collect();
                 Ok(Point { seconds, ..Point::of_load(spot, &summary) })
             })?;
+        }
+        // memtier_benchmark stores other values, so it comes last.
+        if let (1, true, Some(memtier)) = (turn.round, Memtier::knows(turn.system), Memtier::find())
+        {
+            for (case, ratio) in Memtier::CASES {
+                turn.point_of(case, None, |turn, spot| {
+                    let inserts = case == Memtier::CASES[0].0;
+                    let time = if inserts { sizes.insert } else { turn.plan.time };
+                    memtier.run(turn, spot, ratio, time, VALUE)
+                })?;
+            }
         }
         Ok(())
     }

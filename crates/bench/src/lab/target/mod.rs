@@ -24,4 +24,5 @@ mod tests;
 
 pub(crate) use catalogue::{Durability, Found, System, catalogue};
 pub(crate) use ground::Ground;
+pub(crate) use places::tool;
 pub(crate) use server::Server;

@@ -67,6 +67,11 @@ impl Places {
     }
 }
 
+/// Finds a program that is no server, such as a load generator.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    Places::usual().program(name)
+}
+
 impl Programs {
     pub(super) fn only(server: PathBuf) -> Programs {
         Programs { server, companion: None }

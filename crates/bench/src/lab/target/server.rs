@@ -98,6 +98,11 @@ impl Server {
         directories.map(|directory| blocks_below(directory)).sum()
     }
 
+    /// Returns the path of a file that is removed with the server.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        self.ground.dir.join(name)
+    }
+
     /// Returns everything that the server's programs have printed so far.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.ground.dir.join(LOG)).unwrap_or_default();

@@ -1,0 +1,224 @@
+//! How many requests of a trace does a cache answer? Servers count their limits of memory
+//! differently, so each gets the limit at which its resident memory equals Larder's.
+
+use std::path::Path;
+
+use super::{Case, Experiment};
+use crate::Result;
+use crate::commands::hitratio::Search;
+use crate::lab::plan::Plan;
+use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::run::{Turn, ground};
+use crate::lab::target::{Ground, System};
+use crate::replay::{Outcome, Replay};
+use crate::trace::{self, Synthetic};
+use crate::workload::Lengths;
+
+/// The traces: popularity by Zipf's law, without more, between scans, and with times to live.
+const TRACES: [&str; 4] = ["zipf:0.99", "zipf:0.8", "scan:0.99", "ttl:0.99"];
+/// Bytes of the values.
+const SIZES: Lengths = Lengths { min: 50, max: 450 };
+/// Requests per second of traces with times to live, so that items live for equally many requests.
+const TTL_RATE: f64 = 60_000.0;
+/// The smallest part of that rate at which the figures count.
+const TTL_RATE_MIN: f64 = 0.9;
+/// Different keys that are asked for at once.
+const BATCH: usize = 50;
+const CONNECTIONS: usize = 8;
+/// The largest number of limits to try for one system and trace.
+const ATTEMPTS: usize = 4;
+/// How far resident memory may differ from Larder's, as a fraction.
+const TOLERANCE: f64 = 0.03;
+/// The system whose resident memory the others get.
+const REFERENCE: &str = "larder";
+
+#[derive(Debug)]
+pub(crate) struct Hitratio;
+
+/// The replay of a trace at one limit.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    /// The limit in MiB.
+    limit: u64,
+    rss: u64,
+    outcome: Outcome,
+}
+
+impl Experiment for Hitratio {
+    fn id(&self) -> &'static str {
+        "hitratio"
+    }
+
+    fn title(&self) -> &'static str {
+        "Hit ratio"
+    }
+
+    fn question(&self) -> &'static str {
+        "How many requests of a trace does a cache answer at equal resident memory?"
+    }
+
+    fn conditions(&self, plan: &Plan) -> Vec<String> {
+        let sizes = &plan.hitratio;
+        vec![
+            format!(
+                "synthetic traces of {} requests to {} keys, values of {SIZES} bytes; the first half \
+                 of the requests fills the cache and does not count",
+                sizes.requests, sizes.keys
+            ),
+            "scan: half of the requests are for keys that come only once; ttl: three quarters of the \
+             keys live for 2, 5 or 60 s"
+                .to_owned(),
+            format!("ttl at {TTL_RATE:.0} requests/s, the others as fast as the system answers"),
+            "one connection gets each key, and sets it if it was missed; memory only".to_owned(),
+            format!(
+                "Larder has a limit of {} MiB; the limit of each other system is changed, in at most \
+                 {ATTEMPTS} replays, until its resident memory is Larder's within {:.0} %; both stand \
+                 beside the figures",
+                sizes.memory,
+                TOLERANCE * 100.0
+            ),
+            "only systems of memcached's protocol: the replay speaks no other".to_owned(),
+        ]
+    }
+
+    fn rounds(&self, _: &Plan) -> usize {
+        1
+    }
+
+    fn takes(&self, system: &System) -> bool {
+        matches!(system.id, REFERENCE | "memcached" | "arcus" | "pogocache")
+    }
+
+    fn cases(&self, plan: &Plan, _: &System, _: usize) -> Vec<Case> {
+        TRACES.map(|trace| (trace, Some(plan.hitratio.memory as f64))).to_vec()
+    }
+
+    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+        ground(plan, directory, plan.hitratio.memory, CONNECTIONS)
+    }
+
+    fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
+        // The limits of a system hardly differ between traces, so each search begins at the last one.
+        let mut limit = turn.plan.hitratio.memory;
+        for (trace, x) in self.cases(turn.plan, turn.system, turn.round) {
+            turn.point_of(trace, x, |turn, spot| {
+                let wanted = turn.measured(REFERENCE, trace).map(|point| point.figures.rss);
+                let best = equal_memory(limit, wanted, |limit| attempt(turn, trace, limit))?;
+                limit = best.limit;
+                Ok(point(spot, &best, wanted))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Replays a trace against a fresh server.
+fn attempt(turn: &Turn<'_>, trace: &str, limit: u64) -> Result<Attempt> {
+    let sizes = &turn.plan.hitratio;
+    let server = turn.another(limit, CONNECTIONS)?;
+    let synthetic = Synthetic { keys: sizes.keys, requests: sizes.requests, sizes: SIZES, seed: 1 };
+    let replay = Replay {
+        batch: BATCH,
+        rate: has_ttl(trace).then_some(TTL_RATE),
+        shrink: 1,
+        size_max: SIZES.max,
+        skip: sizes.requests / 2,
+    };
+    let outcome = replay.run(&mut *trace::open(trace, &synthetic)?, &server.address)?;
+    Ok(Attempt { limit, rss: server.probe().sample()?.rss, outcome })
+}
+
+/// Changes the limit until the resident memory is `wanted`, and returns the nearest attempt. Without
+/// a wanted size the first is taken.
+fn equal_memory(
+    first: u64,
+    wanted: Option<u64>,
+    mut attempt: impl FnMut(u64) -> Result<Attempt>,
+) -> Result<Attempt> {
+    let mut best = attempt(first)?;
+    let Some(wanted) = wanted else { return Ok(best) };
+    let (mut search, mut last) = (Search::from(first), best);
+    for _ in 1..ATTEMPTS {
+        if is_equal(best.rss, wanted) || !search.go_on(last.rss, wanted) {
+            break;
+        }
+        last = attempt(search.limit)?;
+        if last.rss.abs_diff(wanted) < best.rss.abs_diff(wanted) {
+            best = last;
+        }
+    }
+    Ok(best)
+}
+
+fn has_ttl(trace: &str) -> bool {
+    trace.starts_with("ttl:")
+}
+
+fn is_equal(rss: u64, wanted: u64) -> bool {
+    (rss as f64 / wanted.max(1) as f64 - 1.0).abs() <= TOLERANCE
+}
+
+/// Returns the point of a replay. `wanted` is Larder's resident memory, unless this is Larder or Larder
+/// took no part.
+fn point(spot: Spot, best: &Attempt, wanted: Option<u64>) -> Point {
+    let Attempt { limit, rss, outcome } = *best;
+    let figures = Figures {
+        rate: outcome.requests as f64 / outcome.seconds.max(0.001),
+        rss,
+        hit_ratio: Some(1.0 - outcome.miss_ratio()),
+        ..Figures::default()
+    };
+    let is_equal = spot.system == REFERENCE || wanted.is_some_and(|wanted| is_equal(rss, wanted));
+    let is_slow = has_ttl(&spot.case) && figures.rate < TTL_RATE * TTL_RATE_MIN;
+    let void = is_slow.then(|| {
+        let rate = figures.rate;
+        format!("only {rate:.0} requests/s of {TTL_RATE:.0}: items lived for fewer requests")
+    });
+    let point = Point { void, ..Point::new(spot, figures) };
+    point
+        .with("limit_mib", limit as f64)
+        .with("rss_mib", rss as f64 / f64::from(1 << 20))
+        .with("equal_memory", f64::from(u8::from(is_equal)))
+        .with("refused", outcome.refused as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(first: u64, wanted: Option<u64>) -> (Attempt, usize) {
+        let mut count = 0;
+        let attempt = |limit: u64| {
+            count += 1;
+            let outcome = Outcome { requests: 9, counted: 4, misses: 1, ..Outcome::default() };
+            Ok(Attempt { limit, rss: (limit + 20) << 20, outcome })
+        };
+        (equal_memory(first, wanted.map(|mib| mib << 20), attempt).unwrap(), count)
+    }
+
+    #[test]
+    fn the_limit_is_changed_until_resident_memory_is_equal() {
+        let (best, count) = search(64, Some(100));
+        assert_eq!((best.limit, count), (80, 2));
+        assert_eq!(search(64, None).0.limit, 64);
+        assert_eq!(search(64, Some(85)).1, 1, "near enough");
+    }
+
+    #[test]
+    fn a_point_says_whether_memory_is_equal() {
+        let spot =
+            |system: &str| Spot { system: system.into(), case: "t".into(), x: None, round: 1 };
+        let best = search(64, None).0;
+        let equal = |system: &str, wanted: Option<u64>| {
+            point(spot(system), &best, wanted.map(|mib| mib << 20)).extra["equal_memory"] > 0.5
+        };
+        assert!(equal("memcached", Some(84)) && equal(REFERENCE, None));
+        assert!(!equal("memcached", Some(90)) && !equal("memcached", None));
+        let slow = Spot { case: "ttl:0.99".into(), ..spot("memcached") };
+        assert!(point(slow, &best, None).void.unwrap().contains("lived for fewer"));
+        let point = point(spot("memcached"), &best, None);
+        assert_eq!(point.void, None);
+        assert!((point.figures.hit_ratio.unwrap() - 0.75).abs() < 1e-9);
+        assert!((point.extra["limit_mib"] - 64.0).abs() < 1e-9);
+    }
+}
