@@ -14,7 +14,7 @@ use crate::workload::{Lengths, Shape, Verb};
 /// into reads from memory.
 pub(super) const PAGE_CACHE: u64 = 32;
 /// A point whose gets read less than this part of a value from the device was served from memory.
-const FROM_MEMORY: f64 = 0.05;
+const FROM_MEMORY: f64 = 0.1;
 /// The largest number of attempts to store items that extstore has dropped.
 const PASSES: usize = 10;
 /// Bytes of values whose items take as much memory as those that extstore keeps there.
@@ -114,8 +114,8 @@ mod tests {
         assert!((extra["device_bytes_per_get"] - 2000.0).abs() < 1e-9);
         assert!((extra["group_bytes"] - 5.0).abs() < 1e-9);
         assert!(!extra.contains_key("from_memory"));
-        assert!(noted(true, 100, 4999).extra.contains_key("from_memory"));
-        assert!(!noted(true, 100, 5000).extra.contains_key("from_memory"));
+        assert!(noted(true, 100, 9999).extra.contains_key("from_memory"));
+        assert!(!noted(true, 100, 10_000).extra.contains_key("from_memory"));
         assert!(noted(false, 100, 0).extra.is_empty());
         assert!(noted(true, 0, 0).extra.is_empty(), "writes only");
     }
