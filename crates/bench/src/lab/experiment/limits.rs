@@ -43,6 +43,7 @@ impl Experiment for Limits {
 
     fn conditions(&self, plan: &Plan) -> Vec<String> {
         vec![
+            plan.threads(),
             format!(
                 "{CONNECTIONS} connections, closed loop; a point has as many requests as the system \
                  answers in about {:.1} s, as a short run before it showed",
@@ -89,7 +90,8 @@ impl Experiment for Limits {
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
-        let load = Load { connections: CONNECTIONS, ..turn.load() };
+        let threads = turn.plan.load_threads;
+        let load = Load { connections: CONNECTIONS, threads, ..turn.load() };
         let decides = match turn.wire() {
             Some(wire) => wire.speaks(Verb::Limit),
             None => turn.system.family == "Larder",
