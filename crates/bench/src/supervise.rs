@@ -51,6 +51,7 @@ impl Processes {
         watcher.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut watcher = watcher.spawn()?;
         command.process_group(watcher.id().try_into().unwrap_or(0));
+        unblock_signals(&mut command);
         match spawn_on(cpu, command) {
             Ok(server) => Ok(Processes { server, watcher }),
             Err(error) => {
@@ -140,6 +141,23 @@ fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
     })
 }
 
+/// Lets the child receive all signals. It would otherwise inherit the lab's mask, which blocks those
+/// that end the lab, and most servers could not be stopped by them.
+fn unblock_signals(command: &mut Command) {
+    let unblock = || {
+        // SAFETY: the set is local, and `sigemptyset` initializes it.
+        let result = unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+    };
+    // SAFETY: between fork and exec, the closure calls functions that are safe in signal handlers,
+    // and allocates nothing.
+    unsafe { command.pre_exec(unblock) };
+}
+
 fn send(pid: u32, signal: libc::c_int) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
     // SAFETY: the call takes numbers. The process was just seen among those of this server, and its
@@ -209,6 +227,24 @@ mod tests {
     fn state(pid: u32) -> Option<char> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         text.rsplit_once(") ")?.1.chars().next().filter(|&state| state != 'Z')
+    }
+
+    #[test]
+    fn a_server_can_be_stopped_although_the_lab_blocks_the_signal() {
+        let stopping = thread::spawn(|| {
+            // SAFETY: the set is local, and only this thread's mask changes.
+            unsafe {
+                let mut term: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut term);
+                libc::sigaddset(&mut term, libc::SIGTERM);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &term, std::ptr::null_mut());
+            }
+            let mut command = Command::new("sleep");
+            command.arg("1000");
+            let mut processes = Processes::start(command, None).unwrap();
+            processes.stop(libc::SIGTERM, Duration::from_secs(60))
+        });
+        assert!(stopping.join().unwrap(), "it had to be killed");
     }
 
     #[test]
