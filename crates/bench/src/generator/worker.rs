@@ -25,7 +25,7 @@ const INPUT: usize = 128 * 1024;
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(50);
 /// The time for which a thread with its own processor polls before it sleeps. A server pays to wake
 /// a sleeping client with nearly every reply, so a generator that sleeps makes servers look slower.
-const POLLING: Duration = Duration::from_micros(100);
+const POLLING: Duration = Duration::from_millis(2);
 /// A server that sends no answer for this time, in nanoseconds, counts as dead.
 const SILENCE: u64 = 60_000_000_000;
 const SECOND: u64 = 1_000_000_000;
