@@ -176,7 +176,7 @@ impl Cleaner {
             durable.want_commit();
         }
         // Comes after serving the writers, because this may read from the device.
-        let settling = self.settle_many(lane);
+        let settling = self.resolve_many(lane);
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
@@ -294,7 +294,7 @@ impl Cleaner {
                 return Step::Later;
             }
         }
-        if lane.options.engine.when_full == WhenFull::Refuse && self.settle_any(lane) {
+        if lane.options.engine.when_full == WhenFull::Refuse && self.resolve_any(lane) {
             return Step::Later;
         }
         let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };

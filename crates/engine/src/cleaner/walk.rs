@@ -2,11 +2,11 @@
 
 use crate::cleaner::state::{Cleaner, Fate, Task};
 use crate::durability::Change;
-use crate::index::Place;
+use crate::index::SlotPlace;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
-use crate::limit::expiry::is_as_new;
+use crate::limit::expiry::is_unused;
 use crate::stats::bump;
 use crate::{NANOS, UnixSeconds};
 use larder_log::record::{HEADER, Kind};
@@ -149,11 +149,11 @@ impl Cleaner {
     ) -> bool {
         let guard = lane.index.lock(key);
         let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
-        if slot.is_older() && !lane.settle_older(&guard, key, place, record.size()) {
+        if slot.is_older() && !lane.resolve_older(&guard, key, place, record.size()) {
             return true;
         }
         let slot = slot.with_older(false);
-        let mut remove = |place: Place<'_>| {
+        let mut remove = |place: SlotPlace<'_>| {
             guard.remove(place, true);
             lane.kill(address.segment(), record.size());
             if lane.durable.is_some() {
@@ -163,7 +163,7 @@ impl Cleaner {
             }
         };
         let now = lane.now.load(Ordering::Relaxed);
-        if expired(record, now) || is_as_new(&record, u64::from(now) * NANOS) {
+        if expired(record, now) || is_unused(&record, u64::from(now) * NANOS) {
             remove(place);
             bump(&self.counters.expired, 1);
             if slot.frequency() == 0 {

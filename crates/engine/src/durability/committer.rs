@@ -19,13 +19,12 @@ use std::time::Duration;
 /// Time after which the committer tries a failing device again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What follows a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    /// More commits, in the same segments.
-    GoOn,
-    /// Nothing: the store is being closed, and the commit seals every segment.
-    End,
+enum CommitKind {
+    /// More commits follow, in the same segments.
+    Ordinary,
+    /// The store is being closed: no commit follows, and this one seals every segment.
+    Last,
 }
 
 /// The time in the superblock may be behind the present time by up to this many seconds, plus the
@@ -78,12 +77,12 @@ impl Lane {
     pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let _no_other = lock(&self.committing);
-        self.commit_by(durable, Then::GoOn)
+        self.commit_by(durable, CommitKind::Ordinary)
     }
 
     /// Commits; the caller holds `committing`. The committer's state is unlocked during the sync,
     /// so early writes can go on.
-    fn commit_by(&self, durable: &Durable, then: Then) -> bool {
+    fn commit_by(&self, durable: &Durable, kind: CommitKind) -> bool {
         let mut guard = lock(&self.committer);
         let committer = &mut *guard;
         if committer.ended {
@@ -94,9 +93,9 @@ impl Lane {
         self.lease_versions();
         self.remember_time();
         durable.settle_owed();
-        let closed = match then {
-            Then::GoOn => self.log.close_commit(&mut committer.log),
-            Then::End => self.log.close_and_leave(&mut committer.log),
+        let closed = match kind {
+            CommitKind::Ordinary => self.log.close_commit(&mut committer.log),
+            CommitKind::Last => self.log.close_and_leave(&mut committer.log),
         };
         durable.take_changes(&mut committer.changes);
         let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
@@ -272,7 +271,7 @@ impl Lane {
         // The second commit writes what the first made possible: marks of segments that are free
         // now.
         for _ in 0..2 {
-            if !self.commit_by(durable, Then::End) {
+            if !self.commit_by(durable, CommitKind::Last) {
                 let reason = durable.health();
                 return Err(io::Error::other(format!("the store is not up to date: {reason:?}")));
             }

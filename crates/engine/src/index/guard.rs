@@ -42,14 +42,14 @@ impl Drop for Guard<'_> {
 
 /// A slot found under the lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct SlotPlace<'a> {
     pub(super) place: &'a AtomicU64,
     /// For an empty place: true if it is in the second candidate bucket of the key that will use
     /// it.
     pub(super) displaced: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SlotPlace<'a> {
     /// Returns the atomic word of the place, in which readers may raise the frequency.
     pub(crate) fn cell(&self) -> &'a AtomicU64 {
         self.place
@@ -70,9 +70,9 @@ impl<'a> Guard<'a> {
 
     /// As [`Index::hinted`].
     #[inline]
-    pub(crate) fn hinted(&self, key: &Key<'_>) -> Option<(Place<'a>, Slot)> {
+    pub(crate) fn hinted(&self, key: &Key<'_>) -> Option<(SlotPlace<'a>, Slot)> {
         let (place, slot) = bucket::hinted(self.buckets(), key, key.hint()?)?;
-        Some((Place { place, displaced: slot.is_displaced() }, slot))
+        Some((SlotPlace { place, displaced: slot.is_displaced() }, slot))
     }
 
     /// Returns the key's slot, if `matches` accepts one.
@@ -81,14 +81,14 @@ impl<'a> Guard<'a> {
         &self,
         key: &Key<'_>,
         matches: impl FnMut(Slot) -> Option<T>,
-    ) -> Option<(Place<'a>, Slot, T)> {
+    ) -> Option<(SlotPlace<'a>, Slot, T)> {
         let buckets = self.buckets();
         if buckets.is_empty() {
             return None;
         }
         let at = Candidates::of(key.position(), buckets.len());
         let (place, slot, found) = bucket::find(buckets, at, key.tag(), matches)?;
-        Some((Place { place, displaced: slot.is_displaced() }, slot, found))
+        Some((SlotPlace { place, displaced: slot.is_displaced() }, slot, found))
     }
 
     /// Returns the next version. At [`MAX_SEQ`] it returns the same version every time; a start
@@ -119,7 +119,7 @@ impl<'a> Guard<'a> {
 
     /// Publishes a new slot in a place that is in use, and changes the number of items by `items`.
     #[inline]
-    pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
+    pub(crate) fn replace(&self, place: SlotPlace<'_>, slot: Slot, items: i32) {
         let displaced = place.slot().is_displaced();
         sync::publish(place.place, slot.with_displaced(displaced).0);
         if items != 0 {
@@ -129,14 +129,14 @@ impl<'a> Guard<'a> {
 
     /// Publishes a slot in a place from [`Guard::vacate`]; `items` as in [`Guard::replace`].
     #[inline]
-    pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
+    pub(crate) fn fill(&self, place: SlotPlace<'_>, slot: Slot, items: i32) {
         sync::publish(place.place, slot.with_displaced(place.displaced).0);
         self.count(items);
     }
 
     /// Publishes an item's slot in a place from [`Guard::vacate`] and marks `old` as older, because
     /// `old` may lead to another version of the same key.
-    pub(crate) fn fill_over(&self, place: Place<'_>, slot: Slot, old: Place<'_>) {
+    pub(crate) fn fill_over(&self, place: SlotPlace<'_>, slot: Slot, old: SlotPlace<'_>) {
         self.view.version.change(|| {
             sync::publish(old.place, old.slot().with_older(true).0);
             sync::publish(place.place, slot.with_displaced(place.displaced).0);
@@ -144,7 +144,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Undoes [`Guard::fill_over`]: `old` is current again.
-    pub(crate) fn take_back(&self, place: Place<'_>, old: Place<'_>, was_item: bool) {
+    pub(crate) fn take_back(&self, place: SlotPlace<'_>, old: SlotPlace<'_>, was_item: bool) {
         self.view.version.change(|| {
             sync::publish(old.place, old.slot().with_older(false).0);
             sync::publish(place.place, Slot::EMPTY.0);
@@ -154,7 +154,7 @@ impl<'a> Guard<'a> {
 
     /// Makes an older slot current, because its record turned out to be the current item of another
     /// key.
-    pub(crate) fn set_current(&self, old: Place<'_>) {
+    pub(crate) fn set_current(&self, old: SlotPlace<'_>) {
         self.view.version.change(|| sync::publish(old.place, old.slot().with_older(false).0));
         self.count(1);
     }
@@ -166,7 +166,7 @@ impl<'a> Guard<'a> {
         &self,
         key: &Key<'_>,
         mut judge: impl FnMut(Slot) -> Judgement,
-    ) -> Option<Place<'a>> {
+    ) -> Option<SlotPlace<'a>> {
         let buckets = self.buckets();
         let at = Candidates::of(key.position(), buckets.len());
         let mut mask = bucket::tagged(buckets, at, key.tag());
@@ -174,7 +174,7 @@ impl<'a> Guard<'a> {
         while mask != 0 {
             let number = mask.trailing_zeros() as usize;
             mask &= mask - 1;
-            let place = Place { place: bucket::place(buckets, at, number), displaced: false };
+            let place = SlotPlace { place: bucket::place(buckets, at, number), displaced: false };
             let slot = place.slot();
             let bucket = if number < bucket::SLOTS { at.first } else { at.second };
             if slot.is_empty() || bucket::position(slot, bucket, buckets.len()) != key.position() {
@@ -192,7 +192,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Empties a place that led to an item, or to a tombstone if `was_item` is false.
-    pub(crate) fn remove(&self, place: Place<'_>, was_item: bool) {
+    pub(crate) fn remove(&self, place: SlotPlace<'_>, was_item: bool) {
         sync::publish(place.place, Slot::EMPTY.0);
         if was_item {
             self.count(-1);
@@ -207,13 +207,13 @@ impl<'a> Guard<'a> {
     /// Returns an empty place for the key, growing the table if needed. Returns `None` if there is
     /// no memory for a larger table or the index is at its limit.
     #[inline]
-    pub(crate) fn vacate(&self, key: &Key<'_>) -> Option<Place<'a>> {
+    pub(crate) fn vacate(&self, key: &Key<'_>) -> Option<SlotPlace<'a>> {
         loop {
             let buckets = self.buckets();
             if !buckets.is_empty() {
                 let at = Candidates::of(key.position(), buckets.len());
                 if let Some((place, displaced)) = bucket::vacate(buckets, at, &self.view.version) {
-                    return Some(Place { place, displaced });
+                    return Some(SlotPlace { place, displaced });
                 }
             }
             self.grow()?;

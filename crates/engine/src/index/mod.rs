@@ -22,7 +22,7 @@ mod tests;
 use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, StripeVersion};
-pub(crate) use guard::{Guard, Judgement, Place};
+pub(crate) use guard::{Guard, Judgement, SlotPlace};
 use larder_log::recover::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
@@ -432,7 +432,7 @@ impl Index {
         for place in bucket::places(guard.buckets()) {
             let slot = Slot(place.load(Ordering::Relaxed));
             if !slot.is_empty() && takes(slot) {
-                guard.remove(Place { place, displaced: slot.is_displaced() }, !slot.is_older());
+                guard.remove(SlotPlace { place, displaced: slot.is_displaced() }, !slot.is_older());
                 taken(slot);
             }
         }
@@ -448,7 +448,7 @@ impl Index {
             !slot.is_empty() && slot.address() == address
         };
         if let Some(place) = places.find(leads_there) {
-            let place = Place { place, displaced: false };
+            let place = SlotPlace { place, displaced: false };
             guard.remove(place, !place.slot().is_older());
             taken();
         }

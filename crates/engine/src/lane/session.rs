@@ -12,7 +12,7 @@ use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::large::LargeValue;
-use crate::limit::expiry::{is_as_new, shown_expiry};
+use crate::limit::expiry::{is_unused, shown_expiry};
 use crate::limit::{Limiter, Nanos};
 use crate::number::{DIGITS, format_number};
 use crate::reads::Fetched;
@@ -263,7 +263,7 @@ impl LaneSession {
         // The record may be superseded by now, but its memory stays until the next tick.
         let key = self.key(record.key());
         let _guard = record.kind().changes_in_place().then(|| self.lane.index.lock(&key));
-        (!is_as_new(&record, self.nanos())).then(|| self.visible_locked(record))
+        (!is_unused(&record, self.nanos())).then(|| self.visible_locked(record))
     }
 
     /// See [`Session::forget_items`](crate::Session::forget_items).
@@ -362,7 +362,7 @@ impl LaneSession {
     pub(crate) fn is_current(&self, slot: Slot, record: &Record<'_>) -> bool {
         !slot.is_older() || {
             let key = self.key(record.key());
-            self.lane.settle_older_at(slot.address(), &key, record.size())
+            self.lane.resolve_older_at(slot.address(), &key, record.size())
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn end_of(expiry: Expiry) -> Option<Nanos> {
 /// Returns true if the record is a limiter without used units, which counts as missing. The record
 /// must not change during the call.
 #[inline]
-pub(crate) fn is_as_new(record: &Record<'_>, now: Nanos) -> bool {
+pub(crate) fn is_unused(record: &Record<'_>, now: Nanos) -> bool {
     record.kind() == Kind::Limiter
         && Limiter::decode(record.value()).is_some_and(|limiter| limiter.is_new(now))
 }

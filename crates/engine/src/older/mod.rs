@@ -5,11 +5,11 @@
 //! in a few thousand cases it is another key's. So the new version gets its own slot, and the old
 //! slot stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set,
 //! beyond the key's position. The cleaner or a later write compares them with the old record's key,
-//! which *settles* the slot. If the bits agree, the record died when the set was made. If they
+//! which *resolves* the slot. If the bits agree, the record died when the set was made. If they
 //! differ, the record is another key's, and its slot becomes a normal one. A record is wrongly lost
 //! only if two keys have the same position and agree in 44 further bits.
 //!
-//! Until a slot is settled
+//! Until a slot is resolved
 //! - a look-up may use an older slot for any key except the one that was set over it, even when the
 //!   newer version of that key is gone;
 //! - all sets over older slots of one position are of one key; a write of another key first looks
@@ -17,7 +17,7 @@
 //! - the record counts as alive, so its segment is not freed without a walk over it;
 //! - its segment has noted a death but gets no dead map, so ends that hide the record are kept.
 //!
-//! The cleaner settles older slots when it walks their segment, before it makes a dead map of the
+//! The cleaner resolves older slots when it walks their segment, before it makes a dead map of the
 //! segment, and when there are many. It uses the segment's summary if there is one, and else reads
 //! the records.
 
@@ -31,7 +31,7 @@ use crate::UnixSeconds;
 use crate::cleaner::Cleaner;
 use crate::cleaner::walk::at;
 use crate::index::slot::Slot;
-use crate::index::{Guard, Place};
+use crate::index::{Guard, SlotPlace};
 use crate::key::Key;
 use crate::lane::Lane;
 use larder_log::{Address, Record, Rule, SegmentNumber, Tier};
@@ -48,7 +48,7 @@ const INDEX_PERCENT: u64 = 94;
 /// The largest number of records that the cleaner reads one by one if there is no summary. For more
 /// it reads the whole segment.
 const FEW: usize = 8;
-/// The number of segments per turn whose older slots are settled when nothing else can be freed.
+/// The number of segments per turn whose older slots are resolved when nothing else can be freed.
 const SEGMENTS_PER_TURN: usize = 4;
 /// The number of records after which the cleaner passes a quiescent point, so that memory can be
 /// reclaimed.
@@ -65,9 +65,9 @@ impl Lane {
         &self,
         guard: &Guard<'_>,
         key: &Key<'_>,
-        place: Place<'_>,
+        place: SlotPlace<'_>,
         slot: Slot,
-        old: Place<'_>,
+        old: SlotPlace<'_>,
         size: usize,
     ) {
         let address = old.slot().address();
@@ -82,11 +82,11 @@ impl Lane {
     /// Settles an older slot once the key of its record is known. Returns true if the record is
     /// current; its slot becomes a normal one. If not, it died when the newer version was set, and
     /// its slot is removed.
-    pub(crate) fn settle_older(
+    pub(crate) fn resolve_older(
         &self,
         guard: &Guard<'_>,
         key: &Key<'_>,
-        old: Place<'_>,
+        old: SlotPlace<'_>,
         size: usize,
     ) -> bool {
         let address = old.slot().address();
@@ -112,7 +112,7 @@ impl Lane {
         &self,
         guard: &Guard<'_>,
         key: &Key<'_>,
-        place: Place<'_>,
+        place: SlotPlace<'_>,
         was_item: bool,
         before: Address,
     ) -> bool {
@@ -121,7 +121,7 @@ impl Lane {
             guard.take_back(place, old, was_item);
             self.older.forget(&self.log, before);
         } else {
-            // The slot was settled meanwhile, because its record turned out to be another key's.
+            // The slot was resolved meanwhile, because its record turned out to be another key's.
             guard.remove(place, was_item);
         }
         true
@@ -151,11 +151,11 @@ impl Lane {
 
     /// Returns true if the index leads to the record of `size` bytes at `address` with this key.
     /// Settles an older slot first.
-    pub(crate) fn settle_older_at(&self, address: Address, key: &Key<'_>, size: usize) -> bool {
+    pub(crate) fn resolve_older_at(&self, address: Address, key: &Key<'_>, size: usize) -> bool {
         let guard = self.index.lock(key);
         match guard.find(key, at(address)) {
             Some((place, slot, ())) => {
-                !slot.is_older() || self.settle_older(&guard, key, place, size)
+                !slot.is_older() || self.resolve_older(&guard, key, place, size)
             }
             None => {
                 // No slot leads to the record any more, or none that a look-up of its key could
@@ -170,7 +170,7 @@ impl Lane {
 impl Cleaner {
     /// Settles the older slots of a segment, if there are many older slots or a dead map waits for
     /// these. Returns true if there may be more to do.
-    pub(crate) fn settle_many(&mut self, lane: &Lane) -> bool {
+    pub(crate) fn resolve_many(&mut self, lane: &Lane) -> bool {
         let Some(durable) = &lane.durable else { return false };
         self.limit_older(lane);
         let (count, most) = (lane.older.count(), lane.older.most.load(Ordering::Relaxed));
@@ -178,7 +178,7 @@ impl Cleaner {
             self.settling.waiting.extend(lane.older.longest());
         }
         let Some(number) = self.settling.waiting.pop_first() else { return false };
-        self.settle_segment(lane, number);
+        self.resolve_segment(lane, number);
         if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited) {
             // The waiting dead maps are tried again after a commit.
             durable.want_commit();
@@ -207,16 +207,16 @@ impl Cleaner {
     }
 
     /// Settles some older slots when nothing else can be freed, because their records may be dead.
-    /// Returns false if none of them could be settled.
-    pub(super) fn settle_any(&mut self, lane: &Lane) -> bool {
+    /// Returns false if none of them could be resolved.
+    pub(super) fn resolve_any(&mut self, lane: &Lane) -> bool {
         (0..SEGMENTS_PER_TURN).any(|_| {
-            lane.older.longest().is_some_and(|number| self.settle_segment(lane, number) > 0)
+            lane.older.longest().is_some_and(|number| self.resolve_segment(lane, number) > 0)
         })
     }
 
     /// Settles the older slots that lead into a segment, and returns how many. Skips the segment in
     /// later turns if some of their records are unreadable and may not be lost.
-    fn settle_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
+    fn resolve_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
         let mut left = lane.older.in_segment(number);
         let count = left.len();
         if count == 0 {
@@ -227,12 +227,12 @@ impl Cleaner {
                 let address = Address::new(number, entry.offset as usize);
                 (address, Key::of_hash(entry.hash), entry.size as usize)
             });
-            self.settle_those(lane, &mut left, records);
+            self.resolve_those(lane, &mut left, records);
         }
         if left.len() > FEW {
-            self.settle_by_all(lane, number, &mut left);
+            self.resolve_by_all(lane, number, &mut left);
         } else {
-            self.settle_one_by_one(lane, &mut left);
+            self.resolve_one_by_one(lane, &mut left);
         }
         if left.is_empty() {
             return count;
@@ -247,7 +247,7 @@ impl Cleaner {
 
     /// Settles the older slots in `left` that lead to one of `records`, and removes them from
     /// `left`. Both are sorted by address.
-    fn settle_those<'k>(
+    fn resolve_those<'k>(
         &mut self,
         lane: &Lane,
         left: &mut Vec<Address>,
@@ -260,7 +260,7 @@ impl Cleaner {
             while records.next_if(|(at, ..)| at.offset() < address.offset()).is_some() {}
             let record = records.next_if(|(at, ..)| *at == address);
             if let Some((_, key, size)) = &record {
-                lane.settle_older_at(address, key, *size);
+                lane.resolve_older_at(address, key, *size);
                 batch += 1;
                 if batch % BATCH == 0 {
                     self.participant.tick();
@@ -271,8 +271,8 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// As [`Cleaner::settle_those`], by reading the whole segment.
-    fn settle_by_all(&mut self, lane: &Lane, number: SegmentNumber, left: &mut Vec<Address>) {
+    /// As [`Cleaner::resolve_those`], by reading the whole segment.
+    fn resolve_by_all(&mut self, lane: &Lane, number: SegmentNumber, left: &mut Vec<Address>) {
         let Ok(loaded) = lane.log.load_if_absent(number) else { return };
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments and their
@@ -280,18 +280,18 @@ impl Cleaner {
         let records = unsafe { lane.log.records(number, image) }.map(|(address, record)| {
             (address, Key::new(record.key(), lane.options.hash_seed), record.size())
         });
-        self.settle_those(lane, left, records);
+        self.resolve_those(lane, left, records);
         loaded.into_iter().for_each(|loaded| lane.log.reuse(loaded));
     }
 
-    fn settle_one_by_one(&mut self, lane: &Lane, left: &mut Vec<Address>) {
+    fn resolve_one_by_one(&mut self, lane: &Lane, left: &mut Vec<Address>) {
         left.retain(|&address| {
             let Ok(read) = lane.log.read_record(address) else { return true };
             // SAFETY: the bytes were checked to begin with one whole record.
             let record = unsafe { Record::at(read.as_ptr(), || 0) };
             let key = Key::new(record.key(), lane.options.hash_seed);
             self.participant.tick();
-            lane.settle_older_at(address, &key, record.size());
+            lane.resolve_older_at(address, &key, record.size());
             self.participant.sleep();
             false
         });

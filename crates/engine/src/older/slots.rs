@@ -60,7 +60,7 @@ pub(crate) struct OlderSlots {
 #[derive(Debug, Default)]
 pub(super) struct List {
     pub(super) entries: Vec<OlderEntry>,
-    /// The number of removed entries at the front. Walks settle entries in order.
+    /// The number of removed entries at the front. Walks resolve entries in order.
     pub(super) gone: usize,
     /// The entries before this index are sorted. The others are sorted by a later look-up.
     pub(super) sorted: usize,
@@ -228,7 +228,7 @@ impl OlderSlots {
         Some(list.entries[at] & HASH_MASK == key.beyond_position())
     }
 
-    /// Forgets an older slot that is settled or gone.
+    /// Forgets an older slot that is resolved or gone.
     pub(crate) fn forget(&self, log: &Log, address: Address) {
         let mut shard = lock(self.shard(address.segment()));
         let list = shard.lists.get_mut(&address.segment());
@@ -275,7 +275,7 @@ impl OlderSlots {
     }
 
     /// Excludes a segment from [`OlderSlots::longest`], because some of its older slots cannot be
-    /// settled.
+    /// resolved.
     pub(super) fn skip(&self, number: SegmentNumber) {
         let Shard { lists, by_length, skipped, .. } = &mut *lock(self.shard(number));
         if let Some(list) = lists.get(&number) {
@@ -389,7 +389,7 @@ impl OlderSlots {
 /// The cleaner's state about older slots.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
-    /// Segments whose older slots are to be settled.
+    /// Segments whose older slots are to be resolved.
     pub(super) waiting: BTreeSet<SegmentNumber>,
     /// True if a dead map of one of these segments is wanted.
     pub(super) is_awaited: bool,

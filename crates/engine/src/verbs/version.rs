@@ -1,14 +1,14 @@
 //! Versions of an item: the version that a key's slot leads to, the parts of a new version, and the
 //! reasons why none is written.
 
-use crate::index::Place;
+use crate::index::SlotPlace;
 use crate::large::LargeValue;
 use larder_log::{Claim, Record};
 
 /// The record that a key's slot leads to, under the stripe's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Existing<'a> {
-    pub(crate) place: Place<'a>,
+    pub(crate) place: SlotPlace<'a>,
     pub(crate) record: Record<'a>,
     /// True if clients see no item: the record has expired, or is a tombstone or a limiter without
     /// used units.
@@ -21,7 +21,7 @@ pub(crate) enum Before<'e, 'a> {
     Nothing,
     Known(&'e Existing<'a>),
     /// A record that was not read: see [`older`](crate::older).
-    Unread(Place<'a>),
+    Unread(SlotPlace<'a>),
 }
 
 impl<'e, 'a> Before<'e, 'a> {

@@ -6,10 +6,10 @@
 
 use crate::durability::Durable;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
-use crate::index::{Guard, Judgement, Place};
+use crate::index::{Guard, Judgement, SlotPlace};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
-use crate::limit::expiry::is_as_new;
+use crate::limit::expiry::is_unused;
 use crate::stats::bump;
 use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Item, Outcome};
@@ -79,25 +79,30 @@ impl LaneSession {
         &'a self,
         guard: &Guard<'a>,
         key: &Key<'_>,
-        found: Option<(Place<'a>, Slot, Record<'a>)>,
+        found: Option<(SlotPlace<'a>, Slot, Record<'a>)>,
     ) -> Result<Option<Existing<'a>>, NotWritten> {
         let Some((place, slot, record)) = found else {
             return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
         };
         if slot.is_older() {
-            self.lane.settle_older(guard, key, place, record.size());
+            self.lane.resolve_older(guard, key, place, record.size());
         }
         Ok(Some(self.existing_in(place, slot, record)))
     }
 
     #[inline(always)]
-    fn existing_in<'a>(&self, place: Place<'a>, slot: Slot, record: Record<'a>) -> Existing<'a> {
+    fn existing_in<'a>(
+        &self,
+        place: SlotPlace<'a>,
+        slot: Slot,
+        record: Record<'a>,
+    ) -> Existing<'a> {
         self.depends_on(slot.address(), &record);
         let expiry = record.expiry();
         let kind = record.kind();
         let gone = expiry != 0 && expiry <= self.now()
             || !kind.is_item()
-            || is_as_new(&record, self.nanos());
+            || is_unused(&record, self.nanos());
         Existing { place, record, gone }
     }
 
@@ -181,7 +186,7 @@ impl LaneSession {
         // SAFETY: under the lock, as in `existing`.
         match unsafe { lane.log.record(address) } {
             // The record may belong to another key, even if it has a copy or was fetched meanwhile.
-            // That does no harm, because the older slot is settled later.
+            // That does no harm, because the older slot is resolved later.
             None => Judgement::Suspect,
             // The record came into memory after the key was looked up.
             Some(record) if record.key() == key.bytes() => Judgement::Unknown,
@@ -391,7 +396,7 @@ impl LaneSession {
         guard: &Guard<'a>,
         key: &Key<'_>,
         before: Before<'_, 'a>,
-        place: Place<'a>,
+        place: SlotPlace<'a>,
         (address, size): (Address, usize),
         most_reads: u8,
     ) -> Item<'a> {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// The part of a segment that one commit covers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct SegmentPart {
     pub(crate) segment: SegmentNumber,
     pub(crate) stream: Stream,
     pub(super) from: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Part {
     pub(super) continues: bool,
 }
 
-impl Part {
+impl SegmentPart {
     /// Returns true if the part has bytes that were not written early.
     pub(super) fn is_new(&self) -> bool {
         self.to > self.from
@@ -74,7 +74,7 @@ impl Tails {
 pub struct Closed {
     /// The commit's number.
     pub number: u64,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<SegmentPart>,
     pub(super) jumbos: Vec<SegmentNumber>,
     /// The commit's parts and jumbos that were written early.
     pub(super) early: Early,
@@ -101,12 +101,12 @@ impl Closed {
 #[derive(Debug, Default)]
 pub(super) struct Early {
     /// The last early part of each segment.
-    pub(super) parts: BTreeMap<SegmentNumber, Part>,
+    pub(super) parts: BTreeMap<SegmentNumber, SegmentPart>,
     /// True if an early write, or a sync that it depends on, has failed. The commit writes the
     /// rest.
     pub(super) failed: bool,
     /// Early parts that may not have reached the device.
-    pub(super) unwritten: Vec<Part>,
+    pub(super) unwritten: Vec<SegmentPart>,
     /// Jumbos written early.
     pub(super) jumbos: Vec<SegmentNumber>,
     /// Metas of the jumbos' further places, with the metas' versions.
@@ -154,7 +154,7 @@ pub struct Committer {
     /// Summaries of durable segments, to be written with the next commit.
     pub(crate) summaries: Vec<Staged>,
     /// Sealed parts of acknowledged commits that failed. They belong to the next commit.
-    pub(super) again: Vec<Part>,
+    pub(super) again: Vec<SegmentPart>,
     /// What was written early for the open commit.
     pub(super) early: Early,
     /// While a commit is being synced: how many syncs of the device had failed when its first

@@ -6,7 +6,7 @@
 //! before is being synced prove nothing. The commit repeats an early write that fails.
 
 use crate::append::Stream;
-use crate::commit::committer::{Before, Closed, Committer, Early, Part, Written};
+use crate::commit::committer::{Before, Closed, Committer, Early, SegmentPart, Written};
 use crate::format::seal_record;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::log::Log;
@@ -88,7 +88,7 @@ impl Log {
                     .filter_map(|(number, rolled)| {
                         self.close_part(number, stream, rolled, early.get(&number))
                     })
-                    .filter(Part::is_new),
+                    .filter(SegmentPart::is_new),
             );
         }
         for part in &parts {
@@ -113,7 +113,7 @@ impl Log {
     /// Merges everything un-durable up to the end of `last` into one part, by turning the trailers
     /// within into fillers. A sealed segment has no room for another trailer. Its last trailer is
     /// therefore kept, to be rewritten, and this function returns the merged part.
-    pub(super) fn merge_parts(&self, store: &Store, last: &Part) -> Option<Part> {
+    pub(super) fn merge_parts(&self, store: &Store, last: &SegmentPart) -> Option<SegmentPart> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);
         let from = segment.durable();
@@ -140,7 +140,7 @@ impl Log {
             at += size;
         }
         if last.sealed {
-            return Some(Part { from, continues: false, ..*last });
+            return Some(SegmentPart { from, continues: false, ..*last });
         }
         segment.set_closed(from);
         None

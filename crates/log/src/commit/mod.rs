@@ -25,7 +25,7 @@ pub use dead_map::{BegunMap, DeadMap, MapState};
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
-use crate::commit::committer::Part;
+use crate::commit::committer::SegmentPart;
 use crate::format::DurableEnd;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::log::Log;
@@ -106,10 +106,10 @@ impl Log {
         number: SegmentNumber,
         stream: Stream,
         rolled: bool,
-        early: Option<&Part>,
-    ) -> Option<Part> {
+        early: Option<&SegmentPart>,
+    ) -> Option<SegmentPart> {
         let entry = self.durable_log().entry(number);
-        let nothing = early.map(|early| Part { from: early.to, ..*early });
+        let nothing = early.map(|early| SegmentPart { from: early.to, ..*early });
         if entry.sealed.load(Ordering::Acquire) {
             return nothing;
         }
@@ -129,7 +129,7 @@ impl Log {
         }
         let to = at + TRAILER_BYTES as u32;
         segment.kill(TRAILER_BYTES);
-        Some(Part { segment: number, stream, from, to, sealed, continues: early.is_some() })
+        Some(SegmentPart { segment: number, stream, from, to, sealed, continues: early.is_some() })
     }
 
     /// Settles a commit that was written and synced: from here on its bytes count as durable.

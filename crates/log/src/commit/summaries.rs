@@ -7,7 +7,7 @@
 
 use crate::append::Stream;
 use crate::commit::committer::Staged;
-use crate::commit::{Committer, Part};
+use crate::commit::{Committer, SegmentPart};
 use crate::format::segment::TRAILER_BYTES;
 use crate::format::summary::{SummaryEntry, SummaryPlace};
 use crate::format::{BLOCK, Summary, Trailer};
@@ -28,7 +28,7 @@ impl Log {
 
     /// Returns the summary of a segment that `part` seals, if there is room for it. Sets the room
     /// that the stream's next segments leave to what this summary would have needed.
-    pub(crate) fn summarize(&self, store: &Store, part: &Part) -> Option<Staged> {
+    pub(crate) fn summarize(&self, store: &Store, part: &SegmentPart) -> Option<Staged> {
         let segment = self.segment(part.segment);
         let frame = self.undurable_frame(part.segment);
         // SAFETY: the segment is sealed, all its records are complete, and its frame stays until

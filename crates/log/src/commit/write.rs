@@ -1,7 +1,7 @@
 //! Writing a commit: its parts, large values, and the metas that are due with it.
 
 use crate::address::SegmentNumber;
-use crate::commit::committer::{Before, Closed, Committer, Part, Written};
+use crate::commit::committer::{Before, Closed, Committer, SegmentPart, Written};
 use crate::format::geometry::TAIL_PLACES;
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::map_in;
@@ -16,7 +16,13 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 impl Log {
-    pub(super) fn write_trailer(&self, store: &Store, commit: u64, part: &Part, before: Before) {
+    pub(super) fn write_trailer(
+        &self,
+        store: &Store,
+        commit: u64,
+        part: &SegmentPart,
+        before: Before,
+    ) {
         let segment = self.segment(part.segment);
         let trailer = Trailer {
             length: part.to - part.from - TRAILER_BYTES as u32,
@@ -110,7 +116,7 @@ impl Log {
         store: &Store,
         committer: &mut Committer,
         commit: u64,
-        part: &Part,
+        part: &SegmentPart,
         write: fn(&Store, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let segment = self.segment(part.segment);

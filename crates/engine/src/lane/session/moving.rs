@@ -80,7 +80,7 @@ impl LaneSession {
     /// Returns true if the index leads to the item. Settles an older slot to find out.
     pub(crate) fn is_item_current(&self, handle: ItemHandle, item: &Item<'_>) -> bool {
         let key = self.key(item.key());
-        self.lane.settle_older_at(handle.id.address, &key, item.record_size())
+        self.lane.resolve_older_at(handle.id.address, &key, item.record_size())
     }
 
     /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. Returns the
