@@ -4,7 +4,6 @@
 
 mod door;
 mod health;
-mod metrics;
 pub(crate) mod origin;
 mod subject;
 #[cfg(test)]
@@ -22,6 +21,7 @@ use axum::routing::get;
 use tokio::sync::oneshot;
 
 use crate::settings::Settings;
+use crate::stats;
 use door::Door;
 use subject::Serving;
 pub(crate) use subject::Subject;
@@ -95,6 +95,7 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/healthz", get(health::ready))
         .route("/metrics", get(show_metrics))
         .route("/v1/stats", get(show_stats))
+        .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&subject), origin::check))
         .with_state(subject)
@@ -116,7 +117,7 @@ fn asset(kind: &'static str, text: &'static str) -> Response {
 
 async fn show_metrics(Serving(running): Serving) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    (HARDENED, [(header::CONTENT_TYPE, kind)], metrics::text(&running)).into_response()
+    (HARDENED, [(header::CONTENT_TYPE, kind)], stats::prometheus(&running)).into_response()
 }
 
 async fn show_stats(Serving(running): Serving) -> Response {

@@ -95,6 +95,21 @@ function limits(now, rate) {
   }));
 }
 
+// What each row of the statistics means, once somebody looks at them.
+let meanings = null;
+
+async function meaning() {
+  const reply = await fetch("v1/metrics");
+  meanings = {};
+  if (reply.ok) for (const metric of await reply.json()) meanings[metric.row] = metric;
+}
+
+function described([name, value]) {
+  const row = name.replace(/^larder_lane_\d+_/, "larder_lane_N_").replace(/^limit:.*:/, "limit:NAME:");
+  const { unit = "", help = "" } = meanings[row] ?? {};
+  return [name, value, unit, help];
+}
+
 async function ask() {
   try {
     const reply = await fetch("v1/stats", { cache: "no-store" });
@@ -107,7 +122,10 @@ async function ask() {
     show("connections", count(now.curr_connections) + " of " + count(now.max_connections));
     memory(now);
     rates(now, at);
-    if (document.querySelector("details").open) table("all", Object.entries(now));
+    if (document.querySelector("details").open) {
+      if (meanings === null) await meaning();
+      table("all", Object.entries(now).map(described));
+    }
     last = { rows: now, at };
   } catch (error) {
     get("state").className = "bad";

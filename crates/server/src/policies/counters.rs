@@ -61,9 +61,12 @@ impl PolicyCounters {
 
     /// Returns the name of each result, and how often it was counted.
     pub fn totals(&self) -> [(&'static str, u64); DecisionResult::ALL.len()] {
-        DecisionResult::ALL.map(|(result, name)| {
-            (name, self.0.iter().map(|shard| shard.0[result as usize].load(Relaxed)).sum())
-        })
+        DecisionResult::ALL.map(|(result, name)| (name, self.total(result)))
+    }
+
+    /// Returns how often `result` was counted.
+    pub(crate) fn total(&self, result: DecisionResult) -> u64 {
+        self.0.iter().map(|shard| shard.0[result as usize].load(Relaxed)).sum()
     }
 
     /// Sets all counters to zero.

@@ -1,35 +1,28 @@
-//! The statistics of `stats`, the metrics and the status page. All of them are read from counters
-//! that the workers write without synchronizing with readers, so no lock of the data path is held.
-//! Names and order of the rows are memcached's, because exporters and clients parse them. Rows of
-//! mechanisms that Larder does not have show 0. Larder's own rows begin with `larder_`.
+//! The statistics of `stats`, the metrics and the status page. One table of metrics (`table/`) is
+//! their only source. All figures are read from counters that the workers write without
+//! synchronizing with readers, so no lock of the data path is held.
 
-mod general;
+mod connections;
+mod described;
+#[cfg(test)]
+mod document;
+mod exporter;
 mod groups;
-mod limits;
+mod metric;
+mod prometheus;
 mod rows;
 mod settings;
+mod snapshot;
+mod table;
 #[cfg(test)]
 mod tests;
 mod totals;
 
-use crate::server::Running;
-use rows::Row;
+pub(crate) use described::described;
+pub(crate) use groups::group;
 pub(crate) use totals::NetTotals;
 
-/// Calls `row` for every row of a group; the empty name is the general group. Returns false without
-/// any row if the group does not exist.
-pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool {
-    match group {
-        b"" => general::rows(running, row),
-        b"settings" => settings::rows(running, row),
-        b"items" => groups::items(running, row),
-        b"slabs" => groups::slabs(running, row),
-        b"sizes" => row("sizes_status", format_args!("disabled")),
-        b"limits" => limits::rows(running, row),
-        b"conns" => groups::connections(running, row),
-        // memcached without a flash tier shows no rows either.
-        b"extstore" => {}
-        _ => return false,
-    }
-    true
+/// Returns all metrics in Prometheus' text format.
+pub(crate) fn prometheus(running: &crate::server::Running) -> String {
+    prometheus::text(&snapshot::Snapshot::ever(running))
 }

@@ -1,10 +1,14 @@
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use larder_engine::limit::Limit;
 
+use super::exporter::{self, RowTexts, Shown};
+use super::metric::{MetricKind, MetricUnit};
+use super::table;
 use crate::policies::Policy;
 use crate::server::Server;
-use crate::settings::{ListenAddress, Settings};
+use crate::settings::{ListenAddress, Settings, StorePath};
 
 /// The rows of memcached 1.6.45 on a fresh server with one item, in its order.
 const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user rusage_system \
@@ -209,4 +213,96 @@ fn connections_are_listed() {
     let at = rows.iter().position(|(name, value)| name.ends_with(":addr") && *value == me);
     let (name, value) = &rows[at.expect("the client is listed") + 1];
     assert!(name.ends_with(":listen_addr") && *value == listener, "{rows:?}");
+}
+
+#[test]
+fn the_table_has_each_row_once_and_follows_the_conventions() {
+    let mut rows = std::collections::BTreeSet::new();
+    let mut kinds = BTreeMap::new();
+    for metric in table::all() {
+        let (row, name) = (metric.row, metric.name);
+        assert!(rows.insert((metric.group, row)), "{row} twice");
+        let absent = metric.kind == MetricKind::Absent;
+        assert_eq!(metric.help.is_empty(), absent, "{row}");
+        assert!(absent || metric.help.ends_with('.'), "{row}: {}", metric.help);
+        if name.is_empty() {
+            continue;
+        }
+        assert!(name.starts_with("larder_"), "{name}");
+        assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
+        assert_eq!(name.ends_with("_info"), metric.kind == MetricKind::Info, "{name}");
+        let stem = name.trim_end_matches("_total");
+        assert_eq!(stem.ends_with("_bytes"), metric.unit == MetricUnit::Bytes, "{name}");
+        let is_time = matches!(metric.unit, MetricUnit::Milliseconds | MetricUnit::Microseconds);
+        assert_eq!(stem.ends_with("_seconds"), is_time, "{name}");
+        assert_eq!(*kinds.entry(name).or_insert(metric.kind), metric.kind, "{name}");
+    }
+}
+
+/// A figure without a name on `/metrics` has one of the exporter, or is listed here.
+#[test]
+fn prometheus_gets_every_figure() {
+    // `/metrics` has `max_connections` as `maxconns` of `stats settings`.
+    let elsewhere = [
+        "max_connections",
+        "pid",
+        "pointer_size",
+        "connection_structures",
+        "hash_power_level",
+        "idle_kicks",
+    ];
+    let uses = |group: &str, row: &str| {
+        let lists = exporter::LISTS.iter().filter(|list| list.group == group);
+        let mut samples = lists.flat_map(|list| list.families).flat_map(|family| family.samples);
+        samples.any(|(_, formula)| exporter::terms(formula).any(|(_, term)| term == row))
+    };
+    for metric in table::all().filter(|metric| metric.group.is_empty()) {
+        let is_number = matches!(metric.kind, MetricKind::Counter | MetricKind::Gauge);
+        let same = metric.help.starts_with("Same as");
+        // Sums of rows that the exporter has.
+        let sum = ["cmd_get", "cmd_touch"].contains(&metric.row);
+        if is_number && metric.name.is_empty() && !same && !sum {
+            let known = elsewhere.contains(&metric.row) || uses("", metric.row);
+            assert!(known, "{} is not on /metrics", metric.row);
+        }
+    }
+}
+
+/// Checks that `stats` has the rows of a formula exactly if the documentation says so.
+fn check_formulas(server: &Server, is_shown: impl Fn(Shown) -> bool) {
+    for list in exporter::LISTS {
+        let rows: RowTexts = rows(server, list.group).into_iter().collect();
+        for family in list.families {
+            for (labels, formula) in family.samples {
+                let value = exporter::value(formula, &rows);
+                match list.shown {
+                    // These rows exist, but the exporter does not show them.
+                    Shown::Never(_) if value.is_some() => {
+                        let off = list.group == "settings" && rows["lru_crawler"] == "no"
+                            || !rows.contains_key("proxy_backend_total");
+                        assert!(off, "{}", family.name);
+                    }
+                    shown => {
+                        let name = family.name;
+                        assert_eq!(value.is_some(), is_shown(shown), "{name}{{{labels}}}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn formulas_of_the_exporter_name_rows_of_stats() {
+    let empty = server();
+    check_formulas(&empty, |shown| shown == Shown::Always);
+    store_one(&empty);
+    check_formulas(&empty, |shown| matches!(shown, Shown::Always | Shown::WithItems));
+    let path = std::env::temp_dir().join(format!("larder-formulas-{}", std::process::id()));
+    let store = StorePath { path: path.clone(), size: Some(16 << 20), tier: None };
+    let stored = server_with(Settings { store: vec![store], ..Settings::default() });
+    store_one(&stored);
+    check_formulas(&stored, |shown| !matches!(shown, Shown::Never(_)));
+    drop(stored);
+    std::fs::remove_file(path).unwrap();
 }

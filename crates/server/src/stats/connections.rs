@@ -1,0 +1,46 @@
+//! `stats conns`: listeners and connections.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::rows::Row;
+use crate::net::{Endpoint, Peer};
+use crate::server::Running;
+
+/// Shows listeners and connections. In place of memcached's descriptor, connections show their
+/// connection number. Listeners have no such number, so they are counted from 0.
+pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
+    let tcp = |address: &SocketAddr| match address {
+        SocketAddr::V4(address) => format!("tcp:{address}"),
+        SocketAddr::V6(address) => format!("tcp6:{address}"),
+    };
+    let mut unix = String::new();
+    let uptime = running.clock.uptime().as_secs();
+    for (number, listener) in running.net.options().listeners.iter().enumerate() {
+        let address = match listener.endpoint() {
+            Endpoint::Tcp(address) => tcp(address),
+            Endpoint::Unix { path, .. } => {
+                unix = format!("unix:{}", path.display());
+                unix.clone()
+            }
+        };
+        let name = format!("listen{number}");
+        row(&format!("{name}:addr"), format_args!("{address}"));
+        row(&format!("{name}:state"), format_args!("conn_listening"));
+        row(&format!("{name}:secs_since_last_cmd"), format_args!("{uptime}"));
+    }
+    let now = running.clock.now();
+    for (id, entry) in running.registry.snapshot() {
+        let (from, to) = match &entry.peer {
+            Peer::Tcp { from, to } => (tcp(from), tcp(to)),
+            // Clients of a Unix socket have no address. A socket unit may pass several such
+            // listeners; the last one is shown.
+            Peer::Unix => ("unix:".to_owned(), unix.clone()),
+        };
+        row(&format!("{id}:addr"), format_args!("{from}"));
+        row(&format!("{id}:listen_addr"), format_args!("{to}"));
+        row(&format!("{id}:state"), format_args!("conn_read"));
+        let idle = now.saturating_sub(entry.last_command.load(Relaxed));
+        row(&format!("{id}:secs_since_last_cmd"), format_args!("{idle}"));
+    }
+}

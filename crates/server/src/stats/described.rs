@@ -1,0 +1,41 @@
+//! The table of metrics without values, for programs that show `stats` rows of any server.
+
+use serde::Serialize;
+
+use super::metric::Metric;
+use super::table;
+
+/// A metric, without its value.
+#[derive(Debug, Serialize)]
+pub(crate) struct DescribedMetric {
+    /// The group of `stats`; empty for `stats` without a group.
+    group: &'static str,
+    /// The name of the row. `N` stands for the number of a lane and `NAME` for that of a policy.
+    row: &'static str,
+    /// The name on `/metrics`; empty if it has none there, or only one of the memcached exporter.
+    name: &'static str,
+    kind: &'static str,
+    unit: &'static str,
+    /// How the values of several servers become one: `sum`, `largest`, or `apart` if they do not.
+    joined: &'static str,
+    help: &'static str,
+}
+
+impl From<&'static Metric> for DescribedMetric {
+    fn from(metric: &'static Metric) -> DescribedMetric {
+        DescribedMetric {
+            group: metric.group,
+            row: metric.row,
+            name: metric.name,
+            kind: metric.kind.name(),
+            unit: metric.unit.name(),
+            joined: metric.joined.name(),
+            help: metric.help,
+        }
+    }
+}
+
+/// Returns all metrics, in the order of `stats`.
+pub(crate) fn described() -> Vec<DescribedMetric> {
+    table::all().map(DescribedMetric::from).collect()
+}

@@ -1,0 +1,35 @@
+//! A metric of the memcached exporter.
+
+use crate::stats::metric::MetricKind;
+
+/// A metric of the exporter.
+pub(in crate::stats) struct Family {
+    pub(in crate::stats) name: &'static str,
+    /// A counter or a gauge. The exporter calls some gauges counters; its types are kept.
+    pub(in crate::stats) kind: MetricKind,
+    /// The labels and the formula of each sample. `{ROW}` in the labels is the text of that row.
+    pub(in crate::stats) samples: &'static [(&'static str, &'static str)],
+    /// Empty if the help of the formula's row fits.
+    pub(in crate::stats) help: &'static str,
+}
+
+pub(super) const fn counter(
+    name: &'static str,
+    samples: &'static [(&'static str, &'static str)],
+) -> Family {
+    Family { name, kind: MetricKind::Counter, samples, help: "" }
+}
+
+pub(super) const fn gauge(
+    name: &'static str,
+    samples: &'static [(&'static str, &'static str)],
+) -> Family {
+    Family { name, kind: MetricKind::Gauge, samples, help: "" }
+}
+
+impl Family {
+    pub(super) const fn help(mut self, help: &'static str) -> Family {
+        self.help = help;
+        self
+    }
+}

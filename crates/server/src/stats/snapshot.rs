@@ -1,0 +1,114 @@
+//! The figures of a server at one moment, from which all metrics are read. All of them are read
+//! from counters that the workers write without synchronizing with readers, so no lock of the data
+//! path is held.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use larder_engine::{Health, LaneState, Stats, Totals};
+
+use super::totals::NetTotals;
+use crate::net::LoopTotals;
+use crate::policies::Policies;
+use crate::process::{self, Usage};
+use crate::server::Running;
+use crate::settings::Settings;
+
+/// The figures of a server at one moment.
+pub(crate) struct Snapshot<'r> {
+    pub(super) running: &'r Running,
+    pub(super) settings: Arc<Settings>,
+    /// The sum of all lanes.
+    pub(super) engine: Stats,
+    lane_stats: Vec<Stats>,
+    /// Empty without a store.
+    lane_states: Vec<LaneState>,
+    pub(super) net: NetTotals,
+    pub(super) policies: Arc<Policies>,
+    pub(super) usage: Usage,
+    /// Resident memory of the process, in bytes.
+    pub(super) resident: u64,
+    pub(super) uptime: Duration,
+    /// The reason why clients should not use the server now, if there is one.
+    pub(super) readiness: Result<(), Cow<'static, str>>,
+}
+
+/// A lane of a store.
+pub(super) struct LaneView<'s> {
+    pub(super) state: &'s LaneState,
+    pub(super) stats: &'s Stats,
+}
+
+impl<'r> Snapshot<'r> {
+    /// Reads the figures for `stats`, which counts since the last reset.
+    pub(crate) fn since_reset(running: &'r Running) -> Self {
+        Snapshot::new(running, running.net_totals())
+    }
+
+    /// Reads the figures for `/metrics`. `stats reset` sets the counters of the engine and of the
+    /// policies to 0, which Prometheus treats as a restart. The counters of the event loops
+    /// continue.
+    pub(crate) fn ever(running: &'r Running) -> Self {
+        Snapshot::new(running, running.net_totals_ever())
+    }
+
+    fn new(running: &'r Running, net: NetTotals) -> Self {
+        let settings = running.settings();
+        let lane_stats = running.engine.lane_stats();
+        let has_store = settings.has_store();
+        Snapshot {
+            running,
+            engine: Stats::sum(&lane_stats),
+            lane_states: if has_store { running.engine.lanes() } else { Vec::new() },
+            lane_stats,
+            net,
+            policies: running.policies(),
+            usage: process::usage(),
+            resident: process::resident_bytes(),
+            uptime: running.clock.uptime(),
+            readiness: running.readiness(),
+            settings,
+        }
+    }
+
+    pub(super) fn totals(&self) -> &Totals {
+        &self.engine.totals
+    }
+
+    pub(super) fn loops(&self) -> &LoopTotals {
+        &self.net.loops
+    }
+
+    pub(super) fn lanes(&self) -> impl Iterator<Item = LaneView<'_>> {
+        let pairs = self.lane_states.iter().zip(&self.lane_stats);
+        pairs.map(|(state, stats)| LaneView { state, stats })
+    }
+
+    /// Returns a value that only a server with a store has.
+    pub(super) fn with_store<T>(&self, value: T) -> Option<T> {
+        self.settings.has_store().then_some(value)
+    }
+
+    /// Returns false if the server accepts no new connections.
+    pub(super) fn accepts(&self) -> bool {
+        !self.running.draining.load(Relaxed)
+    }
+}
+
+impl LaneView<'_> {
+    pub(super) fn is_healthy(&self) -> bool {
+        self.state.health == Health::Good
+    }
+
+    /// Returns the state of the lane in words.
+    pub(super) fn words(&self) -> String {
+        match &self.state.health {
+            _ if self.state.drained => "drained".to_owned(),
+            Health::Failing { reason } => format!("failing: {reason}"),
+            Health::Good if self.state.draining => "draining".to_owned(),
+            Health::Good => "ok".to_owned(),
+        }
+    }
+}

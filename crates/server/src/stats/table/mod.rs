@@ -1,0 +1,27 @@
+//! The table of metrics. `stats`, `/metrics`, `/v1/stats`, `/v1/metrics` and the tables of
+//! `docs/metrics.md` are made from it, so a row that is added here appears everywhere.
+
+mod groups;
+mod larder;
+mod limits;
+mod memcached;
+mod store;
+
+use super::metric::Metric;
+
+/// Returns all metrics, in the order of `stats`.
+pub(super) fn all() -> impl Iterator<Item = &'static Metric> + Clone {
+    [
+        memcached::METRICS,
+        store::MEMCACHED,
+        larder::SERVER,
+        store::METRICS,
+        larder::MEMORY,
+        larder::LOOPS,
+        groups::ITEMS,
+        groups::SLABS,
+        limits::METRICS,
+    ]
+    .into_iter()
+    .flatten()
+}
