@@ -23,6 +23,7 @@ use crate::command::text::{self, Text};
 use crate::command::{
     CommandCounters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
 };
+use crate::latency::Timer;
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::policies::PolicyReader;
 use arrivals::LOOK;
@@ -46,6 +47,9 @@ pub struct Connection {
     gates: Option<Box<Gates>>,
     /// Reads of records that are not in memory. The connection continues when they have arrived.
     reads: Option<Reads>,
+    /// The time since which a request that was not executed waits, in nanoseconds of the worker's
+    /// clock; 0 if there is none.
+    waits_since: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +105,7 @@ pub struct Worker {
     session: Session,
     context: Arc<ServerContext>,
     counters: Arc<CommandCounters>,
+    timer: Timer,
     policies: PolicyReader,
     clock: Box<dyn Fn() -> u64 + Send>,
     text: Scratch<Text>,
@@ -110,18 +115,19 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker that uses `session`. It calls `clock` once per turn for the time, in
-    /// nanoseconds since the Unix epoch.
+    /// Creates a worker that uses `session`. It calls `clock` for the time, in nanoseconds since the
+    /// Unix epoch: once per turn, and to time commands once per call that answers some.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
         clock: Box<dyn Fn() -> u64 + Send>,
     ) -> Self {
         session.tick_at(clock());
-        let counters = context.register();
+        let (counters, timer) = (context.register(), context.latencies.timer());
         let policies = context.policies().reader();
         let (text, binary) = (Scratch::default(), Scratch::default());
-        Worker { session, context, counters, policies, clock, text, binary, looked: Instant::now() }
+        let looked = Instant::now();
+        Worker { session, context, counters, timer, policies, clock, text, binary, looked }
     }
 
     fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
@@ -207,7 +213,7 @@ impl Worker {
         let start = output.len();
         let mut x = self.execution(output);
         let sent = dump.send(&mut x);
-        connection.withhold_output(&mut x, start, Repair::Close, false);
+        connection.withhold_output(&mut x, start, Repair::Close, false, None);
         match sent {
             Sent::All => return Step::Next,
             Sent::Gone => return Step::Stop(Flow::Close),
@@ -235,7 +241,7 @@ impl Worker {
         let (unready, value) = (progress.unready, progress.value);
         let open = value.is_some();
         connection.value = value;
-        connection.withhold_output(&mut x, start, Repair::Close, open);
+        connection.withhold_output(&mut x, start, Repair::Close, open, None);
         let interrupted = open || progress.answered < keys.all().len();
         let consumed = match progress.answered {
             _ if !interrupted => parsed.consumed,
@@ -277,7 +283,9 @@ impl Service for Worker {
     type Connection = Connection;
 
     fn turn(&mut self) {
-        self.session.tick_at((self.clock)());
+        let now = (self.clock)();
+        self.session.tick_at(now);
+        self.timer.begin_turn(now, self.context.latencies.is_on());
         self.policies.refresh();
         if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
@@ -323,6 +331,7 @@ impl Service for Worker {
             state: State::Ready,
             gates: None,
             reads: None,
+            waits_since: 0,
         }
     }
 
@@ -352,7 +361,11 @@ impl Service for Worker {
             return flow;
         }
         let reads = connection.reads.take();
+        self.timer.begin(connection.waits_since);
         let flow = self.go_on(connection, input, output);
+        self.timer.end(&self.clock);
+        // No input is read until a parked connection continues, so all its input waits.
+        connection.waits_since = if flow == Flow::Park { self.timer.began_ns() } else { 0 };
         self.session.forget_items();
         let wanted = self.session.take_reads();
         // Released only now, because this call may want the records that the last one read.

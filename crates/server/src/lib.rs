@@ -22,6 +22,7 @@ mod clock;
 pub mod command;
 pub mod connection;
 mod guard;
+mod latency;
 mod limit_port;
 pub mod net;
 pub mod notify;

@@ -406,6 +406,7 @@ fn context(running: &Arc<Running>) -> Arc<ServerContext> {
     let engine = Arc::clone(&running.engine);
     let mut context = ServerContext::new(engine, running.clock.started(), hooks);
     context.set_switches(settings.switches);
+    context.latencies.set_on(settings.latency);
     context.policies().replace(&settings.policies);
     context.wall_ahead = running.clock.wall_ahead();
     context.version = MEMCACHED_VERSION.to_owned();

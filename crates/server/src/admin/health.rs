@@ -45,7 +45,7 @@ impl Value {
 pub(super) struct Rows(BTreeMap<String, Value>);
 
 impl Rows {
-    /// Returns the rows of `stats` and of `stats limits`.
+    /// Returns the rows of `stats`, `stats limits` and `stats latency`.
     pub(super) fn all(running: &Running) -> Rows {
         let mut rows = BTreeMap::new();
         let mut put = |name: &str, value: fmt::Arguments<'_>| {
@@ -57,6 +57,7 @@ impl Rows {
         };
         stats::group(running, b"", &mut put);
         stats::group(running, b"limits", &mut put);
+        stats::group(running, b"latency", &mut put);
         Rows(rows)
     }
 }

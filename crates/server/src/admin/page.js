@@ -95,7 +95,7 @@ function limits(now, rate) {
   }));
 }
 
-// What each row of the statistics means, once somebody looks at them.
+// The meanings of the rows, fetched when the table of all statistics is first opened.
 let meanings = null;
 
 async function meaning() {
@@ -105,7 +105,7 @@ async function meaning() {
 }
 
 function described([name, value]) {
-  const row = name.replace(/^larder_lane_\d+_/, "larder_lane_N_").replace(/^limit:.*:/, "limit:NAME:");
+  const row = name.replace(/^larder_lane_\d+_/, "larder_lane_N_").replace(/^limit:.*:/, "limit:NAME:").replace(/^latency:\w+:/, "latency:CLASS:");
   const { unit = "", help = "" } = meanings[row] ?? {};
   return [name, value, unit, help];
 }

@@ -137,6 +137,21 @@ fn the_statistics_have_every_row_that_the_page_reads() {
 }
 
 #[test]
+fn the_table_of_metrics_explains_the_statistics() {
+    let server = server();
+    let json = |path| -> serde_json::Value { serde_json::from_str(&get(&server, path).1).unwrap() };
+    let (metrics, statistics) = (json("/v1/metrics"), json("/v1/stats"));
+    let known = |row: &str| {
+        let class = row.split(':').nth(1).unwrap_or_default();
+        let row = row.replace(&format!("latency:{class}:"), "latency:CLASS:");
+        metrics.as_array().unwrap().iter().any(|metric| metric["row"] == row.as_str())
+    };
+    for row in statistics.as_object().unwrap().keys() {
+        assert!(known(row), "{row}");
+    }
+}
+
+#[test]
 fn policies_are_in_the_metrics_and_the_statistics() {
     let policies = vec![Policy::new("api/v1", Limit::fixed(10, 0))];
     let server = Server::start(Settings { policies, ..settings() }).unwrap();

@@ -9,6 +9,7 @@ use super::properties::Effect;
 use super::{
     Dialect, Executed, Execution, FailureReply, Properties, Unready, engine_mode, put_value,
 };
+use crate::latency::CommandClass;
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Item, Key, Refusal as EngineRefusal,
@@ -120,6 +121,21 @@ impl Dialect for Binary {
             Command::Flush { .. } | Command::Stat(_) | Command::Quit { .. } => {
                 Properties { ends_turn: true, ..none }
             }
+        }
+    }
+
+    fn class(request: &Request<'_>) -> CommandClass {
+        match &request.command {
+            Command::Get(Get { exptime: None, .. }) => CommandClass::Get,
+            Command::Get(_) | Command::Touch { .. } => CommandClass::Touch,
+            Command::Store(_) => CommandClass::Set,
+            Command::Delete(_) => CommandClass::Delete,
+            Command::Arithmetic(_) => CommandClass::Incr,
+            Command::Noop
+            | Command::Version
+            | Command::Flush { .. }
+            | Command::Stat(_)
+            | Command::Quit { .. } => CommandClass::Other,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::PrefixStats;
 use crate::connection::arrivals::Arrivals;
+use crate::latency::Latencies;
 use crate::net::{Counter, counters};
 use crate::policies::CurrentPolicies;
 use larder_engine::{Engine, OpenError, ScanCursor, UnixSeconds};
@@ -108,6 +109,7 @@ pub struct ServerContext {
     pub(crate) prefixes: PrefixStats,
     policies: Arc<CurrentPolicies>,
     counters: Mutex<Vec<Arc<CommandCounters>>>,
+    pub(crate) latencies: Arc<Latencies>,
     /// The places of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
@@ -136,6 +138,7 @@ impl ServerContext {
             prefixes: PrefixStats::default(),
             policies: Arc::default(),
             counters: Mutex::default(),
+            latencies: Arc::default(),
             dumps: Mutex::default(),
         }
     }

@@ -2,6 +2,7 @@
 //! values with the same code, compiled once per dialect. A dialect stands beside its commands.
 
 use super::{Executed, Execution, Properties, binary};
+use crate::latency::CommandClass;
 use crate::net::OutputBuffer;
 use larder_engine::{Key, Value};
 use larder_protocol::binary::Head;
@@ -63,6 +64,10 @@ pub(crate) trait Dialect: Sized {
     /// Returns the properties of a request that do not depend on its keys. Called for every
     /// request.
     fn properties<'r>(request: &'r Self::Request<'_>) -> Properties<'r>;
+
+    /// Returns the class in whose histogram the latency of a request counts. Called for every
+    /// request.
+    fn class(request: &Self::Request<'_>) -> CommandClass;
 
     /// Returns the reply for a request whose commit failed, so that its write or the data it read
     /// was not kept.

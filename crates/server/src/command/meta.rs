@@ -7,6 +7,7 @@ use super::count::count;
 use super::intent::OnRefusal;
 use super::properties::Effect;
 use super::{Executed, Execution, Properties, Unready, engine_mode, put_value};
+use crate::latency::CommandClass;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Store, Stored,
     UnixSeconds, Value, Vivify,
@@ -68,6 +69,20 @@ pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {
         Verb::Get | Verb::Debug => Properties { effect, ..Properties::default() },
         Verb::Set => Properties { effect, stores: true, ..Properties::CHANGES },
         Verb::Delete | Verb::Arithmetic => Properties { effect, ..Properties::CHANGES },
+    }
+}
+
+/// Returns the class of a command.
+pub(super) fn class(command: &Meta<'_>) -> CommandClass {
+    match command.verb {
+        Verb::Get => CommandClass::Get,
+        Verb::Set => CommandClass::Set,
+        Verb::Delete => CommandClass::Delete,
+        Verb::Arithmetic => {
+            let limits = command.tokens().any(|token| matches!(token[0], b'B' | b'Q'));
+            if limits { CommandClass::Limit } else { CommandClass::Incr }
+        }
+        Verb::Debug => CommandClass::Other,
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     Dialect, Dump, Executed, Execution, FailureReply, LongValue, PartOfKeys, Properties, Unready,
     engine_mode, meta, put_value, stats,
 };
+use crate::latency::CommandClass;
 use larder_engine::{
     Arith, Counted, Delete as EngineDelete, Deleted, Item, Key, Refusal, Store as EngineStore,
     Stored, Value,
@@ -139,6 +140,22 @@ impl Dialect for Text {
                 };
                 Properties { noreply, ends_turn: true, ..none }
             }
+        }
+    }
+
+    fn class(request: &Request<'_>) -> CommandClass {
+        match request {
+            Request::Get(get) if get.exptime.is_none() => CommandClass::Get,
+            Request::Get(_) | Request::Touch(_) => CommandClass::Touch,
+            Request::Meta(command) => meta::class(command),
+            Request::Store(_) => CommandClass::Set,
+            Request::Delete(_) => CommandClass::Delete,
+            Request::Arithmetic(_) => CommandClass::Incr,
+            Request::MetaNoop
+            | Request::Version
+            | Request::Quit
+            | Request::Stats(_)
+            | Request::Admin(_) => CommandClass::Other,
         }
     }
 

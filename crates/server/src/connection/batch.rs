@@ -6,6 +6,7 @@ use super::{Connection, State, Step, Worker};
 use crate::command::binary::Binary;
 use crate::command::text::{PREFETCH_WINDOW, Text};
 use crate::command::{Dialect, Executed};
+use crate::latency::CommandClass;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Session};
 use larder_protocol::{KeySink, Parse, Then};
@@ -302,11 +303,20 @@ impl Worker {
                     Executed::Done
                 }
             };
-            if x.points.is_some()
-                && let Action::Execute(request) = &entry.action
-            {
-                let whole = &bytes[done..entry.end];
-                connection.withhold_reply::<D>(&mut x, start, request, whole, &executed);
+            let class = match &entry.action {
+                Action::Execute(request) => D::class(request),
+                Action::Refuse(_) => CommandClass::Other,
+            };
+            let withheld = match &entry.action {
+                Action::Execute(request) if x.points.is_some() => {
+                    let whole = &bytes[done..entry.end];
+                    let timing = self.timer.withheld(class);
+                    connection.withhold_reply::<D>(&mut x, start, request, whole, &executed, timing)
+                }
+                _ => false,
+            };
+            if !withheld && !matches!(executed, Executed::Again) {
+                self.timer.answered(class);
             }
             if !matches!(executed, Executed::Done) {
                 let (step, end) = interrupt(connection, executed, bytes, own);

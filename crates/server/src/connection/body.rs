@@ -8,7 +8,8 @@ use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
 use super::gates::Repair;
 use super::{Connection, State, Step, Worker};
-use crate::command::{Dialect, Executed};
+use crate::command::{Dialect, Executed, Execution};
+use crate::latency::CommandClass;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
@@ -143,12 +144,8 @@ impl Worker {
             Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
-                connection.withhold_output(
-                    &mut x,
-                    start,
-                    Repair::Say(D::failure_reply(request)),
-                    false,
-                );
+                let repair = Repair::Say(D::failure_reply(request));
+                self.withhold_timed(connection, &mut x, start, repair, D::class(request));
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -167,6 +164,21 @@ impl Worker {
         input.consume(header);
         connection.state = State::Body(Box::new(body));
         Step::Next
+    }
+
+    /// Withholds the reply to a storage request, if it waits for a commit, and times the request.
+    fn withhold_timed(
+        &self,
+        connection: &mut Connection,
+        x: &mut Execution<'_, '_>,
+        start: usize,
+        repair: Repair,
+        class: CommandClass,
+    ) {
+        let timing = self.timer.withheld(class);
+        if !connection.withhold_output(x, start, repair, false, timing) {
+            self.timer.answered(class);
+        }
     }
 
     /// Appends `bytes` to a value of `len` bytes, of which `filled` have arrived.
@@ -244,12 +256,13 @@ impl Worker {
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Swallow(body.missing());
-                connection.withhold_output(&mut x, start, repair, false);
+                self.withhold_timed(connection, &mut x, start, repair, D::class(&request));
                 return Step::Next;
             }
         }
         if !body.has_good_trailer() {
             D::bad_trailer(&mut x, &request);
+            self.timer.answered(D::class(&request));
             connection.state = State::Ready;
             return Step::Next;
         }
@@ -266,7 +279,7 @@ impl Worker {
             Executed::Close => Step::Stop(Flow::Close),
             _ => {
                 connection.state = State::Ready;
-                connection.withhold_output(&mut x, start, repair, false);
+                self.withhold_timed(connection, &mut x, start, repair, D::class(&request));
                 Step::Next
             }
         }

@@ -11,6 +11,7 @@
 //! of it is durable or repaired.
 
 use crate::command::{FailureReply, Points};
+use crate::latency::Timing;
 use crate::net::{Budget, OutputBuffer};
 use larder_engine::{CommitPoint, CommitState};
 use smallvec::SmallVec;
@@ -46,6 +47,8 @@ struct Gate {
     repair: Repair,
     /// True if the rest of a long value follows.
     open: bool,
+    /// Present if the latency of the command counts when the reply is sent.
+    timing: Option<Timing>,
 }
 
 /// Size of a gate without the bytes of its reply, in bytes.
@@ -107,10 +110,11 @@ impl Gates {
         points: Points,
         repair: Repair,
         open: bool,
+        timing: Option<Timing>,
     ) {
         let (start, end) = (self.position(start), self.position(output.len()));
         self.note_lanes(&points);
-        let gate = Gate { start, end, points, repair, open };
+        let gate = Gate { start, end, points, repair, open, timing };
         output.withhold(gate.cost());
         self.cost += gate.cost();
         self.gates.push(gate);
@@ -141,11 +145,12 @@ impl Gates {
     }
 
     /// Appends to the output everything that may be sent. `state` returns the state of a commit.
-    /// Must be called at the beginning of a call, or after the call's output was absorbed.
+    /// `released` receives the timings of these replies. Must be called at the beginning of a call, or after the call's output was absorbed.
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
         output: &mut OutputBuffer<'_>,
+        released: &mut impl FnMut(Timing),
     ) -> Front {
         let (mut done, mut passed, mut cost) = (0, 0, 0);
         let front = loop {
@@ -163,6 +168,7 @@ impl Gates {
                 CommitState::Failed if !gate.open && gate.repair.put(output) => {}
                 CommitState::Failed => break Front::Failed,
             }
+            gate.timing.into_iter().for_each(&mut *released);
             done = end;
             passed += 1;
             cost += gate.cost();
@@ -202,7 +208,8 @@ impl Gates {
         self.bytes.drain(..len);
         self.base += len as u64;
         let last = self.gates.is_empty() && self.bytes.is_empty();
-        Some(Failed { points: gate.points, repair: gate.repair, open: gate.open, last })
+        let Gate { points, repair, open, timing, .. } = gate;
+        Some(Failed { points, repair, open, timing, last })
     }
 
     /// Puts back a gate that was [taken out](Self::take_failed). The output from `split` on becomes
@@ -225,7 +232,8 @@ impl Gates {
         let (start, end) = (self.base, self.base + len);
         let points = points.unwrap_or(failed.points);
         self.note_lanes(&points);
-        let gate = Gate { start, end, points, repair: failed.repair, open: failed.open };
+        let Failed { repair, open, timing, .. } = failed;
+        let gate = Gate { start, end, points, repair, open, timing };
         self.cost += gate.cost();
         self.gates.insert(0, gate);
     }
@@ -277,6 +285,8 @@ pub(super) struct Failed {
     pub(super) repair: Repair,
     /// True if the rest of a long value would have followed.
     pub(super) open: bool,
+    /// The timing of its command.
+    pub(super) timing: Option<Timing>,
     /// True if nothing stands behind it.
     pub(super) last: bool,
 }

@@ -6,6 +6,7 @@ mod commits;
 mod counters;
 mod flow;
 mod gates;
+mod latencies;
 mod limits;
 mod loops;
 mod policies;

@@ -12,6 +12,7 @@ use super::{Connection, Protocol, Worker};
 use crate::command::binary::Binary;
 use crate::command::text::Text;
 use crate::command::{Dialect, Executed, Execution, FailureReply, LongValue, Points};
+use crate::latency::Timing;
 use crate::net::{Flow, OutputBuffer};
 use larder_protocol::Parse;
 
@@ -27,7 +28,8 @@ enum Again {
 
 impl Connection {
     /// Withholds the reply to `request`, which is the output from `start` on, until the commits it
-    /// waits for are durable. `whole` is the request as it arrived.
+    /// waits for are durable. `whole` is the request as it arrived. Returns false if there is
+    /// nothing to withhold.
     #[inline(never)]
     pub(super) fn withhold_reply<D: Dialect>(
         &mut self,
@@ -36,7 +38,8 @@ impl Connection {
         request: &D::Request<'_>,
         whole: &[u8],
         executed: &Executed,
-    ) {
+        timing: Option<Timing>,
+    ) -> bool {
         let (repair, open) = match executed {
             // There is no reply yet.
             Executed::Again => (Repair::Say(FailureReply::Silent), false),
@@ -48,25 +51,29 @@ impl Connection {
             }
             _ => (Repair::Say(D::failure_reply(request)), matches!(executed, Executed::Value(_))),
         };
-        self.withhold_output(x, start, repair, open);
+        self.withhold_output(x, start, repair, open, timing)
     }
 
     /// Withholds the output from `start` on until the commits it waits for are durable. `open`
-    /// means that the rest of a long value follows.
+    /// means that the rest of a long value follows. With `timing`, the command's latency counts
+    /// when the reply is sent. Returns false if there is nothing to withhold.
     pub(super) fn withhold_output(
         &mut self,
         x: &mut Execution<'_, '_>,
         start: usize,
         repair: Repair,
         open: bool,
-    ) {
-        let Some(points) = x.points.take() else { return };
+        timing: Option<Timing>,
+    ) -> bool {
+        let Some(points) = x.points.take() else { return false };
         if matches!(repair, Repair::Say(FailureReply::Silent)) && start == x.output.len() {
             // No reply waits for the commit, but like that of any change it must be requested.
-            return points.each(|point| x.session.wake_on_commit(point));
+            points.each(|point| x.session.wake_on_commit(point));
+            return false;
         }
         let gates = self.gates.get_or_insert_with(|| Box::new(Gates::new(start)));
-        gates.add(start, x.output, points, repair, open);
+        gates.add(start, x.output, points, repair, open, timing);
+        true
     }
 
     /// Returns true if a long value may not continue yet because its beginning is withheld.
@@ -86,7 +93,11 @@ impl Worker {
     ) -> Option<Flow> {
         loop {
             let gates = connection.gates.as_mut()?;
-            match gates.release(|point| self.session.commit_state(point), output) {
+            let mut now = None;
+            let mut released = |timing| {
+                self.timer.released(timing, *now.get_or_insert_with(&self.clock));
+            };
+            match gates.release(|point| self.session.commit_state(point), output, &mut released) {
                 Front::None => {
                     let closing = gates.closing;
                     self.forget(connection);
@@ -124,8 +135,15 @@ impl Worker {
             connection.value = None;
             failed.open = false;
         }
+        let timing = failed.timing;
+        let released = || {
+            if let Some(timing) = timing {
+                self.timer.released(timing, (self.clock)());
+            }
+        };
         let Repair::Again(request) = &failed.repair else {
             if failed.repair.put(output) {
+                released();
                 return None;
             }
             self.forget(connection);
@@ -141,8 +159,9 @@ impl Worker {
                     connection.value = value;
                     failed.open = true;
                 }
-                if let (Some(_), Some(gates)) = (&points, &mut connection.gates) {
-                    gates.put_back(failed, points, output);
+                match (&points, &mut connection.gates) {
+                    (Some(_), Some(gates)) => gates.put_back(failed, points, output),
+                    _ => released(),
                 }
                 None
             }

@@ -141,6 +141,12 @@ fn units_are_taken_until_none_are_left() {
     assert_eq!(counts, [("within", 1), ("near", 0), ("over", 2), ("shadow", 0)]);
 }
 
+/// Returns the number of requests about limits that have a latency.
+fn timed(server: &Server) -> u64 {
+    let latencies = server.running.latencies_ever().unwrap();
+    latencies.classes().find(|(class, _)| *class == "limit").unwrap().1.count()
+}
+
 #[test]
 fn memcached_clients_share_the_limiter() {
     let server = server(vec![logins(5)]);
@@ -158,6 +164,7 @@ fn memcached_clients_share_the_limiter() {
     assert!(status == 200 && body.contains("\"remaining\":0,"), "{body}");
     assert_eq!(command(&server, "set login/bob 0 0 1\r\nx"), "STORED");
     assert_eq!(ask(&server, "POST /v1/limit/logins?key=bob", "").0, 409);
+    assert_eq!(timed(&server), 3 + 5);
 }
 
 #[test]
@@ -340,6 +347,7 @@ fn limiters_of_a_store_are_read_and_kept() {
     drop(server);
     let server = with_store(&folder, Durability::Sync, policy());
     take(&server, 2);
+    assert_eq!(timed(&server), KEYS as u64);
     drop(server);
     std::fs::remove_dir_all(&folder).unwrap();
 }

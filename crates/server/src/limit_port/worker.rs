@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::call::{Call, LimitAction, LimitRequest};
 use super::reply;
 use crate::clock::Clock;
+use crate::latency::{CommandClass, Latencies, Timer, Timing};
 use crate::policies::PolicyReader;
 use crate::server::Running;
 
@@ -25,6 +26,8 @@ pub(super) struct LimitWorker {
     session: Session,
     clock: Clock,
     policies: PolicyReader,
+    latencies: Arc<Latencies>,
+    timer: Timer,
     calls: mpsc::Receiver<Call>,
     /// Notified by the engine when a request that waits may go on.
     woken: Arc<Woken>,
@@ -39,6 +42,8 @@ struct ParkedCall {
     call: Call,
     /// The reads it waits for; `None` if it waits for memory.
     reads: Option<Reads>,
+    /// The time since which it waits, in nanoseconds of the clock; 0 if it has just arrived.
+    since: u64,
 }
 
 #[derive(Debug)]
@@ -46,6 +51,7 @@ struct WithheldReply {
     reply: oneshot::Sender<Response>,
     response: Response,
     point: CommitPoint,
+    timing: Option<Timing>,
 }
 
 #[derive(Debug, Default)]
@@ -73,8 +79,11 @@ impl LimitWorker {
         let mut session = running.engine.session(Arc::clone(&woken).into());
         session.tick_at(clock.nanos());
         session.sleep();
+        let latencies =
+            running.context().map(|context| Arc::clone(&context.latencies)).unwrap_or_default();
+        let timer = latencies.timer();
         let (parked, withheld) = (Vec::new(), Vec::new());
-        LimitWorker { session, clock, policies, calls, woken, parked, withheld }
+        LimitWorker { session, clock, policies, latencies, timer, calls, woken, parked, withheld }
     }
 
     /// Executes calls until all senders of calls are gone.
@@ -90,7 +99,9 @@ impl LimitWorker {
     }
 
     fn turn(&mut self, calls: &mut Vec<Call>) {
-        self.session.tick_at(self.clock.nanos());
+        let now = self.clock.nanos();
+        self.session.tick_at(now);
+        self.timer.begin_turn(now, self.latencies.is_on());
         self.policies.refresh();
         for withheld in std::mem::take(&mut self.withheld) {
             self.release(withheld);
@@ -99,7 +110,7 @@ impl LimitWorker {
             self.go_on(parked);
         }
         for call in calls.drain(..) {
-            self.go_on(ParkedCall { call, reads: None });
+            self.go_on(ParkedCall { call, reads: None, since: 0 });
         }
         self.session.sleep();
     }
@@ -117,29 +128,38 @@ impl LimitWorker {
                 self.parked.push(parked);
                 return;
             }
-            self.execute(parked.call);
+            self.execute(parked.call, parked.since);
             // Released only now, because the call needed the records.
             self.session.release(reads);
         } else {
-            self.execute(parked.call);
+            self.execute(parked.call, parked.since);
         }
     }
 
-    fn execute(&mut self, call: Call) {
+    fn execute(&mut self, call: Call, since: u64) {
+        self.timer.begin(since);
         let outcome = respond(&self.session, &self.policies, &call.request);
         let reads = self.session.take_reads();
         match outcome {
             Outcome::NeedsRead | Outcome::NeedsSpace => {
-                self.parked.push(ParkedCall { call, reads });
+                self.parked.push(ParkedCall { call, reads, since: self.timer.began_ns() });
                 return;
             }
-            Outcome::Ready(response) => send(call.reply, response),
-            Outcome::Refused(refusal) => send(call.reply, reply::refused(refusal)),
+            Outcome::Ready(response) => self.answer(call, response),
+            Outcome::Refused(refusal) => self.answer(call, reply::refused(refusal)),
             Outcome::AfterCommit(response, point) => {
-                self.release(WithheldReply { reply: call.reply, response, point });
+                let timing = self.timer.withheld(CommandClass::Limit);
+                self.release(WithheldReply { reply: call.reply, response, point, timing });
             }
         }
         reads.into_iter().for_each(|reads| self.session.release(reads));
+    }
+
+    /// Sends a reply that waits for no commit.
+    fn answer(&self, call: Call, response: Response) {
+        self.timer.answered(CommandClass::Limit);
+        self.timer.end(|| self.clock.nanos());
+        send(call.reply, response);
     }
 
     /// Sends a reply if its commit has ended.
@@ -149,6 +169,11 @@ impl LimitWorker {
             self.session.wake_on_commit(withheld.point);
             // The commit may have ended before the waker was registered.
             state = self.session.commit_state(withheld.point);
+        }
+        if state != CommitState::Pending
+            && let Some(timing) = withheld.timing
+        {
+            self.timer.released(timing, self.clock.nanos());
         }
         match state {
             CommitState::Pending => self.withheld.push(withheld),

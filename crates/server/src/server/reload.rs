@@ -10,11 +10,12 @@ use super::running::Running;
 use crate::settings::{Settings, log_level_name};
 
 /// The keys of settings that a running server can change.
-const RELOADED: [&str; 11] = [
+const RELOADED: [&str; 12] = [
     "admin-host",
     "disable-control",
     "disable-dumping",
     "disable-flush-all",
+    "disable-latency",
     "drain-timeout",
     "enable-shutdown",
     "idle-timeout",

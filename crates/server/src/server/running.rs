@@ -11,6 +11,7 @@ use super::stopper::Stopper;
 use crate::clock::Clock;
 use crate::command::ServerContext;
 use crate::guard::Registry;
+use crate::latency::LatencyTotals;
 use crate::net;
 use crate::policies::Policies;
 use crate::settings::{LogLevel, Settings};
@@ -42,6 +43,8 @@ pub(crate) struct Running {
     pub(crate) flash_io: OnceLock<&'static str>,
     /// The counters of event loops and commands at the last reset.
     baseline: Mutex<NetTotals>,
+    /// The latencies at the last reset.
+    latency_baseline: Mutex<LatencyTotals>,
 }
 
 impl fmt::Debug for Running {
@@ -73,6 +76,7 @@ impl Running {
             context: OnceLock::new(),
             flash_io: OnceLock::new(),
             baseline: Mutex::default(),
+            latency_baseline: Mutex::default(),
         }
     }
 
@@ -107,6 +111,7 @@ impl Running {
         self.net.set_limits(settings.max_connections, settings.idle_timeout);
         if let Some(context) = self.context() {
             context.set_switches(settings.switches);
+            context.latencies.set_on(settings.latency);
             context.policies().replace(&settings.policies);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
@@ -159,6 +164,18 @@ impl Running {
         totals
     }
 
+    /// Returns the latencies since the last reset; `None` if they are not measured.
+    pub(crate) fn latencies(&self) -> Option<LatencyTotals> {
+        let baseline = self.latency_baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(self.latencies_ever()?.since(&baseline))
+    }
+
+    /// Returns the latencies since the start; `None` if they are not measured.
+    pub(crate) fn latencies_ever(&self) -> Option<LatencyTotals> {
+        let context = self.context()?;
+        context.latencies.is_on().then(|| context.latencies.totals())
+    }
+
     /// Checks if the server is ready for traffic.
     ///
     /// # Errors
@@ -186,9 +203,13 @@ impl Running {
         }
     }
 
-    /// Sets the counters of event loops and commands to zero.
+    /// Sets the counters of event loops and commands, and the latencies, to zero.
     pub(crate) fn reset(&self) {
         let now = self.net_totals_ever();
         *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        if let Some(context) = self.context() {
+            *self.latency_baseline.lock().unwrap_or_else(PoisonError::into_inner) =
+                context.latencies.totals();
+        }
     }
 }

@@ -143,6 +143,8 @@ pub struct Settings {
     pub watch: bool,
     /// The commands that are allowed.
     pub switches: Switches,
+    /// True if the latencies of commands are measured.
+    pub latency: bool,
     /// True if `stats detail` counts from the start.
     pub detail: bool,
     /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
@@ -213,6 +215,7 @@ impl Default for Settings {
             io: BackendChoice::Auto,
             switches: Switches::default(),
             watch: true,
+            latency: true,
             detail: false,
             prefix_delimiter: ':',
             verbosity: 0,

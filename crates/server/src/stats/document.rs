@@ -9,7 +9,7 @@ use super::metric::{Metric, MetricKind};
 use super::table;
 
 /// Set this variable to write the tables into the file.
-const WRITE: &str = "LARDER_WRITE_DOCS";
+const WRITE: &str = "LARDER_UPDATE";
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")

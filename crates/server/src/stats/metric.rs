@@ -5,6 +5,7 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use super::snapshot::{LaneView, Snapshot};
+use crate::latency::ClassLatency;
 use crate::policies::Policy;
 
 /// The kind of a metric.
@@ -16,6 +17,8 @@ pub(super) enum MetricKind {
     Gauge,
     /// A quantile. Its label is `quantile`.
     Quantile,
+    /// The number of events. In Prometheus' format, a histogram of their durations.
+    Histogram,
     /// Text. In Prometheus' format, the text is a label of a sample with the value 1.
     Info,
     /// A row of memcached about a mechanism that Larder does not have. Its value never changes.
@@ -29,6 +32,7 @@ impl MetricKind {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
             MetricKind::Quantile => "quantile",
+            MetricKind::Histogram => "histogram",
             MetricKind::Info => "text",
             MetricKind::Absent => "constant",
         }
@@ -39,6 +43,7 @@ impl MetricKind {
         match self {
             MetricKind::Counter => "counter",
             MetricKind::Quantile => "summary",
+            MetricKind::Histogram => "histogram",
             MetricKind::Gauge | MetricKind::Info | MetricKind::Absent => "gauge",
         }
     }
@@ -53,6 +58,7 @@ pub(super) enum MetricUnit {
     Seconds,
     Milliseconds,
     Microseconds,
+    Nanoseconds,
 }
 
 impl MetricUnit {
@@ -64,6 +70,7 @@ impl MetricUnit {
             MetricUnit::Seconds => "s",
             MetricUnit::Milliseconds => "ms",
             MetricUnit::Microseconds => "µs",
+            MetricUnit::Nanoseconds => "ns",
         }
     }
 
@@ -73,6 +80,7 @@ impl MetricUnit {
             MetricUnit::One | MetricUnit::Bytes | MetricUnit::Seconds => 1,
             MetricUnit::Milliseconds => 1000,
             MetricUnit::Microseconds => 1_000_000,
+            MetricUnit::Nanoseconds => 1_000_000_000,
         }
     }
 }
@@ -172,6 +180,7 @@ pub(super) fn some(value: impl Into<Reading>) -> Option<Reading> {
 
 type OfServer = fn(&Snapshot<'_>) -> Option<Reading>;
 type OfLane = fn(&LaneView<'_>) -> Option<Reading>;
+type OfClass = fn(&ClassLatency) -> Option<Reading>;
 type OfPolicy = fn(&Policy) -> Option<Reading>;
 
 /// Reads the value of a metric. `None` leaves the row out.
@@ -183,6 +192,9 @@ pub(super) enum Read {
     Lane(OfLane),
     /// A value for each policy of rate limits. `NAME` in the name of the row is the policy's name.
     Policy(OfPolicy),
+    /// A value for each class of commands, while latencies are measured. `CLASS` in the name of the
+    /// row is the class.
+    Class(OfClass),
 }
 
 /// Returns a label's value in the escaped form of Prometheus' format.
@@ -260,6 +272,15 @@ pub(super) const fn of_policy(
     metric(row, kind, Joined::Sum, help, Read::Policy(read)).group("limits")
 }
 
+pub(super) const fn of_class(
+    row: &'static str,
+    kind: MetricKind,
+    help: &'static str,
+    read: OfClass,
+) -> Metric {
+    metric(row, kind, Joined::Apart, help, Read::Class(read)).group("latency")
+}
+
 impl Metric {
     /// Sets the name of the samples.
     pub(super) const fn named(mut self, name: &'static str) -> Metric {
@@ -329,6 +350,11 @@ pub(super) fn each<'m>(
                     metrics.iter().for_each(|metric| metric.of_lane(&lane, visit));
                 }
             }
+            Read::Class(_) => {
+                for (class, latency) in snapshot.latencies.iter().flat_map(|all| all.classes()) {
+                    metrics.iter().for_each(|metric| metric.of_class(class, latency, visit));
+                }
+            }
             Read::Policy(_) => {
                 for policy in snapshot.policies.iter() {
                     metrics.iter().for_each(|metric| metric.of_policy(policy, visit));
@@ -354,6 +380,14 @@ impl Metric {
             let number = lane.state.number.to_string();
             let labels = [("lane", number.as_str()), ("device", &lane.state.name)];
             visit(self, &self.row.replace('N', &number), &labels, value);
+        }
+    }
+
+    fn of_class(&self, class: &str, latency: &ClassLatency, visit: &mut VisitValue<'_>) {
+        if let Read::Class(read) = self.read
+            && let Some(value) = read(latency)
+        {
+            visit(self, &self.row.replace("CLASS", class), &[("command", class)], value);
         }
     }
 

@@ -71,6 +71,10 @@ fn larder_text(snapshot: &Snapshot<'_>, page: &mut String) {
     // All samples of a name must stand together. The sort is stable.
     named.sort_by_key(|metric| metric.name);
     for family in named.chunk_by(|a, b| a.name == b.name) {
+        if family[0].kind == MetricKind::Histogram {
+            histograms(snapshot, family[0], page);
+            continue;
+        }
         let mut begun = false;
         each(family.iter().copied(), snapshot, &mut |metric, _, scope, value| {
             if !std::mem::replace(&mut begun, true) {
@@ -88,6 +92,36 @@ fn larder_text(snapshot: &Snapshot<'_>, page: &mut String) {
             }
             sample(page, metric.name, &labels.join(","), &value.sample(metric.unit));
         });
+    }
+}
+
+/// Returns true if `/metrics` shows this bound of a histogram: 1, 2 and 5 of each decade.
+fn is_shown(bound_ns: u64) -> bool {
+    let mut leading = bound_ns;
+    while leading >= 10 && leading.is_multiple_of(10) {
+        leading /= 10;
+    }
+    matches!(leading, 1 | 2 | 5)
+}
+
+/// Writes the latencies of all classes of commands.
+fn histograms(snapshot: &Snapshot<'_>, metric: &Metric, page: &mut String) {
+    let Some(latencies) = &snapshot.latencies else { return };
+    head(page, metric.name, metric.kind.prometheus(), metric.help);
+    let [bucket, sum, count] =
+        ["bucket", "sum", "count"].map(|part| format!("{}_{part}", metric.name));
+    for (class, latency) in latencies.classes() {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        for (bound, cumulative) in latency.cumulative().filter(|(bound, _)| is_shown(*bound)) {
+            let labels = format!("command=\"{class}\",le=\"{}\"", seconds(bound));
+            sample(page, &bucket, &labels, &cumulative.to_string());
+        }
+        // All from the same reading, so that they agree.
+        let all = latency.count().to_string();
+        let class = format!("command=\"{class}\"");
+        sample(page, &bucket, &format!("{class},le=\"+Inf\""), &all);
+        sample(page, &sum, &class, &seconds(latency.sum_ns).to_string());
+        sample(page, &count, &class, &all);
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use larder_engine::{Health, LaneState, Stats, Totals};
 
 use super::totals::NetTotals;
+use crate::latency::LatencyTotals;
 use crate::net::LoopTotals;
 use crate::policies::Policies;
 use crate::process::{self, Usage};
@@ -27,9 +28,9 @@ pub(crate) struct Snapshot<'r> {
     lane_states: Vec<LaneState>,
     pub(super) net: NetTotals,
     pub(super) policies: Arc<Policies>,
+    /// `None` if latencies are not measured.
+    pub(super) latencies: Option<LatencyTotals>,
     pub(super) usage: Usage,
-    /// Resident memory of the process, in bytes.
-    pub(super) resident: u64,
     pub(super) uptime: Duration,
     /// The reason why clients should not use the server now, if there is one.
     pub(super) readiness: Result<(), Cow<'static, str>>,
@@ -44,17 +45,17 @@ pub(super) struct LaneView<'s> {
 impl<'r> Snapshot<'r> {
     /// Reads the figures for `stats`, which counts since the last reset.
     pub(crate) fn since_reset(running: &'r Running) -> Self {
-        Snapshot::new(running, running.net_totals())
+        Snapshot::new(running, running.net_totals(), running.latencies())
     }
 
     /// Reads the figures for `/metrics`. `stats reset` sets the counters of the engine and of the
-    /// policies to 0, which Prometheus treats as a restart. The counters of the event loops
-    /// continue.
+    /// policies to 0, which Prometheus treats as a restart. The counters of the event loops and the
+    /// latencies continue.
     pub(crate) fn ever(running: &'r Running) -> Self {
-        Snapshot::new(running, running.net_totals_ever())
+        Snapshot::new(running, running.net_totals_ever(), running.latencies_ever())
     }
 
-    fn new(running: &'r Running, net: NetTotals) -> Self {
+    fn new(running: &'r Running, net: NetTotals, latencies: Option<LatencyTotals>) -> Self {
         let settings = running.settings();
         let lane_stats = running.engine.lane_stats();
         let has_store = settings.has_store();
@@ -65,8 +66,8 @@ impl<'r> Snapshot<'r> {
             lane_stats,
             net,
             policies: running.policies(),
+            latencies,
             usage: process::usage(),
-            resident: process::resident_bytes(),
             uptime: running.clock.uptime(),
             readiness: running.readiness(),
             settings,

@@ -188,6 +188,28 @@ fn policies_are_shown_with_their_counters() {
 }
 
 #[test]
+fn latencies_are_shown_while_they_are_measured() {
+    let server = server();
+    store_one(&server);
+    let value = |name: &str| -> Option<u64> {
+        let shown = rows(&server, "latency").into_iter().find(|(row, _)| row == name)?;
+        Some(shown.1.parse().unwrap())
+    };
+    for (class, count) in [("get", 1), ("set", 1), ("delete", 1), ("other", 0), ("limit", 0)] {
+        assert_eq!(value(&format!("latency:{class}:count")), Some(count), "{class}");
+        let quantile = value(&format!("latency:{class}:p999_ns"));
+        assert_eq!(quantile.is_some(), count > 0, "{class}");
+        assert!(quantile.unwrap_or(0) < 10_000_000_000, "{class}: {quantile:?}");
+    }
+    server.running.reset();
+    assert_eq!(value("latency:get:count"), Some(0));
+    assert_eq!(value("latency:get:p50_ns"), None);
+    let settings = Settings { latency: false, ..Settings::clone(&server.running.settings()) };
+    assert_eq!(server.reloader().reload(&settings).changed, ["disable-latency false -> true"]);
+    assert_eq!(value("latency:get:count"), None);
+}
+
+#[test]
 fn given_settings_are_shown() {
     let settings = Settings { listen_backlog: 8675, disable_cas: true, ..Settings::default() };
     let server = server_with(settings);
@@ -233,7 +255,8 @@ fn the_table_has_each_row_once_and_follows_the_conventions() {
         assert_eq!(name.ends_with("_info"), metric.kind == MetricKind::Info, "{name}");
         let stem = name.trim_end_matches("_total");
         assert_eq!(stem.ends_with("_bytes"), metric.unit == MetricUnit::Bytes, "{name}");
-        let is_time = matches!(metric.unit, MetricUnit::Milliseconds | MetricUnit::Microseconds);
+        let is_time = matches!(metric.unit, MetricUnit::Milliseconds | MetricUnit::Microseconds)
+            || metric.kind == MetricKind::Histogram;
         assert_eq!(stem.ends_with("_seconds"), is_time, "{name}");
         assert_eq!(*kinds.entry(name).or_insert(metric.kind), metric.kind, "{name}");
     }

@@ -115,6 +115,12 @@ fn promtool_accepts_the_metrics() {
     assert!(text.contains("me\\\"trics"), "a label's value is escaped: {text}");
     // Of the three stores, two compare.
     assert_eq!(samples(&text)["memcached_commands_total{command=\"set\",status=\"hit\"}"], "1");
+    let sets = "larder_command_duration_seconds_bucket{command=\"set\",le=";
+    let sets = text.lines().filter_map(|line| line.strip_prefix(sets)?.rsplit_once("} "));
+    let sets: Vec<(&str, u64)> = sets.map(|(le, n)| (le, n.parse().unwrap())).collect();
+    assert_eq!((sets.len(), sets[0].0, sets[25]), (26, "\"0.0000001\"", ("\"+Inf\"", 3)));
+    assert!(sets.iter().any(|(le, n)| *le == "\"5\"" && *n == 3), "{sets:?}");
+    assert!(sets.is_sorted_by_key(|(_, n)| *n), "{sets:?}");
     if !is_here("promtool", "--version") {
         return;
     }
@@ -273,9 +279,14 @@ fn prometheus_scrapes_a_server() {
             break hits;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "no scrape");
-        std::thread::yield_now();
+        // Nothing tells when Prometheus has scraped.
+        std::thread::sleep(Duration::from_millis(50));
     };
     assert_eq!(hits, 1.0);
+    let median = "histogram_quantile(0.5, \
+        sum by (le) (larder_command_duration_seconds_bucket{command=\"set\"}))";
+    let median = answer(median).unwrap();
+    assert!(median > 0.0 && median < 1.0, "{median} s");
     let scraped = answer("scrape_samples_scraped").unwrap();
     assert_eq!(scraped, samples(&full.metrics()).len() as f64);
     drop(prometheus);

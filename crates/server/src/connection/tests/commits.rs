@@ -2,6 +2,7 @@
 
 mod failing;
 mod long;
+mod timed;
 mod waiting;
 
 use super::{NOW, shown, worker_on};

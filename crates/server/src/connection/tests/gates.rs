@@ -128,7 +128,7 @@ impl World {
         let mut output = memory.buffer(1 << 20);
         let mut left_load = 0;
         while let Some(gates) = &mut self.gates {
-            match gates.release(|point| self.commits.state(point), &mut output) {
+            match gates.release(|point| self.commits.state(point), &mut output, &mut |_| {}) {
                 Front::None => {
                     gates.discharge(&self.meter);
                     self.gates = None;
@@ -177,7 +177,7 @@ impl World {
                     _ => None,
                 };
                 let gates = self.gates.get_or_insert_with(|| Gates::new(start));
-                gates.add(start, &mut output, points(&reply.points), repair, false);
+                gates.add(start, &mut output, points(&reply.points), repair, false, None);
             }
             self.replies.push_back(reply);
         }
@@ -214,7 +214,14 @@ fn gates_are_charged_for_their_memory() {
     for position in 1..=20 {
         let start = output.len();
         output.extend(b"STORED\r\n");
-        gates.add(start, &mut output, point(position), Repair::Say(FailureReply::Line), false);
+        gates.add(
+            start,
+            &mut output,
+            point(position),
+            Repair::Say(FailureReply::Line),
+            false,
+            None,
+        );
     }
     // The load is 160 bytes of replies and the size of 20 gates.
     assert!(output.is_full());
@@ -224,7 +231,7 @@ fn gates_are_charged_for_their_memory() {
     assert!(charged >= gates.load() && gates.load() > 1000);
     assert_eq!(charged, gates.charged());
     output.extend(&[b'x'; 10_000]);
-    gates.add(0, &mut output, point(21), Repair::Close, false);
+    gates.add(0, &mut output, point(21), Repair::Close, false, None);
     gates.absorb(&mut output);
     gates.charge(&meter);
     assert!(meter.used.load(Relaxed) >= charged + 10_000);

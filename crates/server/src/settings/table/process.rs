@@ -73,6 +73,14 @@ pub(super) static SETTINGS: &[Setting] = &[
     )
     .brief("File for the process number"),
     switch!("enable-coredumps", Some('r'), Process, "Raise the limit of core files", core_dumps),
+    switch!(
+        "disable-latency",
+        None,
+        Process,
+        "Do not measure how long commands take",
+        latency,
+        false
+    ),
     setting(
         "drain-timeout",
         None,

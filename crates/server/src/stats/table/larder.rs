@@ -1,6 +1,7 @@
 //! The rows of `stats` that only Larder has, except those of the store.
 
 use super::super::metric::{Metric, counter, gauge, some, text};
+use crate::process;
 
 pub(super) static SERVER: &[Metric] = &[
     text("larder_version", "The version of Larder.", |_| some(env!("CARGO_PKG_VERSION")))
@@ -69,7 +70,9 @@ pub(super) static MEMORY: &[Metric] = &[
     })
     .bytes()
     .named("larder_buffer_bytes"),
-    gauge("larder_resident_bytes", "Resident memory of the process.", |s| some(s.resident))
+    gauge("larder_resident_bytes", "Resident memory of the process.", |_| {
+        some(process::resident_bytes())
+    })
         .bytes(),
     gauge("larder_segments", "Segments that hold items.", |s| some(s.engine.segments))
         .named("larder_segments"),

@@ -3,6 +3,7 @@
 
 mod groups;
 mod larder;
+mod latency;
 mod limits;
 mod memcached;
 mod store;
@@ -21,6 +22,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Metric> + Clone {
         groups::ITEMS,
         groups::SLABS,
         limits::METRICS,
+        latency::METRICS,
     ]
     .into_iter()
     .flatten()

@@ -52,7 +52,7 @@ fn very_long_retrievals_wait_for_commits_too() {
 
 /// Returns a store and the value of its item `a`. Other items fill the memory, so `a` is only on
 /// the device. Calls `meanwhile` after `a` was stored.
-fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
+pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();
     let value: Vec<u8> = (0..10_000).map(|n| (n % 251) as u8).collect();

@@ -1,0 +1,384 @@
+//! Latencies of commands: a histogram for each worker and class of commands. Only the worker writes
+//! its histograms, so timing a command needs no locked instruction and no shared cache line. A
+//! worker reads the clock once per call that answers commands, not once per command: the commands
+//! that arrived together are answered together.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::net::Counter;
+
+/// A class of commands with a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandClass {
+    /// Retrievals without touch.
+    Get,
+    /// Stores of every kind.
+    Set,
+    Delete,
+    /// Increments and decrements.
+    Incr,
+    /// Touches, and retrievals that touch.
+    Touch,
+    /// Requests for units of a rate limit.
+    Limit,
+    /// All other commands, and input that is no command.
+    Other,
+}
+
+/// The number of classes.
+pub(crate) const CLASSES: usize = 7;
+
+impl CommandClass {
+    /// All classes, in the order of their numbers, with their names.
+    pub(crate) const ALL: [(CommandClass, &str); CLASSES] = [
+        (CommandClass::Get, "get"),
+        (CommandClass::Set, "set"),
+        (CommandClass::Delete, "delete"),
+        (CommandClass::Incr, "incr"),
+        (CommandClass::Touch, "touch"),
+        (CommandClass::Limit, "limit"),
+        (CommandClass::Other, "other"),
+    ];
+}
+
+/// The upper bounds of the buckets below 1 µs. The bounds of each further decade are ten times those
+/// of the one before.
+const DECADE_NS: [u64; 6] = [100, 150, 200, 300, 500, 700];
+/// Decades from 100 ns to 10 s.
+const DECADES: usize = 8;
+/// The number of bounds.
+const BOUNDS: usize = DECADES * DECADE_NS.len() + 1;
+
+/// The upper bounds of the buckets, in nanoseconds. A last bucket has no bound. Neighbours differ
+/// by a factor of at most 1.67, which limits the error of a quantile.
+pub(crate) const BOUNDS_NS: [u64; BOUNDS] = bounds();
+
+const fn bounds() -> [u64; BOUNDS] {
+    let mut bounds = [0; BOUNDS];
+    let (mut at, mut factor) = (0, 1);
+    while at < BOUNDS {
+        bounds[at] = DECADE_NS[at % DECADE_NS.len()] * factor;
+        at += 1;
+        if at % DECADE_NS.len() == 0 {
+            factor *= 10;
+        }
+    }
+    bounds
+}
+
+/// The number of buckets.
+const BUCKETS: usize = BOUNDS + 1;
+
+/// The histograms of one worker. The alignment keeps them off the cache lines of other workers,
+/// which processors fetch in pairs.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct LatencyCounters([ClassCounters; CLASSES]);
+
+#[derive(Debug)]
+struct ClassCounters {
+    buckets: [Counter; BUCKETS],
+    sum_ns: Counter,
+}
+
+// All workers of a large machine together must stay far below the memory of one segment.
+const _: () = assert!(size_of::<LatencyCounters>() <= 4096);
+
+impl Default for LatencyCounters {
+    fn default() -> Self {
+        LatencyCounters(std::array::from_fn(|_| ClassCounters {
+            buckets: std::array::from_fn(|_| Counter::default()),
+            sum_ns: Counter::default(),
+        }))
+    }
+}
+
+impl LatencyCounters {
+    /// Adds `n` commands of a class that took `ns` nanoseconds each.
+    fn add(&self, class: usize, ns: u64, n: u64) {
+        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        let counters = &self.0[class];
+        counters.buckets[bucket].add(n);
+        counters.sum_ns.add(ns.saturating_mul(n));
+    }
+}
+
+/// The histograms of all workers, and the switch that turns them on.
+#[derive(Debug)]
+pub(crate) struct Latencies {
+    on: AtomicBool,
+    workers: Mutex<Vec<Arc<LatencyCounters>>>,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Latencies { on: AtomicBool::new(true), workers: Mutex::default() }
+    }
+}
+
+impl Latencies {
+    /// Returns the timer of a new worker.
+    pub(crate) fn timer(&self) -> Timer {
+        let counters = Arc::new(LatencyCounters::default());
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
+        Timer {
+            counters,
+            on: Cell::new(false),
+            turn_ns: Cell::new(0),
+            began_ns: Cell::new(0),
+            classes: Cell::new(0),
+            done: std::array::from_fn(|_| Cell::new(0)),
+        }
+    }
+
+    /// Returns true if workers time commands.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Turns timing on or off. Each worker follows in its next turn.
+    pub(crate) fn set_on(&self, on: bool) {
+        self.on.store(on, Relaxed);
+    }
+
+    /// Returns the sums over all workers.
+    pub(crate) fn totals(&self) -> LatencyTotals {
+        let mut totals = LatencyTotals::default();
+        for worker in &*self.workers.lock().unwrap_or_else(PoisonError::into_inner) {
+            for (total, counters) in totals.0.iter_mut().zip(&worker.0) {
+                total.sum_ns = total.sum_ns.wrapping_add(counters.sum_ns.get());
+                for (sum, bucket) in total.buckets.iter_mut().zip(&counters.buckets) {
+                    *sum += bucket.get();
+                }
+            }
+        }
+        totals
+    }
+}
+
+/// Times the commands of one worker. All times are nanoseconds of the worker's clock.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    counters: Arc<LatencyCounters>,
+    on: Cell<bool>,
+    /// When the present turn of the event loop began.
+    turn_ns: Cell<u64>,
+    /// When the requests of the present call had arrived.
+    began_ns: Cell<u64>,
+    /// The classes with commands in `done`, one bit each.
+    classes: Cell<u32>,
+    /// The commands answered by the present call.
+    done: [Cell<u32>; CLASSES],
+}
+
+/// A command whose reply is withheld.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    class: CommandClass,
+    began_ns: u64,
+}
+
+impl Timer {
+    /// Begins a turn of the event loop.
+    pub(crate) fn begin_turn(&self, now_ns: u64, on: bool) {
+        self.turn_ns.set(now_ns);
+        self.on.set(on);
+    }
+
+    /// Begins a call. Its first request waits since `since_ns`; 0 means that it has just arrived.
+    #[inline]
+    pub(crate) fn begin(&self, since_ns: u64) {
+        self.began_ns.set(if since_ns == 0 { self.turn_ns.get() } else { since_ns });
+    }
+
+    /// Returns when the requests of the present call had arrived.
+    #[inline]
+    pub(crate) fn began_ns(&self) -> u64 {
+        self.began_ns.get()
+    }
+
+    /// Counts a command that the present call has answered.
+    #[inline]
+    pub(crate) fn answered(&self, class: CommandClass) {
+        if self.on.get() {
+            let done = &self.done[class as usize];
+            done.set(done.get() + 1);
+            self.classes.set(self.classes.get() | 1 << class as u32);
+        }
+    }
+
+    /// Returns the timing of a command whose reply is withheld. It is passed to
+    /// [`released`](Self::released) when the reply may be sent.
+    pub(crate) fn withheld(&self, class: CommandClass) -> Option<Timing> {
+        self.on.get().then(|| Timing { class, began_ns: self.began_ns.get() })
+    }
+
+    /// Ends a call. Reads the clock only if the call has answered commands.
+    #[inline]
+    pub(crate) fn end(&self, now_ns: impl FnOnce() -> u64) {
+        let mut classes = self.classes.replace(0);
+        if classes == 0 {
+            return;
+        }
+        let took_ns = now_ns().saturating_sub(self.began_ns.get());
+        while classes != 0 {
+            let class = classes.trailing_zeros() as usize;
+            classes &= classes - 1;
+            self.counters.add(class, took_ns, self.done[class].replace(0).into());
+        }
+    }
+
+    /// Counts a command whose reply is no longer withheld.
+    pub(crate) fn released(&self, timing: Timing, now_ns: u64) {
+        self.counters.add(timing.class as usize, now_ns.saturating_sub(timing.began_ns), 1);
+    }
+}
+
+/// The sums of all workers' histograms.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LatencyTotals([ClassLatency; CLASSES]);
+
+/// The histogram of a class.
+#[derive(Clone, Debug)]
+pub(crate) struct ClassLatency {
+    buckets: [u64; BUCKETS],
+    pub(crate) sum_ns: u64,
+}
+
+impl Default for ClassLatency {
+    fn default() -> Self {
+        ClassLatency { buckets: [0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl LatencyTotals {
+    /// Returns the latencies since `earlier`.
+    pub(crate) fn since(mut self, earlier: &LatencyTotals) -> LatencyTotals {
+        for (class, before) in self.0.iter_mut().zip(&earlier.0) {
+            class.sum_ns = class.sum_ns.wrapping_sub(before.sum_ns);
+            for (bucket, before) in class.buckets.iter_mut().zip(&before.buckets) {
+                *bucket = bucket.wrapping_sub(*before);
+            }
+        }
+        self
+    }
+
+    /// Returns the name and the histogram of each class.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, &ClassLatency)> {
+        CommandClass::ALL.iter().map(|(_, name)| *name).zip(&self.0)
+    }
+}
+
+impl ClassLatency {
+    /// Returns the number of commands.
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Returns each bound, in nanoseconds, with the number of commands that took at most this time.
+    pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let counts = self.buckets.iter().scan(0, |sum, bucket| {
+            *sum += bucket;
+            Some(*sum)
+        });
+        BOUNDS_NS.into_iter().zip(counts)
+    }
+
+    /// Returns the time within which a share of the commands was answered, in nanoseconds. As in
+    /// Prometheus, commands count as evenly spread over their bucket, and those above the last
+    /// bound as at this bound. Returns `None` without commands.
+    pub(crate) fn quantile_ns(&self, share: f64) -> Option<u64> {
+        let rank = share * self.count() as f64;
+        let (mut below, mut lower) = (0, 0);
+        for (upper, cumulative) in self.cumulative() {
+            if cumulative > 0 && cumulative as f64 >= rank {
+                let inside = (cumulative - below) as f64;
+                let part = if inside > 0.0 { (rank - below as f64) / inside } else { 1.0 };
+                return Some(lower + ((upper - lower) as f64 * part) as u64);
+            }
+            (below, lower) = (cumulative, upper);
+        }
+        (self.count() > 0).then_some(lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(totals: &LatencyTotals, name: &str) -> ClassLatency {
+        totals.classes().find(|(class, _)| *class == name).unwrap().1.clone()
+    }
+
+    #[test]
+    fn bounds_rise_from_100_ns_to_10_s() {
+        assert_eq!((BOUNDS_NS[0], BOUNDS_NS[BOUNDS - 1]), (100, 10_000_000_000));
+        for pair in BOUNDS_NS.windows(2) {
+            assert!(pair[0] < pair[1] && pair[1] * 3 <= pair[0] * 5, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn the_commands_of_a_call_share_its_time() {
+        let latencies = Latencies::default();
+        let timer = latencies.timer();
+        timer.begin_turn(1_000_000, true);
+        timer.begin(0);
+        timer.answered(CommandClass::Get);
+        timer.answered(CommandClass::Get);
+        timer.answered(CommandClass::Set);
+        timer.end(|| 1_003_000);
+        // The call has answered nothing, so it does not read the clock.
+        timer.begin(0);
+        timer.end(|| panic!("the clock was read"));
+        // This command waits since an earlier turn.
+        timer.begin(600_000);
+        timer.answered(CommandClass::Get);
+        timer.end(|| 1_100_000);
+        let totals = latencies.totals();
+        let get = class(&totals, "get");
+        assert_eq!((get.count(), get.sum_ns), (3, 2 * 3000 + 500_000));
+        // A bound belongs to the bucket below it.
+        assert!(get.cumulative().any(|pair| pair == (3000, 2)));
+        assert!(get.cumulative().any(|pair| pair == (300_000, 2)));
+        assert!(get.cumulative().any(|pair| pair == (500_000, 3)));
+        assert_eq!(class(&totals, "set").count(), 1);
+        let before = totals.clone();
+        timer.released(timer.withheld(CommandClass::Get).unwrap(), 700_000_000);
+        let get = class(&latencies.totals().since(&before), "get");
+        assert_eq!((get.count(), get.sum_ns), (1, 700_000_000 - 600_000));
+    }
+
+    #[test]
+    fn nothing_is_timed_while_it_is_off() {
+        let latencies = Latencies::default();
+        let timer = latencies.timer();
+        timer.begin_turn(1, false);
+        timer.begin(0);
+        timer.answered(CommandClass::Get);
+        timer.end(|| panic!("the clock was read"));
+        assert!(timer.withheld(CommandClass::Get).is_none());
+        assert_eq!(class(&latencies.totals(), "get").count(), 0);
+    }
+
+    #[test]
+    fn quantiles_lie_in_the_bucket_of_their_command() {
+        let latencies = Latencies::default();
+        let timer = latencies.timer();
+        assert_eq!(class(&latencies.totals(), "set").quantile_ns(0.5), None);
+        for took in 1..=1000 {
+            timer.counters.add(CommandClass::Set as usize, took * 1000, 1);
+        }
+        timer.counters.add(CommandClass::Set as usize, u64::MAX, 1);
+        let set = class(&latencies.totals(), "set");
+        for (share, exact) in [(0.01, 10), (0.5, 500), (0.9, 900), (0.99, 990)] {
+            let found = set.quantile_ns(share).unwrap() as f64 / 1000.0;
+            let exact = f64::from(exact);
+            assert!(found <= exact * 1.67 && exact <= found * 1.67, "{share}: {found}");
+        }
+        assert_eq!(set.quantile_ns(1.0), Some(10_000_000_000));
+        assert_eq!(set.quantile_ns(0.0), Some(700));
+    }
+}

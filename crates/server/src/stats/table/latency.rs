@@ -1,0 +1,33 @@
+//! `stats latency`: how long commands took, by their class.
+
+use super::super::metric::MetricKind::{Counter, Gauge, Histogram};
+use super::super::metric::MetricUnit::{Microseconds, Nanoseconds};
+use super::super::metric::{Metric, Reading, of_class, some};
+use crate::latency::ClassLatency;
+
+fn quantile(class: &ClassLatency, share: f64) -> Option<Reading> {
+    class.quantile_ns(share).map(Into::into)
+}
+
+pub(super) static METRICS: &[Metric] = &[
+    of_class("latency:CLASS:count", Histogram, "Commands of this class.", |class| {
+        some(class.count())
+    })
+    .named("larder_command_duration_seconds"),
+    of_class("latency:CLASS:sum_us", Counter, "The sum of their latencies.", |class| {
+        some(class.sum_ns / 1000)
+    })
+    .unit(Microseconds),
+    of_class("latency:CLASS:p50_ns", Gauge, "Half of them took at most this time.", |class| {
+        quantile(class, 0.5)
+    })
+    .unit(Nanoseconds),
+    of_class("latency:CLASS:p99_ns", Gauge, "99 % of them took at most this time.", |class| {
+        quantile(class, 0.99)
+    })
+    .unit(Nanoseconds),
+    of_class("latency:CLASS:p999_ns", Gauge, "99.9 % of them took at most this time.", |class| {
+        quantile(class, 0.999)
+    })
+    .unit(Nanoseconds),
+];
