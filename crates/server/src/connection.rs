@@ -115,8 +115,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker that uses `session`. It calls `clock` for the time, in nanoseconds since the
-    /// Unix epoch: once per turn, and to time commands once per call that answers some.
+    /// Creates a worker that uses `session`. It calls `clock` for the time, in nanoseconds since
+    /// the Unix epoch: once per turn, and to time commands once per call that answers some.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,

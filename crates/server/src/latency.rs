@@ -43,8 +43,8 @@ impl CommandClass {
     ];
 }
 
-/// The upper bounds of the buckets below 1 µs. The bounds of each further decade are ten times those
-/// of the one before.
+/// The upper bounds of the buckets below 1 µs. The bounds of each further decade are ten times
+/// those of the one before.
 const DECADE_NS: [u64; 6] = [100, 150, 200, 300, 500, 700];
 /// Decades from 100 ns to 10 s.
 const DECADES: usize = 8;

@@ -145,7 +145,8 @@ impl Gates {
     }
 
     /// Appends to the output everything that may be sent. `state` returns the state of a commit.
-    /// `released` receives the timings of these replies. Must be called at the beginning of a call, or after the call's output was absorbed.
+    /// `released` receives the timings of these replies. Must be called at the beginning of a call,
+    /// or after the call's output was absorbed.
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,

@@ -67,6 +67,17 @@ fn constants() -> String {
     format!("{}\n", rows.join(", "))
 }
 
+/// Returns the names of the exporter that break the conventions of Prometheus.
+fn unconventional() -> String {
+    let families = exporter::LISTS.iter().flat_map(|list| list.families);
+    let counters = families.filter(|family| family.kind == MetricKind::Counter);
+    let names: Vec<_> = counters
+        .filter(|family| !family.name.ends_with("_total"))
+        .map(|family| code(family.name))
+        .collect();
+    format!("{}\n", names.join(", "))
+}
+
 fn exporter_names() -> String {
     let mut text = "| name | type | labels | formula | rows of | shown |\n\
          |---|---|---|---|---|---|\n"
@@ -95,7 +106,7 @@ fn with_tables(text: &str) -> String {
     let has_meaning = |metric: &Metric| metric.kind != MetricKind::Absent;
     let is_ours = |metric: &Metric| metric.row.starts_with("larder_");
     let of = |group: &'static str| move |metric: &Metric| metric.group == group;
-    let tables: [(&str, String); 7] = [
+    let tables: [(&str, String); 8] = [
         ("larder", metrics(|metric| of("")(metric) && is_ours(metric))),
         ("memcached", metrics(|metric| of("")(metric) && has_meaning(metric) && !is_ours(metric))),
         ("limits", metrics(of("limits"))),
@@ -105,6 +116,7 @@ fn with_tables(text: &str) -> String {
             metrics(|metric| has_meaning(metric) && matches!(metric.group, "items" | "slabs")),
         ),
         ("constants", constants()),
+        ("unconventional", unconventional()),
         ("exporter", exporter_names()),
     ];
     let mut text = text.to_owned();

@@ -229,6 +229,8 @@ const fn metric(
     read: Read,
 ) -> Metric {
     let unit = MetricUnit::One;
+    // Texts of several servers cannot be joined.
+    let joined = if matches!(kind, MetricKind::Info) { Joined::Apart } else { joined };
     Metric { group: "", row, name: "", labels: "", kind, unit, joined, help, read }
 }
 

@@ -61,8 +61,8 @@ fn help(family: &exporter::Family, group: &str) -> &'static str {
     match table::all().find(|metric| metric.group == group && metric.row == row) {
         Some(metric) if metric.kind != MetricKind::Absent => metric.help,
         Some(_) => "Always 0, because Larder does not have this mechanism.",
-        // A row of `stats settings`.
-        None => "A setting.",
+        // Not reached: rows of `stats settings` and formulas of several rows have a help.
+        None => "See docs/metrics.md.",
     }
 }
 

@@ -1,5 +1,5 @@
-//! `/metrics` as programs of others read it: promtool, Prometheus and the memcached exporter. A test
-//! whose program is missing prints so and passes.
+//! `/metrics` as programs of others read it: promtool, Prometheus and the memcached exporter. A
+//! test whose program is missing prints so and passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -113,6 +113,7 @@ fn promtool_accepts_the_metrics() {
     full.use_it();
     let text = full.metrics();
     assert!(text.contains("me\\\"trics"), "a label's value is escaped: {text}");
+    assert!(!text.contains("See docs/metrics.md"), "a name without a help: {text}");
     // Of the three stores, two compare.
     assert_eq!(samples(&text)["memcached_commands_total{command=\"set\",status=\"hit\"}"], "1");
     let sets = "larder_command_duration_seconds_bucket{command=\"set\",le=";

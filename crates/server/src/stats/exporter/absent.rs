@@ -1,5 +1,5 @@
-//! Metrics of the exporter that it does not show for Larder, because `stats` lacks their rows or says
-//! that their mechanism is off.
+//! Metrics of the exporter that it does not show for Larder, because `stats` lacks their rows or
+//! says that their mechanism is off.
 
 use super::family::{Family, counter, gauge};
 

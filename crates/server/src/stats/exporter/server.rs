@@ -57,7 +57,8 @@ pub(super) static SERVER: &[Family] = &[
 ];
 
 /// From `stats settings`.
-pub(super) static SETTINGS: &[Family] = &[gauge("memcached_max_connections", &[("", "maxconns")])];
+pub(super) static SETTINGS: &[Family] = &[gauge("memcached_max_connections", &[("", "maxconns")])
+    .help("Connections that are allowed at a time.")];
 
 /// The exporter treats this row of `stats slabs` as one of `stats`.
 pub(super) static MALLOCED: &[Family] =

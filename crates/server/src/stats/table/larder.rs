@@ -88,8 +88,8 @@ pub(super) static MEMORY: &[Metric] = &[
     .named("larder_items_moved_total"),
     counter(
         "larder_counter_updates_in_place",
-        "Changes of counters and limiters that changed their record in place. The number of changes \
-         per record is the sum of this and `larder_counter_records`, divided by the latter.",
+        "Changes of counters and limiters that changed their record in place. The number of \
+         changes per record is the sum of this and `larder_counter_records`, divided by the latter.",
         |s| some(s.totals().counted_in_place),
     )
     .named("larder_count_updates_in_place_total"),
@@ -112,8 +112,8 @@ pub(super) static MEMORY: &[Metric] = &[
     .named("larder_limits_refused_total"),
     counter(
         "larder_limiters_evicted",
-        "Rate limiters that were evicted although they had used units. Their clients have the whole \
-         budget again.",
+        "Rate limiters that were evicted although they had used units. Their clients have the \
+         whole budget again.",
         |s| some(s.totals().evicted_limiters),
     )
     .named("larder_limiters_evicted_total"),

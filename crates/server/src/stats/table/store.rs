@@ -97,8 +97,8 @@ pub(super) static METRICS: &[Metric] = &[
     .named("larder_unread_sets_total"),
     counter(
         "larder_unreadable",
-        "Items that could not be read from the store: those evicted for this reason, and those that \
-         a dump left out, counted again for each dump.",
+        "Items that could not be read from the store: those evicted for this reason, and those \
+         that a dump left out, counted again for each dump.",
         |s| some(s.totals().unreadable),
     )
     .named("larder_unreadable_items_total"),
@@ -145,7 +145,8 @@ pub(super) static METRICS: &[Metric] = &[
     .named("larder_freed_bytes_total"),
     counter(
         "larder_segment_read_bytes",
-        "Bytes read in whole segments: for cleaning, for bringing them back into memory, for dumps.",
+        "Bytes read in whole segments: for cleaning, for bringing them back into memory, for \
+         dumps.",
         |s| some(s.engine.segment_read_bytes),
     )
     .bytes()
@@ -180,15 +181,13 @@ pub(super) static METRICS: &[Metric] = &[
         .named("larder_recovery_seconds"),
     of_lane("larder_lane_N_device", Info, "The device of lane N.", |lane| {
         some(lane.state.name.as_str())
-    })
-    .apart(),
+    }),
     of_lane(
         "larder_lane_N_state",
         Info,
         "`ok`, `draining`, `drained`, or `failing: ` and the reason.",
         |lane| some(lane.words()),
-    )
-    .apart(),
+    ),
     of_lane("larder_lane_N_healthy", Gauge, "1 if the device takes writes.", |lane| {
         some(lane.is_healthy())
     })
@@ -215,8 +214,7 @@ pub(super) static METRICS: &[Metric] = &[
     .named("larder_lane_capacity_bytes"),
     of_lane("larder_lane_N_lower_device", Info, "With two tiers: the big device.", |lane| {
         lane.state.lower.as_deref().map(Into::into)
-    })
-    .apart(),
+    }),
     of_lane(
         "larder_lane_N_fast_used",
         Gauge,
