@@ -20,6 +20,7 @@
 mod admin;
 mod clock;
 pub mod command;
+pub mod condition;
 pub mod connection;
 mod guard;
 mod latency;

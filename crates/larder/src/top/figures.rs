@@ -1,9 +1,9 @@
 //! The figures of a server over one interval.
 
+use larder_server::condition::{Condition, Interval};
 use serde::Serialize;
 
 use super::sample::Sample;
-use super::state::{self, State};
 
 /// What a server did between two samples, and its state at the second one. A figure that the server
 /// does not have is `None`. Rates are per second.
@@ -37,29 +37,20 @@ pub(super) struct Figures {
     /// Acknowledged bytes that no device has yet, and the age of the oldest.
     pub(super) unsynced_bytes: Option<u64>,
     pub(super) unsynced_ms: Option<u64>,
-    pub(super) state: State,
+    pub(super) condition: Condition,
 }
 
 impl Figures {
     /// Compares two samples. If the server was restarted in between, rates count from its start.
     pub(super) fn between(first: &Sample, last: &Sample) -> Figures {
-        let restarted = !first.is_same_run(last);
-        let elapsed = last.taken.saturating_duration_since(first.taken).as_secs_f64();
-        let seconds = match restarted {
-            true => last.number("uptime").unwrap_or(elapsed).max(1.0),
-            false => elapsed.max(0.001),
-        };
-        let growth = |rows: &[&str]| {
-            let before = if restarted { 0.0 } else { first.sum(rows).unwrap_or(0.0) };
-            last.sum(rows).map(|after| (after - before).max(0.0))
-        };
-        let rate = |rows: &[&str]| growth(rows).map(|growth| growth / seconds);
-        let hits = growth(&["get_hits"]).zip(growth(&["get_misses"]));
+        let span = Span::new(first, last);
+        let rate = |rows: &[&str]| span.sum(rows).map(|growth| growth / span.seconds);
+        let hits = span.sum(&["get_hits"]).zip(span.sum(&["get_misses"]));
         let ratio = hits.filter(|(hits, misses)| hits + misses > 0.0);
-        let mut figures = Figures {
+        Figures {
             version: version(last),
             uptime_seconds: last.whole("uptime"),
-            seconds,
+            seconds: span.seconds,
             reads_per_second: rate(&["cmd_get"]),
             writes_per_second: rate(&["cmd_set"]),
             deletes_per_second: rate(&["delete_hits", "delete_misses"]),
@@ -81,10 +72,47 @@ impl Figures {
                 .or_else(|| last.whole("extstore_bytes_used")),
             unsynced_bytes: last.whole("larder_unsynced_bytes"),
             unsynced_ms: last.whole("larder_unsynced_ms"),
-            state: State::default(),
-        };
-        figures.state = state::of(last, &figures, &|row| growth(&[row]).unwrap_or(0.0));
-        figures
+            condition: Condition::of(&span),
+        }
+    }
+}
+
+/// Two samples of one server.
+struct Span<'a> {
+    /// `None` if the server was restarted since.
+    first: Option<&'a Sample>,
+    last: &'a Sample,
+    seconds: f64,
+}
+
+impl<'a> Span<'a> {
+    fn new(first: &'a Sample, last: &'a Sample) -> Span<'a> {
+        let elapsed = last.taken.saturating_duration_since(first.taken).as_secs_f64().max(0.001);
+        if first.is_same_run(last) {
+            return Span { first: Some(first), last, seconds: elapsed };
+        }
+        let seconds = last.number("uptime").unwrap_or(elapsed).max(1.0);
+        Span { first: None, last, seconds }
+    }
+
+    /// Returns the growth of the sum of counters, or `None` if the server has none of them.
+    fn sum(&self, rows: &[&str]) -> Option<f64> {
+        let before = self.first.and_then(|first| first.sum(rows)).unwrap_or(0.0);
+        self.last.sum(rows).map(|after| (after - before).max(0.0))
+    }
+}
+
+impl Interval for Span<'_> {
+    fn text(&self, row: &str) -> Option<&str> {
+        self.last.text(row)
+    }
+
+    fn growth(&self, row: &str) -> f64 {
+        self.sum(&[row]).unwrap_or(0.0)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.seconds
     }
 }
 

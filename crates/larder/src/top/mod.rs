@@ -6,7 +6,6 @@
 mod figures;
 mod poller;
 mod sample;
-mod state;
 mod table;
 mod view;
 

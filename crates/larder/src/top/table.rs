@@ -75,13 +75,13 @@ pub(super) fn text(results: &[(String, Result<Figures, String>)]) -> String {
     let empty = rows(&Figures::default());
     let mut lines: Vec<Vec<String>> = vec![vec![String::new()], vec!["version".to_owned()]];
     lines.extend(empty.iter().map(|(name, _)| vec![(*name).to_owned()]));
-    lines.push(vec!["state".to_owned()]);
+    lines.push(vec!["condition".to_owned()]);
     for (name, result) in results {
         let column: Vec<String> = match result {
             Ok(figures) => {
                 let head = [name.clone(), figures.version.clone()];
                 let values = rows(figures).into_iter().map(|(_, value)| value);
-                head.into_iter().chain(values).chain([figures.state.text.clone()]).collect()
+                head.into_iter().chain(values).chain([figures.condition.text.clone()]).collect()
             }
             Err(why) => {
                 let dashes = std::iter::repeat_with(dash).take(empty.len() + 1);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use larder_client::Address;
+use larder_server::condition::Level;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -12,7 +13,6 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table, Wrap};
 use super::figures::Figures;
 use super::poller::Answer;
 use super::sample::Sample;
-use super::state::Level;
 use super::table;
 
 /// The number of intervals that the chart shows at most.
@@ -105,18 +105,18 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, panel: &Panel) {
     let block = Block::bordered().title(title);
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let (color, state) = state(panel);
+    let (color, text) = sentence(panel);
     let rows = panel.figures.as_ref().map(table::rows);
     let count = rows.as_ref().map_or(0, |rows| rows.len() as u16);
-    let [state_area, chart, gauge, list] = Layout::vertical([
+    let [head, chart, gauge, list] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(if inner.height > count + 8 { 4 } else { 0 }),
         Constraint::Length(1),
         Constraint::Min(0),
     ])
     .areas(inner);
-    let text = Paragraph::new(state).style(Style::new().fg(color)).wrap(Wrap { trim: true });
-    frame.render_widget(text, state_area);
+    let text = Paragraph::new(text).style(Style::new().fg(color)).wrap(Wrap { trim: true });
+    frame.render_widget(text, head);
     let width = usize::from(chart.width);
     let from = panel.history.len().saturating_sub(width);
     let shown: Vec<u64> = panel.history.iter().skip(from).copied().collect();
@@ -137,17 +137,17 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, panel: &Panel) {
 }
 
 /// Returns the sentence about a server and its colour.
-fn state(panel: &Panel) -> (Color, String) {
+fn sentence(panel: &Panel) -> (Color, String) {
     match (&panel.error, &panel.figures) {
         (Some(why), _) => (Color::Red, format!("No answer: {why}. Trying again.")),
         (None, None) => (Color::Reset, "Asking …".to_owned()),
         (None, Some(figures)) => {
-            let color = match figures.state.level {
+            let color = match figures.condition.level {
                 Level::Good => Color::Green,
                 Level::Notice => Color::Yellow,
                 Level::Alarm => Color::Red,
             };
-            (color, figures.state.text.clone())
+            (color, figures.condition.text.clone())
         }
     }
 }

@@ -3,8 +3,12 @@
 //! Invariant: a foreign web page cannot read it, see [`origin`].
 
 mod door;
+mod events;
 mod health;
+mod history;
+mod live;
 pub(crate) mod origin;
+mod series;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -56,6 +60,7 @@ impl Admin {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
+        let watched = Arc::clone(&subject);
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
             tokio::select! {
@@ -63,6 +68,7 @@ impl Admin {
                 // requests in flight, because a reader that keeps its connection open must not
                 // delay it.
                 _ = ended => {}
+                () = live::beat(watched) => {}
                 result = axum::serve(Door::new(listener), router) => if let Err(error) = result {
                     tracing::error!(event = "admin_failed", %error);
                 },
@@ -96,6 +102,8 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/v1/stats", get(show_stats))
         .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
+        .route("/v1/history", get(live::history))
+        .route("/v1/live", get(live::stream))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&subject), origin::check))
         .with_state(subject)

@@ -6,6 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 
+use super::live::Live;
 use crate::server::Running;
 use crate::settings::Settings;
 
@@ -18,12 +19,18 @@ pub(crate) struct Subject {
     progress: Mutex<String>,
     /// Set when the server serves.
     running: OnceLock<Arc<Running>>,
+    pub(super) live: Live,
 }
 
 impl Subject {
     pub(super) fn new(settings: Settings) -> Subject {
         let progress = Mutex::new("starting".to_owned());
-        Subject { settings: Arc::new(settings), progress, running: OnceLock::new() }
+        Subject {
+            settings: Arc::new(settings),
+            progress,
+            running: OnceLock::new(),
+            live: Live::new(),
+        }
     }
 
     /// Sets the progress of the start.

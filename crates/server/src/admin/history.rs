@@ -1,0 +1,182 @@
+//! The past of the series, in bounded memory: every second of the last ten minutes, every ten
+//! seconds of the last day, and the latest events. It begins anew when the server starts.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use super::series::{Merge, SERIES, Values};
+
+/// The number of seconds that are kept.
+const SECONDS: usize = 600;
+/// The length of a long step in seconds, and the number of long steps that are kept.
+const LONG: u64 = 10;
+const LONG_STEPS: usize = 24 * 360;
+/// The number of events that are kept.
+const EVENTS: usize = 200;
+
+/// A moment that a chart marks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Event {
+    /// Milliseconds since the Unix epoch.
+    pub(super) time: u64,
+    /// A name for programs, such as `eviction_begins`.
+    pub(super) name: &'static str,
+    /// One sentence.
+    pub(super) text: String,
+}
+
+/// The past of all series.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    seconds: Steps,
+    long: Steps,
+    /// The seconds of the long step that has not ended.
+    open: Vec<Values>,
+    events: VecDeque<Event>,
+}
+
+/// Steps of equal length, the newest last.
+#[derive(Debug, Default)]
+struct Steps {
+    times: VecDeque<u64>,
+    values: VecDeque<Values>,
+}
+
+impl Steps {
+    fn push(&mut self, time: u64, values: Values, most: usize) {
+        self.times.push_back(time);
+        self.values.push_back(values);
+        if self.times.len() > most {
+            self.times.pop_front();
+            self.values.pop_front();
+        }
+    }
+}
+
+/// The answer to a question about the past. `values` has a list for each series, as long as
+/// `times`. An absent value is `null`.
+#[derive(Debug, Serialize)]
+pub(super) struct Past {
+    /// Milliseconds since the Unix epoch of the first step that is kept.
+    begins: Option<u64>,
+    /// The length of a step in seconds.
+    step: u64,
+    series: Vec<&'static str>,
+    times: Vec<u64>,
+    values: Vec<Vec<Option<f32>>>,
+    events: Vec<Event>,
+}
+
+impl History {
+    /// Adds the values of the second that ended at `time`.
+    pub(super) fn push(&mut self, time: u64, values: Values) {
+        self.seconds.push(time, values, SECONDS);
+        self.open.push(values);
+        if self.open.len() as u64 == LONG {
+            let merged = merged(&self.open);
+            self.open.clear();
+            self.long.push(time, merged, LONG_STEPS);
+        }
+    }
+
+    pub(super) fn note(&mut self, event: Event) {
+        self.events.push_back(event);
+        if self.events.len() > EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    /// Returns the last `seconds`, in steps of a second if all of them are kept, and otherwise in
+    /// long steps.
+    pub(super) fn past(&self, seconds: u64) -> Past {
+        let is_short = seconds <= SECONDS as u64;
+        let (steps, step) = if is_short { (&self.seconds, 1) } else { (&self.long, LONG) };
+        let end = self.seconds.times.back().copied().unwrap_or_default();
+        let from = end.saturating_sub(seconds.saturating_mul(1000));
+        let first = steps.times.partition_point(|&time| time <= from);
+        let of = |at: usize| {
+            let column = steps.values.iter().skip(first).map(|values| values[at]);
+            column.map(|value| value.is_finite().then_some(value)).collect()
+        };
+        let oldest = [self.seconds.times.front(), self.long.times.front()];
+        Past {
+            begins: oldest.into_iter().flatten().min().copied(),
+            step,
+            series: SERIES.iter().map(|series| series.name).collect(),
+            times: steps.times.iter().skip(first).copied().collect(),
+            values: (0..SERIES.len()).map(of).collect(),
+            events: self.events.iter().filter(|event| event.time >= from).cloned().collect(),
+        }
+    }
+}
+
+/// Merges the values of several seconds. Absent values do not count.
+fn merged(seconds: &[Values]) -> Values {
+    std::array::from_fn(|at| {
+        let here = seconds.iter().map(|values| values[at]).filter(|value| value.is_finite());
+        match SERIES[at].merge {
+            Merge::Largest => here.fold(f32::NAN, f32::max),
+            Merge::Mean => {
+                let (sum, count) =
+                    here.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+                sum / count
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(value: f32) -> Values {
+        [value; SERIES.len()]
+    }
+
+    fn at(name: &str) -> usize {
+        SERIES.iter().position(|series| series.name == name).unwrap()
+    }
+
+    #[test]
+    fn seconds_become_long_steps() {
+        let mut history = History::default();
+        for second in 1..=25_u64 {
+            let value = if second == 3 { f32::NAN } else { second as f32 };
+            history.push(second * 1000, values(value));
+        }
+        let short = history.past(5);
+        assert_eq!(
+            (short.step, short.times.as_slice()),
+            (1, &[21_000, 22_000, 23_000, 24_000, 25_000][..])
+        );
+        assert_eq!(short.values[at("reads")].last(), Some(&Some(25.0)));
+        assert_eq!(history.past(600).values[0][2], None, "an absent value is null");
+        let long = history.past(3600);
+        assert_eq!((long.step, long.times), (10, vec![10_000, 20_000]));
+        // The mean of 1 to 10 without 3, and the largest.
+        assert_eq!(long.values[at("reads")][0], Some(52.0 / 9.0));
+        assert_eq!(long.values[at("unsynced_ms")], [Some(10.0), Some(20.0)]);
+        assert_eq!(long.begins, Some(1000));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut history = History::default();
+        for second in 0..100_000_u64 {
+            history.push(second * 1000, values(1.0));
+            history.note(Event { time: second * 1000, name: "reload", text: String::new() });
+        }
+        assert_eq!(history.past(600).times.len(), 600);
+        let all = history.past(u64::MAX);
+        assert_eq!((all.times.len(), all.events.len()), (LONG_STEPS, EVENTS));
+        let bytes = (SECONDS + LONG_STEPS) * size_of::<Values>();
+        assert!(bytes < 1 << 20, "{bytes}");
+    }
+
+    #[test]
+    fn an_empty_history_is_no_error() {
+        let past = History::default().past(60);
+        assert_eq!((past.begins, past.times.len()), (None, 0));
+    }
+}

@@ -1,0 +1,119 @@
+//! One sentence about a server: whether all is well, and if not, what to do. It is read from rows
+//! of `stats`, so it also works for other servers that speak memcached's protocol.
+
+use serde::Serialize;
+
+/// How urgent a condition is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// All is well.
+    #[default]
+    Good,
+    /// The server works, but an operator may want to change something.
+    Notice,
+    /// Clients are refused, or data is at risk.
+    Alarm,
+}
+
+/// The most urgent thing to know about a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Condition {
+    /// The urgency.
+    pub level: Level,
+    /// One sentence.
+    pub text: String,
+}
+
+/// Rows of `stats` at the end of an interval, and their growth in it.
+pub trait Interval {
+    /// Returns the text of a row.
+    fn text(&self, row: &str) -> Option<&str>;
+
+    /// Returns by how much a counter grew. A counter that is missing did not grow.
+    fn growth(&self, row: &str) -> f64;
+
+    /// Returns the length of the interval in seconds, which is not 0.
+    fn seconds(&self) -> f64;
+}
+
+/// The age of acknowledged, unsynced writes that is too old, in milliseconds.
+const OLD_UNSYNCED_MS: u64 = 5000;
+
+impl Condition {
+    /// Returns the most urgent condition in an interval.
+    pub fn of(interval: &dyn Interval) -> Condition {
+        let grew = |row: &str| interval.growth(row) > 0.0;
+        let alarm = |text: String| Condition { level: Level::Alarm, text };
+        let notice = |text: String| Condition { level: Level::Notice, text };
+        let unhealthy = interval.text("larder_health").filter(|&health| health != "ok");
+        if let Some(health) = unhealthy {
+            return alarm(format!("Unhealthy: {health}."));
+        }
+        if interval.text("accepting_conns") == Some("0") || grew("rejected_connections") {
+            return alarm("Connections are refused: raise the limit of connections.".to_owned());
+        }
+        if grew("store_no_memory") {
+            return alarm("Writes are refused, because there is no space: raise it.".to_owned());
+        }
+        let age = interval.text("larder_unsynced_ms").and_then(|age| age.parse().ok());
+        if let Some(age) = age.filter(|&age: &u64| age > OLD_UNSYNCED_MS) {
+            let seconds = age / 1000;
+            return alarm(format!("The device is late: acknowledged writes wait for {seconds} s."));
+        }
+        if grew("larder_limiters_evicted") {
+            return alarm("Rate limiters are evicted: raise the memory limit.".to_owned());
+        }
+        if grew("evictions") {
+            let rate = interval.growth("evictions") / interval.seconds();
+            return notice(format!("Space is full: {rate:.0} items per second are evicted."));
+        }
+        if grew("store_too_large") {
+            return notice("Some values are refused, because they are too large.".to_owned());
+        }
+        Condition { level: Level::Good, text: "All is well.".to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Rows<'a> {
+        texts: &'a [(&'a str, &'a str)],
+        grown: &'a str,
+    }
+
+    impl Interval for Rows<'_> {
+        fn text(&self, row: &str) -> Option<&str> {
+            self.texts.iter().find(|(name, _)| *name == row).map(|(_, text)| *text)
+        }
+
+        fn growth(&self, row: &str) -> f64 {
+            if row == self.grown { 8.0 } else { 0.0 }
+        }
+
+        fn seconds(&self) -> f64 {
+            2.0
+        }
+    }
+
+    fn condition(texts: &[(&str, &str)], grown: &str) -> (Level, String) {
+        let Condition { level, text } = Condition::of(&Rows { texts, grown });
+        (level, text)
+    }
+
+    #[test]
+    fn the_most_urgent_condition_is_told() {
+        assert_eq!(condition(&[], ""), (Level::Good, "All is well.".to_owned()));
+        let both = condition(&[("larder_health", "lane 0: out of space")], "evictions");
+        assert_eq!(both, (Level::Alarm, "Unhealthy: lane 0: out of space.".to_owned()));
+        let full = condition(&[("larder_health", "ok")], "evictions");
+        assert_eq!(full.0, Level::Notice);
+        assert!(full.1.contains(" 4 items per second"), "{}", full.1);
+        assert_eq!(condition(&[("accepting_conns", "0")], "").0, Level::Alarm);
+        assert_eq!(condition(&[("accepting_conns", "1")], "").0, Level::Good);
+        assert!(condition(&[("larder_unsynced_ms", "7500")], "").1.contains("7 s"));
+        assert_eq!(condition(&[("larder_unsynced_ms", "500")], "").0, Level::Good);
+    }
+}
