@@ -2,6 +2,7 @@
 //! already answers before a store is read. It is read-only and takes no lock of the data path.
 //! Invariant: a foreign web page cannot read it, see [`origin`].
 
+mod assets;
 mod door;
 mod events;
 mod health;
@@ -92,10 +93,7 @@ impl Drop for Admin {
 }
 
 fn router(subject: Arc<Subject>) -> Router {
-    Router::new()
-        .route("/", get(|| async { asset("text/html; charset=utf-8", include_str!("page.html")) }))
-        .route("/page.css", get(|| async { asset("text/css", include_str!("page.css")) }))
-        .route("/page.js", get(|| async { asset("text/javascript", include_str!("page.js")) }))
+    assets::router()
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/healthz", get(health::ready))
@@ -115,13 +113,10 @@ const HARDENED: [(HeaderName, &str); 4] = [
     (header::X_FRAME_OPTIONS, "DENY"),
     (
         header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'",
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ];
-
-fn asset(kind: &'static str, text: &'static str) -> Response {
-    (HARDENED, [(header::CONTENT_TYPE, kind)], text).into_response()
-}
 
 async fn show_metrics(Serving(running): Serving) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";

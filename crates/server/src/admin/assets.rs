@@ -1,0 +1,141 @@
+//! The files of the page, which are parts of the program. The page is one document, one style, and
+//! modules of script; its chart library is shared with the report of the lab.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::{HARDENED, Subject};
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asset {
+    pub(super) path: &'static str,
+    kind: &'static str,
+    pub(super) text: &'static str,
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// A module of the page's script.
+macro_rules! module {
+    ($name:literal) => {
+        Asset {
+            path: concat!("/script/", $name),
+            kind: SCRIPT,
+            text: include_str!(concat!("page/script/", $name)),
+        }
+    };
+}
+
+pub(super) static ASSETS: &[Asset] = &[
+    Asset { path: "/", kind: "text/html; charset=utf-8", text: include_str!("page/page.html") },
+    Asset { path: "/page.css", kind: STYLE, text: include_str!("page/page.css") },
+    Asset {
+        path: "/uplot.css",
+        kind: STYLE,
+        text: include_str!("../../../../assets/uplot/uPlot.min.css"),
+    },
+    Asset {
+        path: "/uplot.js",
+        kind: SCRIPT,
+        // The licence asks to be part of every copy.
+        text: concat!(
+            "/*!\n",
+            include_str!("../../../../assets/uplot/LICENSE"),
+            "*/\n",
+            include_str!("../../../../assets/uplot/uPlot.iife.min.js")
+        ),
+    },
+    module!("chart.js"),
+    module!("choice.js"),
+    module!("connection.js"),
+    module!("durability.js"),
+    module!("elements.js"),
+    module!("format.js"),
+    module!("header.js"),
+    module!("history.js"),
+    module!("limits.js"),
+    module!("main.js"),
+    module!("model.js"),
+    module!("now.js"),
+    module!("rows.js"),
+    module!("series.js"),
+    module!("statistics.js"),
+    module!("tiers.js"),
+];
+
+/// Returns the routes of all files.
+pub(super) fn router() -> Router<Arc<Subject>> {
+    ASSETS.iter().fold(Router::new(), |router, asset| {
+        router.route(asset.path, get(move || async move { reply(asset) }))
+    })
+}
+
+fn reply(asset: &Asset) -> Response {
+    (HARDENED, [(header::CONTENT_TYPE, asset.kind)], asset.text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    fn named(path: &str) -> &'static Asset {
+        ASSETS.iter().find(|asset| asset.path == path).expect(path)
+    }
+
+    /// Returns the texts in quotes that follow each `word`.
+    fn quoted<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
+        text.split(word).skip(1).filter_map(|rest| rest.split('"').next())
+    }
+
+    #[test]
+    fn the_document_has_no_script_and_no_style_inside() {
+        let page = named("/").text;
+        for (at, _) in page.match_indices("<script") {
+            let (tag, rest) = page[at..].split_once('>').unwrap();
+            assert!(tag.contains(" src=\"") && rest.starts_with("</script>"), "{tag}");
+        }
+        assert!(!page.contains("<style") && !page.contains(" style="));
+        let handler = page.split_whitespace().find(|word| word.starts_with("on"));
+        assert_eq!(handler.filter(|word| word.contains('=')), None);
+        assert!(!page.contains("javascript:") && !page.contains("//"), "it loads from elsewhere");
+        for path in quoted(page, "src=\"").chain(quoted(page, "rel=\"stylesheet\" href=\"")) {
+            named(&format!("/{path}"));
+        }
+    }
+
+    #[test]
+    fn every_module_is_served_and_loads_only_its_neighbours() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admin/page/script");
+        let files = std::fs::read_dir(folder).unwrap();
+        let files: BTreeSet<String> =
+            files.map(|file| format!("/script/{}", file.unwrap().file_name().display())).collect();
+        let modules = ASSETS.iter().filter(|asset| asset.path.starts_with("/script/"));
+        let served: BTreeSet<String> = modules.clone().map(|asset| asset.path.to_owned()).collect();
+        assert_eq!(files, served);
+        for module in modules {
+            for path in quoted(module.text, " from \"") {
+                named(&path.replace("./", "/script/"));
+            }
+            // Names and values reach the document as text only.
+            for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+            {
+                assert!(!module.text.contains(word), "{}: {word}", module.path);
+            }
+            assert!(!module.text.contains("http:") && !module.text.contains("https:"));
+        }
+    }
+
+    #[test]
+    fn the_chart_library_has_its_licence() {
+        assert!(named("/uplot.js").text.contains("Permission is hereby granted"));
+    }
+}

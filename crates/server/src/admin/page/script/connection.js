@@ -1,0 +1,81 @@
+// The connection to the server: its messages, one a second, and what else the page asks for. The connection is opened
+// again by itself after the server was away. A page that nobody sees listens to nothing.
+
+/** Time without a message after which the server counts as silent, in milliseconds. */
+const SILENCE = 5000;
+/** Interval between two attempts to reach the server, in milliseconds. */
+const RETRY = 1000;
+/** Time after which a question counts as not answered, in milliseconds. */
+const PATIENCE = 10000;
+
+/**
+ * @typedef {{level: "good"|"notice"|"alarm", text: string}} Condition
+ * @typedef {{time: number, condition: Condition, series: string[], values: Array<?number>, rows: Array<[string, string]>}}
+ *   Message  As the server sends it; the time in milliseconds.
+ */
+
+/** Asks the server for JSON. Fails if there is no answer or if it is not 200. */
+export async function ask(path) {
+  const reply = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+  if (!reply.ok) throw new Error((await reply.text()).trim());
+  return reply.json();
+}
+
+/** Asks whether the server is there. Returns null if it is, and otherwise the reason as a sentence. */
+async function absence() {
+  try {
+    const reply = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    const text = (await reply.text()).trim();
+    return reply.ok ? null : `The server is not ready: ${text}. Waiting.`;
+  } catch {
+    return "No answer, waiting.";
+  }
+}
+
+/**
+ * Listens to the server, for ever.
+ * @param {(message: Message) => void} heard
+ * @param {(reason: string) => void} lost Called when messages end, and while they do not come.
+ */
+export function listen(heard, lost) {
+  /** @type {?EventSource} */
+  let source = null;
+  let timer = 0;
+
+  const close = () => {
+    source?.close();
+    source = null;
+    clearTimeout(timer);
+  };
+  const lose = (reason) => {
+    close();
+    if (document.hidden) return;
+    lost(reason);
+    timer = setTimeout(reach, RETRY);
+  };
+  // The server may be up and not send messages yet, while it reads its store. Silence then leads here again.
+  const reach = async () => {
+    const reason = await absence();
+    if (source !== null || document.hidden) return;
+    if (reason !== null) lost(reason);
+    if (reason?.startsWith("No answer")) lose(reason);
+    else open();
+  };
+  const watch = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => lose("No answer, waiting."), SILENCE);
+  };
+  const open = () => {
+    close();
+    source = new EventSource("v1/live");
+    source.onerror = () => lose("No answer, waiting.");
+    source.onmessage = (event) => {
+      watch();
+      heard(JSON.parse(event.data));
+    };
+    watch();
+  };
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  if (!document.hidden) open();
+}

@@ -1,0 +1,50 @@
+// The head of the page: the condition of the server in one sentence, facts, and a notice after a restart.
+
+import { h, say } from "./elements.js";
+import { clock, duration } from "./format.js";
+
+/** Time for which a sentence stays if only its numbers change, in milliseconds. Screen readers speak each change. */
+const STEADY = 10_000;
+
+const condition = document.getElementById("condition");
+const facts = document.getElementById("facts");
+const notice = document.getElementById("notice");
+let saidAt = 0;
+
+const withoutNumbers = (text) => text.replace(/[\d.,]+/g, "#");
+
+function sayCondition(level, text) {
+  const isNew = condition.className !== level || withoutNumbers(condition.textContent) !== withoutNumbers(text);
+  if (!isNew && performance.now() - saidAt < STEADY) return;
+  condition.className = level;
+  say(condition, text);
+  saidAt = performance.now();
+}
+
+/** Shows the condition and the facts. @param {import("./model.js").Model} model */
+export function showHeader(model) {
+  const { level, text } = model.latest.condition;
+  sayCondition(level, text);
+  const uptime = model.number("uptime");
+  const parts = [model.text("larder_version"), uptime !== null && `up ${duration(uptime)}`,
+    `${model.text("threads")} threads`, model.text("larder_io"),
+    model.text("larder_store") === "none" ? "no store" : `durability ${model.text("larder_durability")}`];
+  say(facts, parts.filter(Boolean).join(" · "));
+}
+
+/** Says that no messages come. The figures on the page are then old. */
+export function showLost(reason) {
+  sayCondition("lost", reason);
+  document.documentElement.classList.add("old");
+}
+
+export function showFound() {
+  document.documentElement.classList.remove("old");
+}
+
+/** Says that the server was restarted, until the notice is closed. @param {number} time Of the start, in seconds. */
+export function showRestart(time) {
+  const close = h("button", { type: "button", click: () => { notice.hidden = true; } }, "Close");
+  notice.replaceChildren(`The server was restarted at ${clock(time)}. Its history begins anew.`, close);
+  notice.hidden = false;
+}

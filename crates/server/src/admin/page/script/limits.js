@@ -1,0 +1,119 @@
+// The view "Limits": the policies of rate limits and their decisions.
+
+import { Chart } from "./chart.js";
+import { example, framed, h, say } from "./elements.js";
+import { count, perSecond, whole } from "./format.js";
+import { KEPT } from "./model.js";
+import { SPECS } from "./series.js";
+import { readStatistics } from "./rows.js";
+
+const RESULTS = ["within", "near", "over", "shadow"];
+const POLICY = `[[limit]]
+name = "logins"
+prefix = "login/"
+budget = 5
+window = "60s"`;
+
+/** @typedef {{name: string, settings: Map<string, string>, totals: Map<string, number>}} Policy */
+
+export class LimitsView {
+  name = "limits";
+  title = "Limits";
+  /** @type {?{at: number, policies: Policy[]}} */
+  #last = null;
+  #shape = "";
+  #rows = h("tbody");
+  #chart = new Chart({ ...SPECS.limits, optional: false, title: "Units of limits asked for by clients" }, { sync: "limits" });
+
+  /** @param {import("./model.js").Model} model */
+  constructor(model) {
+    this.model = model;
+    const head = (text, attributes = {}) => h("th", { scope: "col", ...attributes }, text);
+    this.without = h("div", { class: "off", hidden: true },
+      h("p", {}, "This server has no policies of rate limits. A policy stands in the file of ", h("code", {}, "--config"), ":"),
+      example(POLICY),
+      h("p", {}, "SIGHUP loads a changed file. docs/settings.md lists the keys of a policy."));
+    this.with = h("div", {},
+      h("p", { class: "soft" }, "within: at most 80 % of the budget was used afterwards; near: more; over: refused; shadow: allowed only because the policy is a shadow."),
+      framed("Policies", h("thead", {},
+        h("tr", {}, head("Policy", { rowspan: 2 }), head("Limit", { rowspan: 2 }),
+          head("Per second", { colspan: 4, scope: "colgroup" }), head("In total", { colspan: 4, scope: "colgroup" })),
+        h("tr", {}, [...RESULTS, ...RESULTS].map((result) => head(result, { class: "n" })))), this.#rows),
+      h("div", { class: "charts" }, this.#chart.element));
+    this.element = h("div", {}, this.without, this.with);
+    this.element.querySelector(".chart").classList.add("wide");
+  }
+
+  open() {
+    this.#last = null;
+  }
+
+  async update() {
+    const { model } = this;
+    if (model.latest === null) return;
+    const to = model.latest.time;
+    this.#chart.show({ past: model.past, from: to - KEPT, to });
+    const rows = await readStatistics().catch(() => null);
+    if (rows === null) return;
+    const now = { at: performance.now(), policies: policiesOf(rows) };
+    this.without.hidden = now.policies.length > 0;
+    this.with.hidden = now.policies.length === 0;
+    this.#show(now);
+    this.#last = now;
+  }
+
+  #show(now) {
+    const shape = JSON.stringify(now.policies.map((policy) => policy.name));
+    if (shape !== this.#shape) {
+      this.#shape = shape;
+      this.#rows.replaceChildren(...now.policies.map(rowOf));
+    }
+    const before = new Map((this.#last?.policies ?? []).map((policy) => [policy.name, policy]));
+    const seconds = this.#last === null ? 0 : (now.at - this.#last.at) / 1000;
+    now.policies.forEach((policy, at) => {
+      const [name, limit, ...cells] = this.#rows.children[at].children;
+      const prefix = policy.settings.get("prefix");
+      say(name.firstElementChild, policy.name);
+      say(name.lastElementChild, prefix === undefined ? "" : `keys ${prefix}…`);
+      say(limit, limitText(policy.settings));
+      RESULTS.forEach((result, index) => {
+        const total = policy.totals.get(result) ?? 0;
+        const earlier = before.get(policy.name)?.totals.get(result);
+        const rate = earlier === undefined || seconds < 0.1 ? null : Math.max(0, total - earlier) / seconds;
+        say(cells[index], perSecond(rate));
+        say(cells[RESULTS.length + index], total >= 1e6 ? count(total) : whole(total));
+        cells[RESULTS.length + index].dataset.value = total;
+        cells[index].dataset.value = rate ?? "";
+      });
+    });
+  }
+}
+
+/** Collects the rows `limit:NAME:…`; a name may have colons, the last part has none. */
+function policiesOf(rows) {
+  const policies = new Map();
+  for (const [row, value] of rows) {
+    const match = /^limit:(.*):([^:]*)$/.exec(row);
+    if (match === null) continue;
+    const [, name, what] = match;
+    if (!policies.has(name)) policies.set(name, { name, settings: new Map(), totals: new Map() });
+    const policy = policies.get(name);
+    if (RESULTS.includes(what)) policy.totals.set(what, Number(value));
+    else policy.settings.set(what, String(value));
+  }
+  return [...policies.values()];
+}
+
+function limitText(settings) {
+  const window = settings.get("window");
+  const per = window === "0s" ? "for ever" : `per ${window}`;
+  const burst = settings.has("burst") ? `, burst ${settings.get("burst")}` : "";
+  const shadow = settings.get("enforced") === "no" ? ", shadow" : "";
+  return `${settings.get("budget")} ${per}, ${settings.get("algorithm")}${burst}${shadow}`;
+}
+
+function rowOf(policy) {
+  const cells = [...RESULTS.map((result) => [result, `${result} per second`]), ...RESULTS.map((result) => [result, `${result} in total`])];
+  return h("tr", { "data-policy": policy.name }, h("th", { scope: "row", "data-label": "Policy" }, h("span"), h("small")),
+    h("td", { "data-label": "Limit" }), cells.map(([result, label]) => h("td", { class: `n ${result}`, "data-label": label })));
+}

@@ -1,0 +1,58 @@
+// Starts the page: one view is shown at a time, named by the fragment of the address.
+
+import { StatisticsView } from "./statistics.js";
+import { listen } from "./connection.js";
+import { DurabilityView } from "./durability.js";
+import { h } from "./elements.js";
+import { showFound, showHeader, showLost, showRestart } from "./header.js";
+import { HistoryView } from "./history.js";
+import { LimitsView } from "./limits.js";
+import { Model } from "./model.js";
+import { NowView } from "./now.js";
+import { TiersView } from "./tiers.js";
+
+const model = new Model();
+const views = [NowView, HistoryView, DurabilityView, TiersView, LimitsView, StatisticsView].map((View) => new View(model));
+const main = document.getElementById("content");
+const sections = views.map((view) => h("section", { id: `view-${view.name}`, "aria-labelledby": `title-${view.name}`, hidden: true },
+  h("h2", { id: `title-${view.name}`, tabindex: -1 }, view.title), view.element));
+const links = views.map((view) => h("a", { href: `#${view.name}` }, view.title));
+let shown = -1;
+
+/** Shows the view of the address; without one the first. */
+function route() {
+  const wanted = views.findIndex((view) => `#${view.name}` === location.hash);
+  // The link to the content, for example, names no view.
+  if (wanted === -1 && shown !== -1) return;
+  const isFirst = shown === -1;
+  shown = Math.max(0, wanted);
+  sections.forEach((section, at) => { section.hidden = at !== shown; });
+  links.forEach((link, at) => {
+    if (at === shown) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  });
+  const view = views[shown];
+  document.title = `${view.title} – Larder`;
+  if (!isFirst) {
+    sections[shown].querySelector("h2").focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+  view.open?.();
+  view.update();
+}
+
+listen((message) => {
+  const restarted = model.take(message);
+  showFound();
+  showHeader(model);
+  if (restarted) {
+    showRestart(model.latest.time - (model.number("uptime") ?? 0));
+    views.forEach((view) => view.restarted?.());
+  }
+  views[shown].update();
+}, showLost);
+
+main.append(...sections);
+document.getElementById("views").append(h("ul", {}, links.map((link) => h("li", {}, link))));
+addEventListener("hashchange", route);
+route();

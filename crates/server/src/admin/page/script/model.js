@@ -1,0 +1,154 @@
+// What the page knows of the server: the latest message, those of the last minute, and the past for charts.
+
+import { ask } from "./connection.js";
+
+/** The past that the page keeps, in seconds. */
+export const KEPT = 600;
+/** The number of messages that are kept for rates. */
+const RECENT = 61;
+/** Distance between two messages that is a gap in the past, in seconds. */
+const GAP = 2.5;
+/** Messages between two looks for new events. */
+const EVENTS_EVERY = 30;
+/** Difference of the times of two starts that makes them two, in seconds. */
+const SAME_START = 2;
+
+/**
+ * @typedef {{time: number, condition: import("./connection.js").Condition, values: Object<string, ?number>,
+ *   rows: Map<string, string>}} Beat  A message; the time in seconds since the Unix epoch.
+ * @typedef {{time: number, name: string, text: string}} Event
+ * @typedef {{begins: ?number, step: number, times: number[], columns: Object<string, Array<?number>>,
+ *   events: Event[]}} Past  All times in seconds.
+ */
+
+/** Returns the answer of `/v1/history` with times in seconds and columns by name. */
+export async function pastOf(seconds) {
+  const answer = await ask(`v1/history?seconds=${seconds}`);
+  const inSeconds = (time) => (time === null ? null : time / 1000);
+  return {
+    begins: inSeconds(answer.begins),
+    step: answer.step,
+    times: answer.times.map(inSeconds),
+    columns: Object.fromEntries(answer.series.map((name, at) => [name, answer.values[at]])),
+    events: answer.events.map((event) => ({ ...event, time: inSeconds(event.time) })),
+  };
+}
+
+/** @returns {Past} */
+const empty = () => ({ begins: null, step: 1, times: [], columns: {}, events: [] });
+
+export class Model {
+  /** @type {?Beat} */
+  latest = null;
+  /** @type {Past} */
+  past = empty();
+  /** @type {Beat[]} Those of the last minute, the newest last. */
+  #recent = [];
+  #asking = false;
+  #messages = 0;
+
+  /**
+   * Takes a message. Returns true if another run of the server sent it than the one before.
+   * @param {import("./connection.js").Message} message
+   */
+  take(message) {
+    const beat = {
+      time: message.time / 1000,
+      condition: message.condition,
+      values: Object.fromEntries(message.series.map((name, at) => [name, message.values[at]])),
+      rows: new Map(message.rows),
+    };
+    const before = this.latest;
+    this.latest = beat;
+    const restarted = before !== null && isOtherRun(before, beat);
+    if (restarted) {
+      this.#recent = [];
+      this.past = empty();
+    }
+    this.#recent.push(beat);
+    if (this.#recent.length > RECENT) this.#recent.shift();
+    if (before === null || restarted || beat.time - before.time > GAP) this.#fetchPast();
+    else append(this.past, beat);
+    this.#messages += 1;
+    if (this.#messages % EVENTS_EVERY === 0) this.#fetchEvents();
+    return restarted;
+  }
+
+  /** Returns the text of a row of `stats`, or null. */
+  text(row) {
+    return this.latest?.rows.get(row) ?? null;
+  }
+
+  /** Returns the number in a row of `stats`, or null. */
+  number(row) {
+    return numberIn(this.latest, row);
+  }
+
+  /** Returns by how much a counter grew per second over the last `seconds`, or null. */
+  rate(row, seconds = 10) {
+    const { latest } = this;
+    if (latest === null) return null;
+    const first = this.#recent.find((beat) => beat.time >= latest.time - seconds - 0.5);
+    const [from, to] = [numberIn(first, row), numberIn(latest, row)];
+    if (from === null || to === null || first === latest) return null;
+    // `stats reset` sets counters back.
+    return Math.max(0, to - from) / (latest.time - first.time);
+  }
+
+  /** Returns the values of a series at the latest message, or null. */
+  value(series) {
+    return this.latest?.values[series] ?? null;
+  }
+
+  async #fetchPast() {
+    if (this.#asking) return;
+    this.#asking = true;
+    try {
+      const past = await pastOf(KEPT);
+      const end = past.times.at(-1) ?? 0;
+      this.#recent.filter((beat) => beat.time > end).forEach((beat) => append(past, beat));
+      this.past = past;
+    } catch {
+      // The past so far stays. The connection tells if the server is away.
+    } finally {
+      this.#asking = false;
+    }
+  }
+
+  /** Messages have no events, so these are asked for from time to time. */
+  async #fetchEvents() {
+    const { past } = this;
+    try {
+      const { events } = await pastOf(2 * EVENTS_EVERY);
+      const isNew = (event) => !past.events.some((known) => known.time === event.time && known.text === event.text);
+      past.events.push(...events.filter(isNew));
+    } catch {
+      // The next look finds them.
+    }
+  }
+}
+
+function numberIn(beat, row) {
+  const text = beat?.rows.get(row);
+  const number = Number(text);
+  return text === undefined || text === "" || !Number.isFinite(number) ? null : number;
+}
+
+function isOtherRun(before, after) {
+  const start = (beat) => beat.time - (numberIn(beat, "uptime") ?? 0);
+  return before.rows.get("pid") !== after.rows.get("pid") || Math.abs(start(after) - start(before)) > SAME_START;
+}
+
+function append(past, beat) {
+  past.times.push(beat.time);
+  past.begins ??= beat.time;
+  for (const [name, value] of Object.entries(beat.values)) {
+    // A series that the past lacks is absent up to now.
+    past.columns[name] ??= Array(past.times.length - 1).fill(null);
+    past.columns[name].push(value);
+  }
+  while (past.times[0] < beat.time - KEPT) {
+    past.times.shift();
+    Object.values(past.columns).forEach((column) => column.shift());
+  }
+}

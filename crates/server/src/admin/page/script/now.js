@@ -1,0 +1,123 @@
+// The view "Now": the figures of the last second, and charts of the last minutes.
+
+import { Chart } from "./chart.js";
+import { figure, h, say, setFigure } from "./elements.js";
+import { bytes, bytesPerSecond, count, micros, millis, percent, perSecond, whole } from "./format.js";
+import { choice } from "./choice.js";
+import { KEPT } from "./model.js";
+import { SPECS } from "./series.js";
+import { readStatistics } from "./rows.js";
+
+/** The parts of memory in the bar. */
+const PARTS = [["data", "larder_frame_bytes"], ["index", "larder_index_bytes"], ["buffers", "larder_buffer_bytes"]];
+
+const card = (title, main, figures, more = {}) => h("section", { class: "card", ...more },
+  h("h3", {}, title), h("p", { class: "main" }, h("b", { "data-figure": main[0] }, "–"), " ", h("span", {}, main[1])),
+  h("dl", { class: "figures" }, figures.map(([label, name]) => figure(label, name))));
+
+export class NowView {
+  name = "now";
+  title = "Now";
+  #latencies = false;
+  #seconds = 120;
+  #charts = ["requests", "hits", "cpu", "network"].map((name) => new Chart(SPECS[name], { sync: "now" }));
+
+  /** @param {import("./model.js").Model} model */
+  constructor(model) {
+    this.model = model;
+    this.element = h("div", {},
+      h("div", { class: "cards" },
+        card("Requests", ["total", "per second"], [["reads", "reads"], ["writes", "writes"], ["deletes", "deletes"],
+          ["counts", "counts"], ["touches", "touches"]]),
+        card("Items", ["hit_ratio", "of reads found their item"], [["items", "items"], ["evicted", "evictions"],
+          ["expired", "expired"]]),
+        card("Latency of reads", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]], { id: "latency", hidden: true }),
+        card("Processor", ["cpu", "processors busy"], [["user", "cpu_user"], ["system", "cpu_system"]]),
+        card("Network", ["connections", "connections"], [["at most", "max_connections"], ["received", "received"],
+          ["sent", "sent"]]),
+        card("Log", ["unsynced_bytes", "not yet durable"], [["their age", "unsynced_ms"], ["commits", "commits"],
+          ["commit p99", "commit_us_p99"]], { id: "log", hidden: true })),
+      h("section", { class: "memory" }, h("h3", {}, "Memory"),
+        h("div", { class: "bar", role: "img", id: "bar" }, PARTS.map(([name]) => h("i", { class: name }))),
+        h("dl", { class: "figures wide" }, PARTS.map(([name]) => figure(name, name)), figure("limit", "limit"),
+          figure("resident", "resident"))),
+      h("section", {}, h("h3", {}, "The last minutes"),
+        choice("Time shown", [["2 min", 120], ["5 min", 300], ["10 min", KEPT]], this.#seconds, (seconds) => {
+          this.#seconds = seconds;
+          this.update();
+        }),
+        h("div", { class: "charts" }, this.#charts.map((chart) => chart.element))));
+    this.element.querySelector('[data-chart="requests"]').classList.add("wide");
+  }
+
+  /** The rows of latencies may be in the messages or only in the statistics. */
+  async open() {
+    const rows = await readStatistics().catch(() => new Map());
+    this.#latencies = [...rows.keys()].some((row) => row.startsWith("latency:get:"));
+  }
+
+  update() {
+    const { model } = this;
+    if (model.latest === null) return;
+    const set = (name, value, format) => setFigure(this.element, name, value, format);
+    const verbs = ["reads", "writes", "deletes", "counts", "touches"];
+    for (const verb of verbs) set(verb, model.value(verb), perSecond);
+    set("total", verbs.reduce((sum, verb) => sum + (model.value(verb) ?? 0), 0), count);
+    set("hit_ratio", model.value("hit_ratio"), percent);
+    set("items", model.number("curr_items"), count);
+    set("evictions", model.value("evictions"), perSecond);
+    set("expired", model.value("expired"), perSecond);
+    const [user, system] = [model.value("cpu_user"), model.value("cpu_system")];
+    set("cpu", user === null || system === null ? null : user + system, count);
+    set("cpu_user", user, count);
+    set("cpu_system", system, count);
+    set("connections", model.number("curr_connections"), whole);
+    set("max_connections", model.number("max_connections"), whole);
+    set("received", model.value("received"), bytesPerSecond);
+    set("sent", model.value("sent"), bytesPerSecond);
+    this.#showLog(set);
+    this.#showLatencies(set);
+    this.#showMemory(set);
+    const to = model.latest.time;
+    for (const chart of this.#charts) chart.show({ past: model.past, from: to - this.#seconds, to });
+  }
+
+  #showLog(set) {
+    const { model } = this;
+    this.element.querySelector("#log").hidden = model.text("larder_store") === "none";
+    set("unsynced_bytes", model.number("larder_unsynced_bytes"), bytes);
+    set("unsynced_ms", model.number("larder_unsynced_ms"), millis);
+    set("commits", model.rate("larder_commits"), perSecond);
+    set("commit_us_p99", model.number("larder_commit_us_p99"), micros);
+  }
+
+  async #showLatencies(set) {
+    const { model } = this;
+    const inMessages = model.text("larder_latency_get_p99_us") !== null;
+    const section = this.element.querySelector("#latency");
+    section.hidden = !inMessages && !this.#latencies;
+    if (section.hidden) return;
+    const rows = inMessages ? null : await readStatistics().catch(() => new Map());
+    for (const name of ["p50", "p99", "p999"]) {
+      const value = rows?.get(`latency:get:${name}_us`) ?? model.number(`larder_latency_get_${name}_us`);
+      set(name, value, micros);
+    }
+  }
+
+  #showMemory(set) {
+    const { model } = this;
+    const limit = model.number("limit_maxbytes");
+    let used = 0;
+    for (const [name, row] of PARTS) {
+      const value = model.number(row);
+      used += value ?? 0;
+      set(name, value, bytes);
+      this.element.querySelector(`.bar .${name}`).style.width = `${Math.min(100, (100 * (value ?? 0)) / Math.max(1, limit))}%`;
+    }
+    set("limit", limit, bytes);
+    set("resident", model.number("larder_resident_bytes"), bytes);
+    const text = `${bytes(used)} of ${bytes(limit)} used`;
+    const bar = this.element.querySelector("#bar");
+    if (bar.getAttribute("aria-label") !== text) bar.setAttribute("aria-label", text);
+  }
+}

@@ -1,0 +1,34 @@
+// The rows of all groups that the server shows as JSON, and their meanings.
+
+import { ask } from "./connection.js";
+
+/** Age up to which an answer is used again, in milliseconds. */
+const FRESH = 800;
+
+/** @typedef {{group: string, row: string, kind: string, unit: string, help: string}} Metric */
+
+/** @type {{at: number, rows: ?Promise<Map<string, string|number>>}} */
+const last = { at: -Infinity, rows: null };
+
+/** Returns all rows by name, those of rate limits included. */
+export function readStatistics() {
+  if (performance.now() - last.at > FRESH) {
+    last.at = performance.now();
+    last.rows = ask("v1/stats").then((rows) => new Map(Object.entries(rows)));
+  }
+  return last.rows;
+}
+
+/** Names of rows have parts that differ from server to server. */
+const PATTERNS = [[/^larder_lane_\d+_/, "larder_lane_N_"], [/^limit:.*:/, "limit:NAME:"], [/^latency:[^:]*:/, "latency:CLASS:"]];
+
+/**
+ * Returns a function from the name of a row to its metric, or to undefined. A server without a table of metrics has no
+ * meanings.
+ * @returns {Promise<(row: string) => ?Metric>}
+ */
+export async function readMeanings() {
+  const metrics = await ask("v1/metrics").catch(() => []);
+  const byRow = new Map(metrics.map((metric) => [metric.row, metric]));
+  return (row) => byRow.get(PATTERNS.reduce((name, [pattern, word]) => name.replace(pattern, word), row));
+}

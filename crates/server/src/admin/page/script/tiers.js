@@ -1,0 +1,125 @@
+// The view "Tiers": the devices of the store, one lane each.
+
+import { Chart } from "./chart.js";
+import { example, figure, framed, h, say, setFigure } from "./elements.js";
+import { bytes, bytesPerSecond, count, percent, perSecond, whole } from "./format.js";
+import { KEPT } from "./model.js";
+import { SPECS } from "./series.js";
+
+/** The rows of a lane that the table knows: heading, and value as text. Others follow under their own names. */
+const COLUMNS = [
+  ["state", "State", String],
+  ["partitions", "Partitions", (text) => whole(Number(text))],
+  ["items", "Items", (text) => count(Number(text))],
+  ["bytes", "Bytes of items", (text) => bytes(Number(text))],
+  ["capacity", "Capacity", (text) => bytes(Number(text))],
+  ["lower_device", "Lower device", String],
+];
+/** Pairs of rows that a meter shows: used and capacity. */
+const METERS = [["bytes", "capacity", "Fill"], ["fast_used", "fast_capacity", "Fast device"], ["lower_used", "lower_capacity", "Lower device, fill"]];
+const KNOWN = new Set(["device", ...COLUMNS.map(([what]) => what), ...METERS.flatMap(([used, capacity]) => [used, capacity])]);
+
+export class TiersView {
+  name = "tiers";
+  title = "Tiers";
+  #rows = h("tbody");
+  #head = h("tr");
+  #headings = "";
+  #charts = ["flash", "written", "onDevices"].map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "tiers" }));
+
+  /** @param {import("./model.js").Model} model */
+  constructor(model) {
+    this.model = model;
+    this.without = h("div", { class: "off", hidden: true },
+      h("p", {}, "This server has no store: all items are in memory. A store takes the items that memory has no room for, and keeps all of them through restarts:"),
+      example("larder serve --store /var/lib/larder/store:100GB --durability sync"),
+      h("p", {}, "Several devices share the keys if ", h("code", {}, "--store"), " is given for each. docs/settings.md has more about devices and tiers."));
+    this.with = h("div", {},
+      framed("Devices", h("thead", {}, this.#head), this.#rows),
+      h("div", { class: "cards" },
+        h("section", { class: "card" }, h("h3", {}, "Reads and writes"), h("dl", { class: "figures" },
+          [["records read", "flash_reads"], ["bytes written", "device_written"], ["segments read", "segment_read"],
+            ["freed by cleaning", "freed"]].map(([label, name]) => figure(label, name)))),
+        h("section", { class: "card" }, h("h3", {}, "Items"), h("dl", { class: "figures" },
+          [["bytes in memory", "resident_items"], ["bytes only on devices", "flash_items"], ["copies in memory", "copies"],
+            ["unreadable items", "unreadable"], ["bad places", "bad_places"]].map(([label, name]) => figure(label, name))))),
+      h("div", { class: "charts" }, this.#charts.map((chart) => chart.element)));
+    this.element = h("div", {}, this.without, this.with);
+  }
+
+  update() {
+    const { model } = this;
+    if (model.latest === null) return;
+    const hasStore = model.text("larder_store") !== "none";
+    this.with.hidden = !hasStore;
+    this.without.hidden = hasStore;
+    if (!hasStore) return;
+    this.#showLanes();
+    const set = (name, value, format) => setFigure(this.element, name, value, format);
+    set("flash_reads", model.rate("larder_flash_reads"), perSecond);
+    set("device_written", model.rate("larder_device_written_bytes"), bytesPerSecond);
+    set("segment_read", model.rate("larder_segment_read_bytes"), bytesPerSecond);
+    set("freed", model.rate("larder_freed_bytes"), bytesPerSecond);
+    set("resident_items", model.number("larder_bytes_resident"), bytes);
+    set("flash_items", model.number("larder_bytes_flash"), bytes);
+    set("copies", model.number("larder_copies"), count);
+    set("unreadable", model.number("larder_unreadable"), whole);
+    set("bad_places", model.number("larder_bad_places"), whole);
+    const to = model.latest.time;
+    for (const chart of this.#charts) chart.show({ past: model.past, from: to - KEPT, to });
+  }
+
+  #showLanes() {
+    const lanes = lanesOf(this.model.latest.rows);
+    const has = (what) => lanes.some((lane) => lane.rows.has(what));
+    const columns = COLUMNS.filter(([what]) => has(what));
+    const meters = METERS.filter(([used, capacity]) => has(used) && has(capacity));
+    const others = [...new Set(lanes.flatMap((lane) => [...lane.rows.keys()]))].filter((what) => !KNOWN.has(what)).sort();
+    const headings = ["Device", ...columns.map(([, heading]) => heading), ...meters.map(([, , heading]) => heading),
+      ...others.map((what) => what.replaceAll("_", " "))];
+    const shape = JSON.stringify([headings, lanes.map((lane) => lane.number)]);
+    if (shape !== this.#headings) {
+      this.#headings = shape;
+      this.#head.replaceChildren(...headings.map((heading) => h("th", { scope: "col" }, heading)));
+      this.#rows.replaceChildren(...lanes.map((lane) => rowOf(lane, headings)));
+    }
+    lanes.forEach((lane, at) => {
+      const [device, ...cells] = this.#rows.children[at].children;
+      say(device, `${lane.rows.get("device") ?? "?"} (lane ${lane.number})`);
+      this.#rows.children[at].classList.toggle("bad", (lane.rows.get("state") ?? "").startsWith("failing"));
+      columns.forEach(([what, , format], index) => say(cells[index], lane.rows.has(what) ? format(lane.rows.get(what)) : "–"));
+      meters.forEach(([used, capacity], index) => showMeter(cells[columns.length + index], lane.rows, used, capacity));
+      others.forEach((what, index) => say(cells[columns.length + meters.length + index], lane.rows.get(what) ?? "–"));
+    });
+  }
+}
+
+/** Returns the lanes with their rows, without the part of the names that names the lane. */
+function lanesOf(rows) {
+  const lanes = new Map();
+  for (const [name, text] of rows) {
+    const match = /^larder_lane_(\d+)_(.*)$/.exec(name);
+    if (match === null) continue;
+    const number = Number(match[1]);
+    if (!lanes.has(number)) lanes.set(number, { number, rows: new Map() });
+    lanes.get(number).rows.set(match[2], text);
+  }
+  return [...lanes.values()].sort((a, b) => a.number - b.number);
+}
+
+function rowOf(lane, headings) {
+  const [first, ...others] = headings;
+  return h("tr", { "data-lane": lane.number }, h("th", { scope: "row", "data-label": first }),
+    others.map((heading) => h("td", { "data-label": heading })));
+}
+
+function showMeter(cell, rows, used, capacity) {
+  const share = Number(rows.get(used)) / Math.max(1, Number(rows.get(capacity)));
+  if (!Number.isFinite(share)) return say(cell, "–");
+  if (cell.firstElementChild === null) {
+    cell.replaceChildren(h("meter", { min: 0, max: 1, high: 0.9 }), " ", h("span"));
+  }
+  cell.firstElementChild.value = share;
+  cell.firstElementChild.setAttribute("aria-label", cell.dataset.label);
+  return say(cell.lastElementChild, percent(share));
+}
