@@ -94,3 +94,18 @@ allow_unstable() {
 }
 
 host_target() { rustc -vV | sed -n 's/^host: //p'; }
+
+# Installs Chromium and the library that drives it, and sets `browser_python` to a Python that has this library.
+need_browser_tests() {
+    local home=${CARGO_TARGET_DIR:-$PWD/target}/report-test pins=tests/lab/requirements.txt
+    command -v chromium >/dev/null || apt_install chromium
+    python3 -c 'import ensurepip' 2>/dev/null || apt_install python3-venv
+    mkdir -p "$home"
+    browser_python=$home/python/bin/python
+    if ! cmp -s "$pins" "$home/made-from.txt"; then
+        rm -rf "$home/python"
+        python3 -m venv "$home/python"
+        "$browser_python" -m pip install --quiet -r "$pins"
+        cp "$pins" "$home/made-from.txt"
+    fi
+}

@@ -8,6 +8,8 @@ import { h, say, svg } from "./elements.js";
 import { clock } from "./format.js";
 
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+/** Steps of an axis of bytes. */
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 /** Distance of the cursor from an event below which the chart tells it, in pixels. */
 const NEAR = 8;
 
@@ -15,8 +17,8 @@ const NEAR = 8;
  * @typedef {{name: string, label: string, colour: string, dash?: number[], factor?: number}} Line
  *   `name` is the series of the server, `colour` a variable of the style sheet. Values are multiplied by `factor`.
  * @typedef {{id: string, title: string, format: (value: ?number) => string, lines: Line[], top?: number,
- *   optional?: boolean, height?: number}} Spec
- *   `top` is the upper end of the axis. An optional chart is hidden if it has nothing but zeros.
+ *   optional?: boolean, binary?: boolean, height?: number}} Spec
+ *   `top` is the upper end of the axis; the steps of a `binary` one are powers of two. An optional chart is hidden if it has nothing but zeros.
  * @typedef {{past: import("./model.js").Past, from: number, to: number}} Window  In seconds.
  */
 
@@ -110,7 +112,7 @@ export class Chart {
     return {
       width, height,
       legend: { show: false },
-      padding: [8, 10, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: {
         y: false,
         points: { size: 7 },
@@ -124,7 +126,7 @@ export class Chart {
       },
       axes: [
         { ...axis, size: 24, space: 70, values: timeLabels },
-        { ...axis, size: 64, space: 32, values: (u, splits) => splits.map((value) => spec.format(value)) },
+        { ...axis, size: 64, space: 32, incrs: spec.binary ? POWERS : undefined, values: (u, splits) => splits.map((value) => spec.format(value)) },
       ],
       series: [{}, ...spec.lines.map((line) => ({
         stroke: () => colour(line.colour), width: 1.5, dash: line.dash, points: { show: false }, spanGaps: false,

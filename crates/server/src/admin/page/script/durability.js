@@ -20,7 +20,7 @@ const LONG_SPAN = 60;
 export class DurabilityView {
   name = "durability";
   title = "Durability";
-  #mode = h("p", { class: "main" });
+  #mode = h("p", { class: "mode" });
   #promise = h("p");
   #charts = ["unsynced", "commit", "written"].map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "durability" }));
 
@@ -39,10 +39,10 @@ export class DurabilityView {
         group("At risk", [["un-synced bytes", "unsynced_bytes"], ["their age", "unsynced_ms"]]),
         group("Commits", [["per second", "commits"], ["p50", "commit_us_p50"], ["p99", "commit_us_p99"]]),
         group("Written", [["by requests", "written"], ["to devices", "device_written"],
-          ["amplification, last minute", "amplification_now"], ["amplification, since the start", "amplification"]]),
+          ["amplification, 1 min", "amplification_now"], ["amplification, in all", "amplification"]]),
         group("Last recovery", [["items", "recovered_items"], ["time", "recovery_ms"]])),
-      h("p", { class: "soft" }, "Write amplification is the bytes written to devices, divided by the bytes of records that requests wrote."),
-      h("div", { class: "charts" }, this.#charts.map((chart) => chart.element)));
+      h("p", { class: "soft" }, "Write amplification is the bytes written to devices, divided by the bytes of records that requests wrote: of the last minute, and of all time since the start."),
+      h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)));
     this.element = h("div", {}, this.without, this.with);
   }
 

@@ -42,6 +42,7 @@ export class LimitsView {
       h("div", { class: "charts" }, this.#chart.element));
     this.element = h("div", {}, this.without, this.with);
     this.element.querySelector(".chart").classList.add("wide");
+    this.element.querySelector("table").classList.add("policies");
   }
 
   open() {

@@ -20,7 +20,7 @@ export class NowView {
   title = "Now";
   #latencies = false;
   #seconds = 120;
-  #charts = ["requests", "hits", "cpu", "network"].map((name) => new Chart(SPECS[name], { sync: "now" }));
+  #charts = ["requests", "hits", "cpu", "network", "evictions"].map((name) => new Chart(SPECS[name], { sync: "now" }));
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
@@ -29,17 +29,17 @@ export class NowView {
       h("div", { class: "cards" },
         card("Requests", ["total", "per second"], [["reads", "reads"], ["writes", "writes"], ["deletes", "deletes"],
           ["counts", "counts"], ["touches", "touches"]]),
-        card("Items", ["hit_ratio", "of reads found their item"], [["items", "items"], ["evicted", "evictions"],
+        card("Items", ["hit_ratio", "hit ratio"], [["items", "items"], ["evicted", "evictions"],
           ["expired", "expired"]]),
-        card("Latency of reads", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]], { id: "latency", hidden: true }),
-        card("Processor", ["cpu", "processors busy"], [["user", "cpu_user"], ["system", "cpu_system"]]),
+        card("Latency of reads", ["p99", "p99 since the start"], [["p50", "p50"], ["p99.9", "p999"]], { id: "latency", hidden: true }),
+        card("Processors", ["cpu", "busy"], [["user", "cpu_user"], ["system", "cpu_system"]]),
         card("Network", ["connections", "connections"], [["at most", "max_connections"], ["received", "received"],
           ["sent", "sent"]]),
-        card("Log", ["unsynced_bytes", "not yet durable"], [["their age", "unsynced_ms"], ["commits", "commits"],
+        card("Log", ["unsynced_bytes", "not durable yet"], [["their age", "unsynced_ms"], ["commits", "commits"],
           ["commit p99", "commit_us_p99"]], { id: "log", hidden: true })),
       h("section", { class: "memory" }, h("h3", {}, "Memory"),
         h("div", { class: "bar", role: "img", id: "bar" }, PARTS.map(([name]) => h("i", { class: name }))),
-        h("dl", { class: "figures wide" }, PARTS.map(([name]) => figure(name, name)), figure("limit", "limit"),
+        h("dl", { class: "figures wide parts" }, PARTS.map(([name]) => figure(name, name)), figure("limit", "limit"),
           figure("resident", "resident"))),
       h("section", {}, h("h3", {}, "The last minutes"),
         choice("Time shown", [["2 min", 120], ["5 min", 300], ["10 min", KEPT]], this.#seconds, (seconds) => {

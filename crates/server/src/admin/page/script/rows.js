@@ -23,12 +23,12 @@ export function readStatistics() {
 const PATTERNS = [[/^larder_lane_\d+_/, "larder_lane_N_"], [/^limit:.*:/, "limit:NAME:"], [/^latency:[^:]*:/, "latency:CLASS:"]];
 
 /**
- * Returns a function from the name of a row to its metric, or to undefined. A server without a table of metrics has no
- * meanings.
- * @returns {Promise<(row: string) => ?Metric>}
+ * Returns a function from the name of a row to its metric, or null if the server has no table of metrics.
+ * @returns {Promise<?(row: string) => (Metric|undefined)>}
  */
 export async function readMeanings() {
-  const metrics = await ask("v1/metrics").catch(() => []);
+  const metrics = await ask("v1/metrics").catch(() => null);
+  if (metrics === null) return null;
   const byRow = new Map(metrics.map((metric) => [metric.row, metric]));
   return (row) => byRow.get(PATTERNS.reduce((name, [pattern, word]) => name.replace(pattern, word), row));
 }

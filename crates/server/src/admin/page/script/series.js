@@ -26,14 +26,14 @@ export const SPECS = {
     ],
   },
   memory: {
-    id: "memory", title: "Memory", format: bytes,
+    id: "memory", title: "Memory", format: bytes, binary: true,
     lines: [
       { name: "resident", label: "resident", colour: "--c1" },
       { name: "memory_used", label: "counted against the limit", colour: "--c2", dash: [7, 3] },
     ],
   },
   network: {
-    id: "network", title: "Network", format: bytesPerSecond,
+    id: "network", title: "Network", format: bytesPerSecond, binary: true,
     lines: [
       { name: "received", label: "received", colour: "--c1" },
       { name: "sent", label: "sent", colour: "--c2", dash: [7, 3] },
@@ -54,7 +54,7 @@ export const SPECS = {
     ],
   },
   unsynced: {
-    id: "unsynced", title: "Un-synced bytes", format: bytes, optional: true,
+    id: "unsynced", title: "Un-synced bytes", format: bytes, binary: true, optional: true,
     lines: [{ name: "unsynced_bytes", label: "acknowledged, not yet durable", colour: "--c2" }],
   },
   commit: {
@@ -65,7 +65,7 @@ export const SPECS = {
     ],
   },
   written: {
-    id: "written", title: "Written to devices", format: bytesPerSecond, optional: true,
+    id: "written", title: "Written to devices", format: bytesPerSecond, binary: true, optional: true,
     lines: [{ name: "device_written", label: "written", colour: "--c1" }],
   },
   flash: {
@@ -73,7 +73,7 @@ export const SPECS = {
     lines: [{ name: "flash_reads", label: "records read", colour: "--c1" }],
   },
   onDevices: {
-    id: "on-devices", title: "Items that are only on devices", format: bytes, optional: true,
+    id: "on-devices", title: "Items that are only on devices", format: bytes, binary: true, optional: true,
     lines: [{ name: "bytes_flash", label: "bytes of items", colour: "--c1" }],
   },
 };

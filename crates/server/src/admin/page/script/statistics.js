@@ -28,7 +28,9 @@ export class StatisticsView {
   async open() {
     if (this.#asked) return;
     this.#asked = true;
-    this.#meaningOf = await readMeanings();
+    const meaningOf = await readMeanings();
+    this.element.querySelector("table").classList.toggle("unexplained", meaningOf === null);
+    this.#meaningOf = meaningOf ?? this.#meaningOf;
     this.#entries.clear();
     this.#body.replaceChildren();
   }

@@ -43,7 +43,7 @@ export class TiersView {
         h("section", { class: "card" }, h("h3", {}, "Items"), h("dl", { class: "figures" },
           [["bytes in memory", "resident_items"], ["bytes only on devices", "flash_items"], ["copies in memory", "copies"],
             ["unreadable items", "unreadable"], ["bad places", "bad_places"]].map(([label, name]) => figure(label, name))))),
-      h("div", { class: "charts" }, this.#charts.map((chart) => chart.element)));
+      h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)));
     this.element = h("div", {}, this.without, this.with);
   }
 

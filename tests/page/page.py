@@ -1,0 +1,552 @@
+#!/usr/bin/env python3
+"""Tests the live page of the admin port in Chromium, on a real server under load.
+
+usage: tests/page/page.py [--chromium PROGRAM] [--pictures DIRECTORY] LARDER
+"""
+
+import argparse
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
+from report import FAINT, PHONE, WIDE, Check  # noqa: E402
+
+VIEWS = ["now", "history", "durability", "tiers", "limits", "statistics"]
+# Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
+PREFIX = "login/<img/src=x/onerror=alert(1)>"
+STORE = "st<b>ore"
+POLICIES = f"""
+[[limit]]
+name = "logins"
+prefix = "{PREFIX}"
+budget = 50
+window = "10s"
+
+[[limit]]
+name = "api:v1/read"
+budget = 60
+window = "1s"
+algorithm = "gcra"
+burst = 5
+shadow = true
+"""
+MIX = "get=70,set=20,delete=2,incr=5,touch=3"
+RATE = 2000
+# The page and `stats` look at slightly different seconds, and the generator's seconds differ too.
+SAMPLING_ERROR = 0.15
+# Seconds of load before the pictures are taken, so that the charts show something.
+BEFORE_PICTURES = 100
+# What a server without /v1/metrics answers; the page then leaves units and meanings out.
+NO_METRICS = "status of 404"
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Larder:
+    """A server with its load, in a directory that is removed afterwards."""
+
+    def __init__(self, program, directory, options=()):
+        self.program, self.directory, self.options = program, directory, options
+        self.port, self.admin = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.admin}/"
+        self.process = self.load = None
+        self.asking = threading.Event()
+
+    def start(self):
+        command = [self.program, "serve", "--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin}", *self.options]
+        with open(self.directory / "larder.log", "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while not self.is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"the server did not start:\n{(self.directory / 'larder.log').read_text()}")
+            time.sleep(0.05)
+
+    def is_ready(self):
+        try:
+            return urllib.request.urlopen(f"{self.url}readyz", timeout=5).status == 200
+        except OSError:
+            return False
+
+    def start_load(self):
+        """Sends requests of every verb at a steady rate, and asks for units of both limits."""
+        traffic = ["-c", "4", "--mix", MIX, "--rate", str(RATE), "--keys", "20000", "--value-size", "200-1500"]
+        command = [self.program, "bench", "load", "--server", f"127.0.0.1:{self.port}", *traffic, "--time", "3600", "--quiet"]
+        self.load = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.asking.set()
+        threading.Thread(target=self.ask_limits, daemon=True).start()
+
+    def ask_limits(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port)) as client:
+                replies = client.makefile("rb")
+                while self.asking.is_set():
+                    client.sendall(b"ma someone Qlogins\r\nma someone Qapi:v1/read\r\n")
+                    replies.readline(), replies.readline()
+                    time.sleep(0.01)
+        except OSError:
+            pass  # The server was killed.
+
+    def stats(self, group=""):
+        """The rows of `stats` over memcached's protocol."""
+        with socket.create_connection(("127.0.0.1", self.port)) as client:
+            client.sendall(f"stats {group}".strip().encode() + b"\r\n")
+            lines = []
+            for line in client.makefile("rb"):
+                if line == b"END\r\n":
+                    break
+                lines.append(line.decode().rstrip("\r\n").split(" ", 2)[1:])
+        return {row[0]: row[1] if len(row) > 1 else "" for row in lines}
+
+    def end_load(self):
+        self.asking.clear()
+        if self.load:
+            self.load.kill()
+            self.load.wait()
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self):
+        self.end_load()
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
+
+def show(page, name):
+    """Opens a view by its link, and waits until it is shown."""
+    page.click(f'nav a[href="#{name}"]')
+    page.wait_for_selector(f"#view-{name}:not([hidden])", state="attached")
+
+
+def values_of(page, view):
+    """The exact values of the figures of a view, by name."""
+    nodes = page.eval_on_selector_all(f"#view-{view} [data-figure]", "list => list.map(node => [node.dataset.figure, node.dataset.value])")
+    return {name: float(value) for name, value in nodes if value}
+
+
+def next_beat(page, name="total"):
+    """Waits until a figure of the view Now has another value: a message has come."""
+    figure = f'#view-now [data-figure="{name}"]'
+    before = page.get_attribute(figure, "data-value")
+    page.wait_for_function("([figure, before]) => document.querySelector(figure).dataset.value !== before", arg=[figure, before])
+
+
+# Colours and share of ink of each canvas of the view that is shown.
+INK = """() => [...document.querySelectorAll("main > section:not([hidden]) .chart:not([hidden])")].map(chart => {
+  const canvas = chart.querySelector("canvas");
+  const colours = new Set();
+  let inked = 0;
+  if (canvas === null) return { name: chart.dataset.chart, colours: 0, share: 0 };
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at + 3] === 0) continue;
+    inked++;
+    colours.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+  }
+  return { name: chart.dataset.chart, colours: colours.size, share: inked / (data.length / 4) };
+})"""
+
+DRAWN = f"""() => {{ const charts = ({INK})(); return charts.every(chart => chart.colours >= 4 && chart.share > 0.005); }}"""
+
+EXPECTED_CHARTS = {
+    "now": {"requests", "hits", "cpu", "network", "evictions"},
+    "history": {"requests", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit", "written"},
+    "durability": {"unsynced", "commit", "written"},
+    "tiers": {"flash", "written", "on-devices"},
+    "limits": {"limits"},
+    "statistics": set(),
+}
+
+
+def test_views(check, page):
+    """Every view opens by its link, is named, and draws."""
+    for name in VIEWS:
+        show(page, name)
+        title, current = page.title(), page.inner_text("nav a[aria-current=page]")
+        focus = page.evaluate("document.activeElement.id")
+        check.that(f"{name}: is named", title == f"{current} – Larder" and focus in (f"title-{name}", ""), (title, current, focus))
+        try:
+            page.wait_for_function(DRAWN, timeout=10000)
+        except Exception:
+            pass
+        ink = page.evaluate(INK)
+        blank = [chart for chart in ink if chart["colours"] < 4 or chart["share"] < 0.005]
+        check.that(f"{name}: {len(ink)} charts draw", not blank and {chart["name"] for chart in ink} == EXPECTED_CHARTS[name], blank or ink)
+
+
+def test_rates(check, page, server):
+    """The rates of several seconds on the page are the growth of `stats` in this time."""
+    show(page, "now")
+    next_beat(page)
+    before, from_time = server.stats(), time.monotonic()
+    seen = []
+    for _ in range(5):
+        next_beat(page)
+        seen.append(values_of(page, "now"))
+    after, seconds = server.stats(), time.monotonic() - from_time
+    growth = lambda *rows: sum(float(after[row]) - float(before[row]) for row in rows) / seconds
+    wanted = {
+        "reads": growth("cmd_get"),
+        "writes": growth("cmd_set"),
+        "counts": growth("incr_hits", "incr_misses", "decr_hits", "decr_misses"),
+        "received": growth("bytes_read"),
+        "sent": growth("bytes_written"),
+    }
+    for name, value in wanted.items():
+        mean = sum(values[name] for values in seen) / len(seen)
+        check.that(f"now: {name} are those of stats", value > 0 and abs(mean - value) <= SAMPLING_ERROR * value, (mean, value))
+    last = seen[-1]
+    total = sum(last[name] for name in ("reads", "writes", "deletes", "counts", "touches"))
+    check.that("now: the total is the sum of the verbs", abs(last["total"] - total) < 1, (last["total"], total))
+    hits, misses = (float(after[row]) - float(before[row]) for row in ("get_hits", "get_misses"))
+    ratio = hits / (hits + misses)
+    check.that("now: the hit ratio is that of stats", abs(last["hit_ratio"] - ratio) < 0.05, (last["hit_ratio"], ratio))
+    gauges = {"items": "curr_items", "limit": "limit_maxbytes", "max_connections": "max_connections", "resident": "larder_resident_bytes"}
+    wrong = [(name, last[name], after[row]) for name, row in gauges.items() if abs(last[name] - float(after[row])) > 0.05 * float(after[row])]
+    check.that("now: gauges are those of stats", not wrong, wrong)
+    busy = growth("rusage_user", "rusage_system")
+    mean = sum(values["cpu"] for values in seen) / len(seen)
+    check.that("now: processor time is that of stats", abs(mean - busy) < max(0.3 * busy, 0.05), (mean, busy))
+    check.that("now: the condition is told", page.inner_text("#condition").endswith(".") and page.get_attribute("#condition", "role") == "status")
+
+
+def number(text):
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def test_statistics(check, page, server):
+    """The view has all rows, with values between those before and after, and can be filtered."""
+    before = {**server.stats(), **server.stats("limits")}
+    show(page, "statistics")
+    page.wait_for_selector("#view-statistics tbody tr:nth-child(100)")
+    # The rows that were there at first may be of the second before; the next message is newer.
+    old = page.inner_text('[data-row="cmd_get"]')
+    page.wait_for_function("old => document.querySelector('[data-row=\"cmd_get\"]').textContent !== old", arg=old)
+    shown = dict(page.eval_on_selector_all("[data-row]", "list => list.map(cell => [cell.dataset.row, cell.textContent])"))
+    after = {**server.stats(), **server.stats("limits")}
+    check.that(f"statistics: all {len(after)} rows are there", set(after) <= set(shown), set(after) - set(shown))
+    wrong = []
+    for name in set(before) & set(shown):
+        first, last = number(before[name]), number(after[name])
+        if "connection" in name:
+            continue  # Asking for statistics takes one.
+        if before[name] == after[name]:
+            # JSON has no trailing zeros.
+            if shown[name] != after[name] and (first is None or first != number(shown[name])):
+                wrong.append((name, shown[name], after[name]))
+        elif first is not None and name.startswith(("cmd_", "get_", "bytes_", "total_items", "larder_loop_turns", "limit:")):
+            if not first <= number(shown[name]) <= last:
+                wrong.append((name, first, shown[name], last))
+    check.that("statistics: values are those of stats", not wrong, wrong[:5])
+    page.fill("#filter", "LANE_0")
+    visible = page.eval_on_selector_all("#view-statistics tbody tr:not([hidden]) [data-row]", "list => list.map(cell => cell.dataset.row)")
+    check.that("statistics: the filter works", visible and all("lane_0" in name for name in visible), visible)
+    check.that("statistics: the filter says how many", page.inner_text("#view-statistics .controls [role=status]").startswith(f"{len(visible)} of "))
+    page.fill("#filter", "")
+
+
+def test_limits(check, page, server):
+    """Policies have the counts of `stats limits`, and their rates."""
+    before = server.stats("limits")
+    show(page, "limits")
+    page.wait_for_function("() => document.querySelector('#view-limits tr[data-policy=\"logins\"] td.over').dataset.value > 0")
+    cells = page.eval_on_selector_all(
+        "#view-limits tr[data-policy]",
+        """list => list.map(row => [row.dataset.policy, ["within", "near", "over", "shadow"].map(result =>
+            [result, [...row.querySelectorAll("td." + result)].map(cell => Number(cell.dataset.value))])])""",
+    )
+    after = server.stats("limits")
+    wrong, rates = [], {}
+    for policy, results in cells:
+        for result, (rate, total) in results:
+            rates[policy] = rates.get(policy, 0) + rate
+            row = f"limit:{policy}:{result}"
+            if not float(before[row]) <= total <= float(after[row]):
+                wrong.append((row, before[row], total, after[row]))
+    check.that(f"limits: {len(cells)} policies have the counts of stats", len(cells) == 2 and not wrong, wrong)
+    check.that("limits: rates are shown", all(10 < rate <= 110 for rate in rates.values()), rates)
+
+
+def test_escaping(check, page, server):
+    """Names with markup are text."""
+    show(page, "limits")
+    check.that("a prefix with markup is text", PREFIX in page.inner_text("#view-limits"))
+    show(page, "tiers")
+    device = server.stats()["larder_lane_0_device"]
+    cell = page.inner_text("#view-tiers tbody tr:first-child th")
+    check.that("a device with markup is text", STORE in device and device in cell, (device, cell))
+    show(page, "statistics")
+    page.wait_for_selector("#view-statistics tbody tr:nth-child(100)")
+    foreign = page.eval_on_selector_all("img, iframe, object, main .off b, tbody b, main script, [onerror]", "list => list.map(node => node.outerHTML)")
+    check.that("no name became an element", not foreign, foreign)
+
+
+def test_durability(check, page, server):
+    show(page, "durability")
+    page.wait_for_function("() => document.querySelector('#view-durability [data-figure=\"device_written\"]').dataset.value > 0")
+    shown, stats = values_of(page, "durability"), server.stats()
+    check.that("durability: the mode is told", page.inner_text("#view-durability .mode") == "Mode async")
+    amplification = float(stats["larder_device_written_bytes"]) / float(stats["larder_written_bytes"])
+    close = abs(shown["amplification"] - amplification) < 0.1 * amplification
+    check.that("durability: write amplification is that of stats", close, (shown, amplification))
+    check.that("durability: commits are counted", shown["commits"] > 0 and shown["commit_us_p99"] >= shown["commit_us_p50"] > 0, shown)
+
+
+def test_history(check, page):
+    """Ranges, zoom by dragging, moving and reset."""
+    show(page, "history")
+    page.wait_for_function("() => document.querySelector('#view-history .shown').textContent !== ''")
+    text = page.inner_text("#view-history")
+    check.that("history: says that it begins anew", "begins anew at each start" in text and re.search(r"begins at .*\d\d:\d\d:\d\d", text), text[:300])
+    check.that("history: marks the start", "The server started" in page.inner_text("#view-history .events"))
+    shown = lambda: page.inner_text("#view-history .shown")
+    # The window of all charts follows the present until something is zoomed.
+    over = page.locator('#view-history [data-chart="requests"] .u-over')
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 60, steps=4)
+    page.mouse.up()
+    zoomed = shown()
+    is_zoomed = page.get_attribute("#view-history > div", "class") == "zoomed"
+    check.that("history: dragging zooms", is_zoomed and 140 <= span(zoomed) <= 160, zoomed)
+    page.click('#view-history button[aria-label="Earlier"]')
+    check.that("history: moves", shown() != zoomed and abs(span(shown()) - span(zoomed)) <= 1, (zoomed, shown()))
+    page.click('#view-history button[aria-label="Zoom in"]')
+    check.that("history: a button zooms in", span(shown()) < span(zoomed), shown())
+    page.click('#view-history button[aria-label="Reset the zoom"]')
+    check.that("history: resets", 599 <= span(shown()) <= 601, shown())
+    page.click("#view-history button:text-is('24 h')")
+    page.wait_for_function("() => document.querySelector('#view-history .shown').textContent.includes('10 seconds')")
+    check.that("history: shows a day", page.get_attribute("#view-history button:text-is('24 h')", "aria-pressed") == "true")
+    page.click("#view-history button:text-is('10 min')")
+    page.wait_for_function("() => document.querySelector('#view-history .shown').textContent.includes('one second')")
+
+
+def span(text):
+    """The seconds between the two times of day of a text."""
+    from_time, to_time = [int(h) * 3600 + int(m) * 60 + int(s) for h, m, s in re.findall(r"(\d\d):(\d\d):(\d\d)", text)[:2]]
+    return (to_time - from_time) % 86400
+
+
+def test_keyboard(check, page, server):
+    """Links and charts work by keyboard, with a visible focus."""
+    page.goto(server.url)
+    page.wait_for_selector("#condition.good, #condition.notice")
+    reached, unseen = [], []
+    for _ in range(len(VIEWS) + 1):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(
+            """() => { const node = document.activeElement, style = getComputedStyle(node);
+                return { href: node.getAttribute("href"), visible: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 }; }"""
+        )
+        reached.append(focus["href"])
+        if not focus["visible"]:
+            unseen.append(focus["href"])
+    check.that("keyboard: every view is reached", reached == ["#content", *(f"#{name}" for name in VIEWS)], reached)
+    check.that("keyboard: the focus is visible", not unseen, unseen)
+    page.focus('nav a[href="#now"]')
+    page.keyboard.press("Enter")
+    page.wait_for_function(DRAWN)
+    page.focus('#view-now [data-chart="requests"] .plot')
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    spoken = page.inner_text('#view-now [data-chart="requests"] [aria-live]')
+    check.that("keyboard: arrow keys read values", re.search(r"\d\d:\d\d:\d\d: reads .*\d/s", spoken.replace("\u202f", "")), spoken)
+    page.keyboard.press("Home")
+    told = page.inner_text('#view-now [data-chart="requests"] [aria-live]')
+    check.that("keyboard: Home goes to the oldest value", told != spoken, told)
+    page.evaluate("document.activeElement.blur()")
+
+
+def test_widths(check, page):
+    for size in (PHONE, {"width": 768, "height": 1024}, WIDE):
+        page.set_viewport_size(size)
+        wide = []
+        for name in VIEWS:
+            show(page, name)
+            page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+            width = page.evaluate("document.documentElement.scrollWidth")
+            if width > size["width"]:
+                wide.append((name, width))
+        check.that(f"{size['width']} px without sideways scrolling", not wide, wide)
+    page.set_viewport_size(WIDE)
+
+
+def test_themes(check, page):
+    grounds = set()
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        faint = []
+        for name in VIEWS:
+            show(page, name)
+            faint += [(name, *text) for text in page.evaluate(FAINT)]
+        check.that(f"{theme} text has contrast AA", not faint, faint[:5])
+    check.that("dark and light differ", len(grounds) == 2, grounds)
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    moving = page.evaluate("[...document.querySelectorAll('*')].filter(node => getComputedStyle(node).transitionDuration !== '0s').length")
+    check.that("nothing moves with reduced motion", moving == 0, moving)
+    page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+
+
+def test_silence(check, page, server):
+    """A server that is stopped and goes on is no restart."""
+    show(page, "now")
+    server.process.send_signal(signal.SIGSTOP)
+    page.wait_for_selector("#condition.lost", timeout=30000)
+    server.process.send_signal(signal.SIGCONT)
+    page.wait_for_selector("#condition:not(.lost)", timeout=30000)
+    next_beat(page)
+    check.that("a silent server is waited for", page.is_hidden("#notice"))
+
+
+def test_restart(check, page, server):
+    """After kill -9 the page says so, waits, and goes on by itself."""
+    page.evaluate("window.loadedOnce = true")
+    pid = server.process.pid
+    server.end_load()
+    server.kill()
+    page.wait_for_selector("#condition.lost", timeout=30000)
+    told = page.inner_text("#condition")
+    check.that("kill -9: the page says that it waits", told == "No answer, waiting.", told)
+    server.start()
+    server.start_load()
+    page.wait_for_selector("#condition:not(.lost)", timeout=30000)
+    page.wait_for_selector("#notice", timeout=30000)
+    notice = page.inner_text("#notice")
+    check.that("kill -9: the page says that the server was restarted", "The server was restarted at" in notice, notice)
+    next_beat(page)
+    next_beat(page)
+    check.that("kill -9: the page goes on by itself", page.evaluate("window.loadedOnce === true") and not page.evaluate("document.documentElement.classList.contains('old')"))
+    show(page, "statistics")
+    page.wait_for_function("pid => document.querySelector('[data-row=pid]').textContent !== String(pid)", arg=pid)
+    show(page, "history")
+    page.wait_for_function("() => document.querySelector('#view-history .events').textContent.includes('recovered in')")
+    check.that("kill -9: the history begins anew", span(page.inner_text("#view-history .shown")) > 0)
+    show(page, "durability")
+    recovered = values_of(page, "durability")["recovered_items"]
+    check.that("kill -9: the recovery is told", recovered > 0 and recovered == float(server.stats()["larder_recovered_items"]), recovered)
+    page.click("#notice button")
+    check.that("the notice can be closed", page.is_hidden("#notice"))
+
+
+def test_features_off(check, browser, program, directory):
+    """Views whose feature is off say how to turn it on."""
+    bare = Larder(program, directory, ["--memory", "16MB"])
+    bare.start()
+    page = browser.new_page(viewport=WIDE)
+    try:
+        page.goto(bare.url)
+        page.wait_for_selector("#condition.good")
+        for name, word in (("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]")):
+            show(page, name)
+            page.wait_for_selector(f"#view-{name} .off:not([hidden])")
+            check.that(f"{name}: says how to turn it on", word in page.inner_text(f"#view-{name} .off"))
+        show(page, "now")
+        check.that("now: no log without a store", page.is_hidden("#log"))
+    finally:
+        page.close()
+        bare.end()
+
+
+def take_pictures(page, server, directory):
+    """Saves pictures of all views: wide and light, and the first one on a phone and dark."""
+    directory.mkdir(parents=True, exist_ok=True)
+    while float(server.stats()["uptime"]) < BEFORE_PICTURES:
+        time.sleep(1)
+    for name in VIEWS:
+        show(page, name)
+        page.wait_for_function(DRAWN)
+        next_rows = page.inner_text("#facts")
+        page.wait_for_function("facts => document.getElementById('facts').textContent !== facts", arg=next_rows, timeout=90000)
+        page.screenshot(path=directory / f"{name}.png", full_page=name != "statistics")
+    show(page, "now")
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(DRAWN)
+    page.screenshot(path=directory / "now-phone.png")
+    page.set_viewport_size(WIDE)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--chromium", default="/usr/bin/chromium", help="the browser (default: /usr/bin/chromium)")
+    parser.add_argument("--pictures", type=pathlib.Path, help="save pictures of all views there")
+    parser.add_argument("larder", type=pathlib.Path, help="the program")
+    arguments = parser.parse_args()
+    program = arguments.larder.absolute()
+    check = Check()
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        directory = pathlib.Path(folder)
+        (directory / STORE).mkdir()
+        (directory / "limits.toml").write_text(POLICIES, encoding="utf-8")
+        options = ["--config", directory / "limits.toml", "--memory", "64MB", "--store", f"{directory / STORE}:128MB"]
+        server = Larder(program, directory, options)
+        browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
+        try:
+            server.start()
+            server.start_load()
+            run(check, browser, server, arguments.pictures)
+            test_features_off(check, browser, program, directory)
+        finally:
+            browser.close()
+            server.end()
+    print(f"page: {check.passed} passed, {check.failed} failed")
+    return 1 if check.failed else 0
+
+
+def run(check, browser, server, pictures):
+    page = browser.new_page(viewport=WIDE)
+    trouble, requests = [], []
+    page.on("console", lambda message: message.type in ("error", "warning") and trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("dialog", lambda dialog: (trouble.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(server.url)
+    page.wait_for_selector("#condition.good, #condition.notice")
+    page.wait_for_function("() => document.querySelector('[data-figure=hit_ratio]').dataset.value > 0")
+    test_views(check, page)
+    test_rates(check, page, server)
+    test_statistics(check, page, server)
+    test_limits(check, page, server)
+    test_escaping(check, page, server)
+    test_durability(check, page, server)
+    test_history(check, page)
+    test_widths(check, page)
+    test_themes(check, page)
+    if pictures:
+        take_pictures(page, server, pictures)
+    test_keyboard(check, page, server)
+    trouble = [text for text in trouble if NO_METRICS not in text]
+    check.that("nothing was complained about", not trouble, trouble[:5])
+    # From here on the browser complains that it cannot reach the server.
+    test_silence(check, page, server)
+    test_restart(check, page, server)
+    outside = [url for url in requests if not url.startswith(server.url)]
+    check.that(f"{len(requests)} requests went to the server only", not outside, outside[:5])
+    page.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
