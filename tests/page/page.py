@@ -84,7 +84,7 @@ class Larder:
 
     def start_load(self):
         """Sends requests of every verb at a steady rate, and asks for units of both limits."""
-        traffic = ["-c", "4", "--mix", MIX, "--rate", str(RATE), "--keys", "20000", "--value-size", "200-1500"]
+        traffic = ["-c", "4", "--mix", MIX, "--rate", str(RATE), "--keys", "6000", "--value-size", "1000-6000"]
         command = [self.program, "bench", "load", "--server", f"127.0.0.1:{self.port}", *traffic, "--time", "3600", "--quiet"]
         self.load = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.asking.set()

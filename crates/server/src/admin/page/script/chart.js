@@ -18,7 +18,8 @@ const NEAR = 8;
  *   `name` is the series of the server, `colour` a variable of the style sheet. Values are multiplied by `factor`.
  * @typedef {{id: string, title: string, format: (value: ?number) => string, lines: Line[], top?: number,
  *   optional?: boolean, binary?: boolean, height?: number}} Spec
- *   `top` is the upper end of the axis; the steps of a `binary` one are powers of two. An optional chart is hidden if it has nothing but zeros.
+ *   `top` is the upper end of the axis; the steps of a `binary` one are powers of two. An optional chart is hidden if
+ *   it has nothing but zeros.
  * @typedef {{past: import("./model.js").Past, from: number, to: number}} Window  In seconds.
  */
 
@@ -27,7 +28,9 @@ const charts = new Set();
 const colours = new Map();
 
 function colour(name) {
-  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  if (!colours.has(name)) {
+    colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  }
   return colours.get(name);
 }
 
@@ -117,7 +120,7 @@ export class Chart {
         y: false,
         points: { size: 7 },
         drag: { x: this.zoom !== undefined, y: false, setScale: false, dist: 4 },
-        sync: { key: sync, scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        sync: { key: sync, scales: ["x", null], filters: { pub: isMove } },
       },
       select: { show: this.zoom !== undefined },
       scales: {
@@ -126,7 +129,8 @@ export class Chart {
       },
       axes: [
         { ...axis, size: 24, space: 70, values: timeLabels },
-        { ...axis, size: 64, space: 32, incrs: spec.binary ? POWERS : undefined, values: (u, splits) => splits.map((value) => spec.format(value)) },
+        { ...axis, size: 64, space: 32, incrs: spec.binary ? POWERS : undefined,
+          values: (u, splits) => splits.map((value) => spec.format(value)) },
       ],
       series: [{}, ...spec.lines.map((line) => ({
         stroke: () => colour(line.colour), width: 1.5, dash: line.dash, points: { show: false }, spanGaps: false,
@@ -241,8 +245,12 @@ function timeLabels(u, splits, axis, space, step) {
   });
 }
 
+/** Charts share the movements of the pointer, not what is marked by dragging. */
+const isMove = (type) => type === "mousemove" || type === "mouseleave";
+
+/** The mark of a line in the legend. */
 function swatch(line) {
-  const stroke = svg("line", { x1: 0, y1: 5, x2: 18, y2: 5, "stroke-width": 2.5, "stroke-dasharray": (line.dash ?? []).join(" "),
-    class: line.colour.slice(2) });
+  const stroke = svg("line", { x1: 0, y1: 5, x2: 18, y2: 5, "stroke-width": 2.5,
+    "stroke-dasharray": (line.dash ?? []).join(" "), class: line.colour.slice(2) });
   return svg("svg", { class: "swatch", viewBox: "0 0 18 10", "aria-hidden": "true" }, stroke);
 }

@@ -5,13 +5,15 @@
 const SILENCE = 5000;
 /** Interval between two attempts to reach the server, in milliseconds. */
 const RETRY = 1000;
-/** Time after which a question counts as not answered, in milliseconds. */
+/** Time after which a question counts as not answered, in milliseconds; shorter for a question about health. */
 const PATIENCE = 10000;
+const SHORT_PATIENCE = 3000;
+const NO_ANSWER = "No answer, waiting.";
 
 /**
  * @typedef {{level: "good"|"notice"|"alarm", text: string}} Condition
- * @typedef {{time: number, condition: Condition, series: string[], values: Array<?number>, rows: Array<[string, string]>}}
- *   Message  As the server sends it; the time in milliseconds.
+ * @typedef {{time: number, condition: Condition, series: string[], values: Array<?number>,
+ *   rows: Array<[string, string]>}} Message  As the server sends it; the time in milliseconds.
  */
 
 /** Asks the server for JSON. Fails if there is no answer or if it is not 200. */
@@ -24,11 +26,11 @@ export async function ask(path) {
 /** Asks whether the server is there. Returns null if it is, and otherwise the reason as a sentence. */
 async function absence() {
   try {
-    const reply = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    const reply = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(SHORT_PATIENCE) });
     const text = (await reply.text()).trim();
     return reply.ok ? null : `The server is not ready: ${text}. Waiting.`;
   } catch {
-    return "No answer, waiting.";
+    return NO_ANSWER;
   }
 }
 
@@ -41,35 +43,39 @@ export function listen(heard, lost) {
   /** @type {?EventSource} */
   let source = null;
   let timer = 0;
+  /** The last known reason why no messages come. @type {?string} */
+  let known = null;
 
   const close = () => {
     source?.close();
     source = null;
     clearTimeout(timer);
   };
-  const lose = (reason) => {
+  const lose = (delay) => {
     close();
     if (document.hidden) return;
-    lost(reason);
-    timer = setTimeout(reach, RETRY);
+    lost(known ?? NO_ANSWER);
+    timer = setTimeout(reach, delay);
   };
-  // The server may be up and not send messages yet, while it reads its store. Silence then leads here again.
+  // A server that reads its store answers, but sends no messages yet. Silence then leads here again.
   const reach = async () => {
     const reason = await absence();
     if (source !== null || document.hidden) return;
+    known = reason;
     if (reason !== null) lost(reason);
-    if (reason?.startsWith("No answer")) lose(reason);
+    if (reason === NO_ANSWER) lose(RETRY);
     else open();
   };
   const watch = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => lose("No answer, waiting."), SILENCE);
+    timer = setTimeout(() => lose(0), SILENCE);
   };
   const open = () => {
     close();
     source = new EventSource("v1/live");
-    source.onerror = () => lose("No answer, waiting.");
+    source.onerror = () => lose(RETRY);
     source.onmessage = (event) => {
+      known = null;
       watch();
       heard(JSON.parse(event.data));
     };

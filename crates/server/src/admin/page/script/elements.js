@@ -40,6 +40,10 @@ export function figure(label, name) {
   return h("div", {}, h("dt", {}, label), h("dd", { "data-figure": name }, "–"));
 }
 
+/** A card of figures with a heading: their labels and names. */
+export const group = (title, figures, ...head) => h("section", { class: "card" }, h("h3", {}, title), head,
+  h("dl", { class: "figures" }, figures.map(([label, name]) => figure(label, name))));
+
 /**
  * Shows a value in the figure `name`. The element keeps the exact value as an attribute.
  * @param {ParentNode} view

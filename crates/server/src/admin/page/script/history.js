@@ -35,7 +35,8 @@ export class HistoryView {
     this.model = model;
     const zoom = (from, to) => this.#zoom(from, to);
     this.#charts = CHARTS.map((name) => new Chart(SPECS[name], { sync: "history", zoom }));
-    const button = (text, label, click) => h("button", { type: "button", "aria-label": label, title: label, click }, text);
+    const button = (text, label, click) =>
+      h("button", { type: "button", "aria-label": label, title: label, click }, text);
     this.element = h("div", {},
       this.#begins,
       h("div", { class: "controls" },
@@ -125,7 +126,7 @@ export class HistoryView {
     const { from, to } = this.#window();
     const begins = past.begins === null ? "It has nothing yet."
       : `It begins at ${moment(past.begins)}, ${duration(this.#wholeWindow().to - past.begins)} ago.`;
-    say(this.#begins, `The server keeps 24 hours in memory. This history begins anew at each start of the server. ${begins}`);
+    say(this.#begins, `The server keeps 24 hours in memory, and begins anew at each start. ${begins}`);
     const step = past.step === 1 ? "one second" : `${past.step} seconds`;
     const none = past.times.length === 0 ? ` The first step of ${step} has not ended yet.` : "";
     say(this.#shown, `${moment(from)} to ${moment(to)}, in steps of ${step}.${none}`);
@@ -135,8 +136,8 @@ export class HistoryView {
   }
 
   #listEvents(events) {
-    const entry = (event) => h("li", {}, h("time", { datetime: new Date(event.time * 1000).toISOString() }, moment(event.time)),
-      " ", event.text);
+    const entry = (event) => h("li", {},
+      h("time", { datetime: new Date(event.time * 1000).toISOString() }, moment(event.time)), " ", event.text);
     this.#events.replaceChildren(...(events.length === 0 ? [h("li", { class: "soft" }, "None in this time.")]
       : events.toReversed().map(entry)));
   }

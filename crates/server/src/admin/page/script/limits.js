@@ -23,21 +23,23 @@ export class LimitsView {
   #last = null;
   #shape = "";
   #rows = h("tbody");
-  #chart = new Chart({ ...SPECS.limits, optional: false, title: "Units of limits asked for by clients" }, { sync: "limits" });
+  #chart = new Chart({ ...SPECS.limits, optional: false }, { sync: "limits" });
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
     this.model = model;
     const head = (text, attributes = {}) => h("th", { scope: "col", ...attributes }, text);
     this.without = h("div", { class: "off", hidden: true },
-      h("p", {}, "This server has no policies of rate limits. A policy stands in the file of ", h("code", {}, "--config"), ":"),
+      h("p", {}, "This server has no policies of rate limits. A policy stands in the file of ",
+        h("code", {}, "--config"), ":"),
       example(POLICY),
       h("p", {}, "SIGHUP loads a changed file. docs/settings.md lists the keys of a policy."));
     this.with = h("div", {},
-      h("p", { class: "soft" }, "within: at most 80 % of the budget was used afterwards; near: more; over: refused; shadow: allowed only because the policy is a shadow."),
+      h("p", { class: "soft" }, "A decision is within a limit if at most 80 % of the budget was used afterwards, near "
+        + "it if more was used, and over it if the request was refused. A shadow only counts what it would refuse."),
       framed("Policies", h("thead", {},
         h("tr", {}, head("Policy", { rowspan: 2 }), head("Limit", { rowspan: 2 }),
-          head("Per second", { colspan: 4, scope: "colgroup" }), head("In total", { colspan: 4, scope: "colgroup" })),
+          head("Per second", { colspan: 4, scope: "colgroup" }), head("In all", { colspan: 4, scope: "colgroup" })),
         h("tr", {}, [...RESULTS, ...RESULTS].map((result) => head(result, { class: "n" })))), this.#rows),
       h("div", { class: "charts" }, this.#chart.element));
     this.element = h("div", {}, this.without, this.with);
@@ -54,9 +56,10 @@ export class LimitsView {
     if (model.latest === null) return;
     const to = model.latest.time;
     this.#chart.show({ past: model.past, from: to - KEPT, to });
-    const rows = await readStatistics().catch(() => null);
-    if (rows === null) return;
-    const now = { at: performance.now(), policies: policiesOf(rows) };
+    const answer = await readStatistics().catch(() => null);
+    // The same answer again has no new rates.
+    if (answer === null || answer.at === this.#last?.at) return;
+    const now = { at: answer.at, policies: policiesOf(answer.rows) };
     this.without.hidden = now.policies.length > 0;
     this.with.hidden = now.policies.length === 0;
     this.#show(now);
@@ -80,7 +83,7 @@ export class LimitsView {
       RESULTS.forEach((result, index) => {
         const total = policy.totals.get(result) ?? 0;
         const earlier = before.get(policy.name)?.totals.get(result);
-        const rate = earlier === undefined || seconds < 0.1 ? null : Math.max(0, total - earlier) / seconds;
+        const rate = earlier === undefined ? null : Math.max(0, total - earlier) / seconds;
         say(cells[index], perSecond(rate));
         say(cells[RESULTS.length + index], total >= 1e6 ? count(total) : whole(total));
         cells[RESULTS.length + index].dataset.value = total;
@@ -114,7 +117,8 @@ function limitText(settings) {
 }
 
 function rowOf(policy) {
-  const cells = [...RESULTS.map((result) => [result, `${result} per second`]), ...RESULTS.map((result) => [result, `${result} in total`])];
-  return h("tr", { "data-policy": policy.name }, h("th", { scope: "row", "data-label": "Policy" }, h("span"), h("small")),
-    h("td", { "data-label": "Limit" }), cells.map(([result, label]) => h("td", { class: `n ${result}`, "data-label": label })));
+  const cells = ["now", "in all"].flatMap((when) =>
+    RESULTS.map((result) => h("td", { class: `n ${result}`, "data-label": `${result}, ${when}` })));
+  return h("tr", { "data-policy": policy.name }, h("th", { scope: "row" }, h("span"), h("small")),
+    h("td", { "data-label": "Limit" }), cells);
 }

@@ -12,10 +12,12 @@ import { NowView } from "./now.js";
 import { TiersView } from "./tiers.js";
 
 const model = new Model();
-const views = [NowView, HistoryView, DurabilityView, TiersView, LimitsView, StatisticsView].map((View) => new View(model));
+const views = [NowView, HistoryView, DurabilityView, TiersView, LimitsView, StatisticsView]
+  .map((View) => new View(model));
 const main = document.getElementById("content");
-const sections = views.map((view) => h("section", { id: `view-${view.name}`, "aria-labelledby": `title-${view.name}`, hidden: true },
-  h("h2", { id: `title-${view.name}`, tabindex: -1 }, view.title), view.element));
+const sections = views.map(({ name, title, element }) =>
+  h("section", { id: `view-${name}`, "aria-labelledby": `title-${name}`, hidden: true },
+    h("h2", { id: `title-${name}`, tabindex: -1 }, title), element));
 const links = views.map((view) => h("a", { href: `#${view.name}` }, view.title));
 let shown = -1;
 

@@ -1,26 +1,29 @@
 // The view "Now": the figures of the last second, and charts of the last minutes.
 
 import { Chart } from "./chart.js";
-import { figure, h, say, setFigure } from "./elements.js";
-import { bytes, bytesPerSecond, count, micros, millis, percent, perSecond, whole } from "./format.js";
 import { choice } from "./choice.js";
+import { figure, group, h, setFigure } from "./elements.js";
+import { bytes, bytesPerSecond, count, micros, millis, percent, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
-import { SPECS } from "./series.js";
 import { readStatistics } from "./rows.js";
+import { SPECS } from "./series.js";
 
 /** The parts of memory in the bar. */
 const PARTS = [["data", "larder_frame_bytes"], ["index", "larder_index_bytes"], ["buffers", "larder_buffer_bytes"]];
 
-const card = (title, main, figures, more = {}) => h("section", { class: "card", ...more },
-  h("h3", {}, title), h("p", { class: "main" }, h("b", { "data-figure": main[0] }, "–"), " ", h("span", {}, main[1])),
-  h("dl", { class: "figures" }, figures.map(([label, name]) => figure(label, name))));
+const card = (title, [name, label], figures) =>
+  group(title, figures, h("p", { class: "main" }, h("b", { "data-figure": name }, "–"), " ", h("span", {}, label)));
 
 export class NowView {
   name = "now";
   title = "Now";
-  #latencies = false;
+  /** Whether the statistics have latencies; null is not known yet. @type {?boolean} */
+  #latencies = null;
   #seconds = 120;
   #charts = ["requests", "hits", "cpu", "network", "evictions"].map((name) => new Chart(SPECS[name], { sync: "now" }));
+  #latency = card("Latency of reads since the start", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]]);
+  #log = card("Log", ["unsynced_bytes", "not durable yet"],
+    [["their age", "unsynced_ms"], ["commits", "commits"], ["commit p99", "commit_us_p99"]]);
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
@@ -31,12 +34,11 @@ export class NowView {
           ["counts", "counts"], ["touches", "touches"]]),
         card("Items", ["hit_ratio", "hit ratio"], [["items", "items"], ["evicted", "evictions"],
           ["expired", "expired"]]),
-        card("Latency of reads", ["p99", "p99 since the start"], [["p50", "p50"], ["p99.9", "p999"]], { id: "latency", hidden: true }),
+        this.#latency,
         card("Processors", ["cpu", "busy"], [["user", "cpu_user"], ["system", "cpu_system"]]),
         card("Network", ["connections", "connections"], [["at most", "max_connections"], ["received", "received"],
           ["sent", "sent"]]),
-        card("Log", ["unsynced_bytes", "not durable yet"], [["their age", "unsynced_ms"], ["commits", "commits"],
-          ["commit p99", "commit_us_p99"]], { id: "log", hidden: true })),
+        this.#log),
       h("section", { class: "memory" }, h("h3", {}, "Memory"),
         h("div", { class: "bar", role: "img", id: "bar" }, PARTS.map(([name]) => h("i", { class: name }))),
         h("dl", { class: "figures wide parts" }, PARTS.map(([name]) => figure(name, name)), figure("limit", "limit"),
@@ -48,12 +50,12 @@ export class NowView {
         }),
         h("div", { class: "charts" }, this.#charts.map((chart) => chart.element))));
     this.element.querySelector('[data-chart="requests"]').classList.add("wide");
+    this.#log.id = "log";
+    this.#log.hidden = this.#latency.hidden = true;
   }
 
-  /** The rows of latencies may be in the messages or only in the statistics. */
-  async open() {
-    const rows = await readStatistics().catch(() => new Map());
-    this.#latencies = [...rows.keys()].some((row) => row.startsWith("latency:get:"));
+  restarted() {
+    this.#latencies = null;
   }
 
   update() {
@@ -84,24 +86,22 @@ export class NowView {
 
   #showLog(set) {
     const { model } = this;
-    this.element.querySelector("#log").hidden = model.text("larder_store") === "none";
+    this.#log.hidden = model.text("larder_store") === "none";
     set("unsynced_bytes", model.number("larder_unsynced_bytes"), bytes);
     set("unsynced_ms", model.number("larder_unsynced_ms"), millis);
     set("commits", model.rate("larder_commits"), perSecond);
     set("commit_us_p99", model.number("larder_commit_us_p99"), micros);
   }
 
+  /** Messages have no latencies. They are asked for if the server measures them. */
   async #showLatencies(set) {
-    const { model } = this;
-    const inMessages = model.text("larder_latency_get_p99_us") !== null;
-    const section = this.element.querySelector("#latency");
-    section.hidden = !inMessages && !this.#latencies;
-    if (section.hidden) return;
-    const rows = inMessages ? null : await readStatistics().catch(() => new Map());
-    for (const name of ["p50", "p99", "p999"]) {
-      const value = rows?.get(`latency:get:${name}_us`) ?? model.number(`larder_latency_get_${name}_us`);
-      set(name, value, micros);
-    }
+    if (this.#latencies === false) return;
+    const answer = await readStatistics().catch(() => null);
+    if (answer === null) return;
+    const { rows } = answer;
+    this.#latencies = rows.has("latency:get:p99_us");
+    this.#latency.hidden = !this.#latencies;
+    for (const name of ["p50", "p99", "p999"]) set(name, rows.get(`latency:get:${name}_us`) ?? null, micros);
   }
 
   #showMemory(set) {
@@ -112,7 +112,8 @@ export class NowView {
       const value = model.number(row);
       used += value ?? 0;
       set(name, value, bytes);
-      this.element.querySelector(`.bar .${name}`).style.width = `${Math.min(100, (100 * (value ?? 0)) / Math.max(1, limit))}%`;
+      const share = (value ?? 0) / Math.max(1, limit);
+      this.element.querySelector(`.bar .${name}`).style.width = `${100 * Math.min(1, share)}%`;
     }
     set("limit", limit, bytes);
     set("resident", model.number("larder_resident_bytes"), bytes);

@@ -7,20 +7,28 @@ const FRESH = 800;
 
 /** @typedef {{group: string, row: string, kind: string, unit: string, help: string}} Metric */
 
-/** @type {{at: number, rows: ?Promise<Map<string, string|number>>}} */
-const last = { at: -Infinity, rows: null };
+/** @typedef {{at: number, rows: Map<string, string|number>}} Answer  With the time of the question, in milliseconds. */
 
-/** Returns all rows by name, those of rate limits included. */
+let askedAt = -Infinity;
+/** @type {?Promise<Answer>} */
+let answer = null;
+
+/** Returns all rows by name, those of rate limits included. @returns {Promise<Answer>} */
 export function readStatistics() {
-  if (performance.now() - last.at > FRESH) {
-    last.at = performance.now();
-    last.rows = ask("v1/stats").then((rows) => new Map(Object.entries(rows)));
+  const at = performance.now();
+  if (at - askedAt > FRESH) {
+    askedAt = at;
+    answer = ask("v1/stats").then((rows) => ({ at, rows: new Map(Object.entries(rows)) }));
   }
-  return last.rows;
+  return answer;
 }
 
 /** Names of rows have parts that differ from server to server. */
-const PATTERNS = [[/^larder_lane_\d+_/, "larder_lane_N_"], [/^limit:.*:/, "limit:NAME:"], [/^latency:[^:]*:/, "latency:CLASS:"]];
+const PATTERNS = [
+  [/^larder_lane_\d+_/, "larder_lane_N_"],
+  [/^limit:.*:/, "limit:NAME:"],
+  [/^latency:[^:]*:/, "latency:CLASS:"],
+];
 
 /**
  * Returns a function from the name of a row to its metric, or null if the server has no table of metrics.

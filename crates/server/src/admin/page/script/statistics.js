@@ -12,8 +12,8 @@ export class StatisticsView {
   /** @type {Map<string, {row: HTMLElement, value: HTMLElement, words: string}>} */
   #entries = new Map();
   #shown = h("p", { class: "soft", role: "status" });
-  #filter = h("input", { type: "search", id: "filter", autocomplete: "off", spellcheck: "false", placeholder: "name or meaning",
-    input: () => this.#sift() });
+  #filter = h("input", { type: "search", id: "filter", autocomplete: "off", spellcheck: "false",
+    placeholder: "name or meaning", input: () => this.#sift() });
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
@@ -38,10 +38,11 @@ export class StatisticsView {
   /** Shows the rows of the message, and those of other groups from the statistics. */
   async update() {
     if (this.model.latest === null) return;
-    const statistics = await readStatistics().catch(() => new Map());
-    const rows = new Map([...statistics, ...this.model.latest.rows]);
+    const answer = await readStatistics().catch(() => null);
+    const rows = new Map([...(answer?.rows ?? []), ...this.model.latest.rows]);
     const names = [...rows.keys()];
-    if (names.length !== this.#entries.size || !names.every((name) => this.#entries.has(name))) this.#build(names.sort());
+    const isSame = names.length === this.#entries.size && names.every((name) => this.#entries.has(name));
+    if (!isSame) this.#build(names.sort());
     for (const [name, value] of rows) say(this.#entries.get(name).value, String(value));
   }
 
@@ -50,7 +51,8 @@ export class StatisticsView {
     for (const name of names) {
       const { unit = "", help = "" } = this.#meaningOf(name) ?? {};
       const value = h("td", { class: "n", "data-row": name });
-      const row = h("tr", {}, h("th", { scope: "row" }, name), value, h("td", {}, unit), h("td", { class: "help" }, help));
+      const row = h("tr", {}, h("th", { scope: "row" }, name), value, h("td", {}, unit),
+        h("td", { class: "help" }, help));
       this.#entries.set(name, { row, value, words: `${name} ${help}`.toLowerCase() });
     }
     this.#body.replaceChildren(...[...this.#entries.values()].map(({ row }) => row));

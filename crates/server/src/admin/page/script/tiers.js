@@ -1,7 +1,7 @@
 // The view "Tiers": the devices of the store, one lane each.
 
 import { Chart } from "./chart.js";
-import { example, figure, framed, h, say, setFigure } from "./elements.js";
+import { example, framed, group, h, say, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, percent, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
@@ -13,11 +13,16 @@ const COLUMNS = [
   ["items", "Items", (text) => count(Number(text))],
   ["bytes", "Bytes of items", (text) => bytes(Number(text))],
   ["capacity", "Capacity", (text) => bytes(Number(text))],
-  ["lower_device", "Lower device", String],
+  ["lower_device", "Big device", String],
 ];
 /** Pairs of rows that a meter shows: used and capacity. */
-const METERS = [["bytes", "capacity", "Fill"], ["fast_used", "fast_capacity", "Fast device"], ["lower_used", "lower_capacity", "Lower device, fill"]];
-const KNOWN = new Set(["device", ...COLUMNS.map(([what]) => what), ...METERS.flatMap(([used, capacity]) => [used, capacity])]);
+const METERS = [
+  ["bytes", "capacity", "Fill"],
+  ["fast_used", "fast_capacity", "Fill of the fast device"],
+  ["lower_used", "lower_capacity", "Fill of the big device"],
+];
+const KNOWN = new Set(["device", ...COLUMNS.map(([what]) => what),
+  ...METERS.flatMap(([used, capacity]) => [used, capacity])]);
 
 export class TiersView {
   name = "tiers";
@@ -25,24 +30,26 @@ export class TiersView {
   #rows = h("tbody");
   #head = h("tr");
   #headings = "";
-  #charts = ["flash", "written", "onDevices"].map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "tiers" }));
+  #charts = ["flash", "written", "onDevices"]
+    .map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "tiers" }));
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
     this.model = model;
     this.without = h("div", { class: "off", hidden: true },
-      h("p", {}, "This server has no store: all items are in memory. A store takes the items that memory has no room for, and keeps all of them through restarts:"),
+      h("p", {}, "This server has no store: all items are in memory. A store takes the items that memory has no room "
+        + "for, and keeps all of them through restarts:"),
       example("larder serve --store /var/lib/larder/store:100GB --durability sync"),
-      h("p", {}, "Several devices share the keys if ", h("code", {}, "--store"), " is given for each. docs/settings.md has more about devices and tiers."));
+      h("p", {}, "Several devices share the keys if ", h("code", {}, "--store"),
+        " is given for each. docs/settings.md has more about devices and tiers."));
     this.with = h("div", {},
       framed("Devices", h("thead", {}, this.#head), this.#rows),
       h("div", { class: "cards" },
-        h("section", { class: "card" }, h("h3", {}, "Reads and writes"), h("dl", { class: "figures" },
-          [["records read", "flash_reads"], ["bytes written", "device_written"], ["segments read", "segment_read"],
-            ["freed by cleaning", "freed"]].map(([label, name]) => figure(label, name)))),
-        h("section", { class: "card" }, h("h3", {}, "Items"), h("dl", { class: "figures" },
-          [["bytes in memory", "resident_items"], ["bytes only on devices", "flash_items"], ["copies in memory", "copies"],
-            ["unreadable items", "unreadable"], ["bad places", "bad_places"]].map(([label, name]) => figure(label, name))))),
+        group("Reads and writes", [["records read", "flash_reads"], ["bytes written", "device_written"],
+          ["segments read", "segment_read"], ["freed by cleaning", "freed"]]),
+        group("Items", [["bytes in memory", "resident_items"], ["bytes only on devices", "flash_items"],
+          ["copies in memory", "copies"]]),
+        group("Damage", [["unreadable items", "unreadable"], ["bad places", "bad_places"]])),
       h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)));
     this.element = h("div", {}, this.without, this.with);
   }
@@ -74,7 +81,8 @@ export class TiersView {
     const has = (what) => lanes.some((lane) => lane.rows.has(what));
     const columns = COLUMNS.filter(([what]) => has(what));
     const meters = METERS.filter(([used, capacity]) => has(used) && has(capacity));
-    const others = [...new Set(lanes.flatMap((lane) => [...lane.rows.keys()]))].filter((what) => !KNOWN.has(what)).sort();
+    const all = new Set(lanes.flatMap((lane) => [...lane.rows.keys()]));
+    const others = [...all].filter((what) => !KNOWN.has(what)).sort();
     const headings = ["Device", ...columns.map(([, heading]) => heading), ...meters.map(([, , heading]) => heading),
       ...others.map((what) => what.replaceAll("_", " "))];
     const shape = JSON.stringify([headings, lanes.map((lane) => lane.number)]);
@@ -87,9 +95,11 @@ export class TiersView {
       const [device, ...cells] = this.#rows.children[at].children;
       say(device, `${lane.rows.get("device") ?? "?"} (lane ${lane.number})`);
       this.#rows.children[at].classList.toggle("bad", (lane.rows.get("state") ?? "").startsWith("failing"));
-      columns.forEach(([what, , format], index) => say(cells[index], lane.rows.has(what) ? format(lane.rows.get(what)) : "–"));
-      meters.forEach(([used, capacity], index) => showMeter(cells[columns.length + index], lane.rows, used, capacity));
-      others.forEach((what, index) => say(cells[columns.length + meters.length + index], lane.rows.get(what) ?? "–"));
+      const rest = cells.splice(columns.length);
+      columns.forEach(([what, , format], index) =>
+        say(cells[index], lane.rows.has(what) ? format(lane.rows.get(what)) : "–"));
+      meters.forEach(([used, capacity], index) => showMeter(rest[index], lane.rows, used, capacity));
+      others.forEach((what, index) => say(rest[meters.length + index], lane.rows.get(what) ?? "–"));
     });
   }
 }
