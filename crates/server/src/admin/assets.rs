@@ -86,6 +86,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::admin::series::SERIES;
 
     fn named(path: &str) -> &'static Asset {
         ASSETS.iter().find(|asset| asset.path == path).expect(path)
@@ -132,6 +133,16 @@ mod tests {
             }
             assert!(!module.text.contains("http:") && !module.text.contains("https:"));
         }
+    }
+
+    #[test]
+    fn the_server_has_every_series_that_the_page_draws() {
+        let names: BTreeSet<&str> = SERIES.iter().map(|series| series.name).collect();
+        let charts = named("/script/series.js").text;
+        let now = named("/script/now.js").text;
+        let drawn = quoted(charts, "{ name: \"").chain(quoted(now, "value(\""));
+        let drawn: BTreeSet<&str> = drawn.collect();
+        assert!(drawn.len() > 15 && drawn.is_subset(&names), "{drawn:?}");
     }
 
     #[test]
