@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { example, group, h, say, setFigure } from "./elements.js";
-import { bytes, bytesPerSecond, count, micros, millis, perSecond, times, whole } from "./format.js";
+import { bytes, bytesPerSecond, count, micros, millis, times, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
 
