@@ -257,12 +257,21 @@ impl LatencyTotals {
     /// Returns the latencies since `earlier`.
     pub(crate) fn since(mut self, earlier: &LatencyTotals) -> LatencyTotals {
         for (class, before) in self.0.iter_mut().zip(&earlier.0) {
-            class.sum_ns = class.sum_ns.wrapping_sub(before.sum_ns);
-            for (bucket, before) in class.buckets.iter_mut().zip(&before.buckets) {
-                *bucket = bucket.wrapping_sub(*before);
-            }
+            *class = class.since(before);
         }
         self
+    }
+
+    /// Returns the histogram of all commands.
+    pub(crate) fn all(&self) -> ClassLatency {
+        let mut all = ClassLatency::default();
+        for class in &self.0 {
+            all.sum_ns = all.sum_ns.wrapping_add(class.sum_ns);
+            for (sum, bucket) in all.buckets.iter_mut().zip(&class.buckets) {
+                *sum = sum.wrapping_add(*bucket);
+            }
+        }
+        all
     }
 
     /// Returns the name and the histogram of each class.
@@ -272,6 +281,12 @@ impl LatencyTotals {
 }
 
 impl ClassLatency {
+    /// Returns the latencies since `earlier`.
+    pub(crate) fn since(&self, earlier: &ClassLatency) -> ClassLatency {
+        let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
+        ClassLatency { buckets, sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
+    }
+
     /// Returns the number of commands.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -345,6 +360,7 @@ mod tests {
         assert!(get.cumulative().any(|pair| pair == (300_000, 2)));
         assert!(get.cumulative().any(|pair| pair == (500_000, 3)));
         assert_eq!(class(&totals, "set").count(), 1);
+        assert_eq!((totals.all().count(), totals.all().sum_ns), (4, 3 * 3000 + 500_000));
         let before = totals.clone();
         timer.released(timer.withheld(CommandClass::Get).unwrap(), 700_000_000);
         let get = class(&latencies.totals().since(&before), "get");

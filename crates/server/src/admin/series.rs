@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::condition::Interval;
+use crate::latency::ClassLatency;
 use crate::server::Running;
 use crate::stats;
 
@@ -15,6 +16,9 @@ enum Source {
     Gauge(&'static str),
     /// The growth of the first counter as a share of the growth of both; absent if neither grew.
     Share(&'static str, &'static str),
+    /// The latency, in microseconds, within which this share of the commands was answered; absent
+    /// without commands.
+    Latency(f64),
 }
 
 /// How several values of a series become one.
@@ -45,9 +49,13 @@ const fn peak(name: &'static str, row: &'static str) -> Series {
     Series { name, merge: Merge::Largest, source: Source::Gauge(row) }
 }
 
+const fn latency(name: &'static str, share: f64) -> Series {
+    Series { name, merge: Merge::Largest, source: Source::Latency(share) }
+}
+
 /// All series. Rates are per second, sizes are bytes, and processor time is the number of busy
 /// processors.
-pub(super) const SERIES: [Series; 24] = [
+pub(super) const SERIES: [Series; 27] = [
     rate("reads", &["cmd_get"]),
     rate("writes", &["cmd_set"]),
     rate("deletes", &["delete_hits", "delete_misses"]),
@@ -58,6 +66,9 @@ pub(super) const SERIES: [Series; 24] = [
         merge: Merge::Mean,
         source: Source::Share("get_hits", "get_misses"),
     },
+    latency("p50_us", 0.5),
+    latency("p99_us", 0.99),
+    latency("p999_us", 0.999),
     rate("evictions", &["evictions"]),
     rate("expired", &["reclaimed"]),
     rate("received", &["bytes_read"]),
@@ -87,6 +98,8 @@ pub(super) struct Moment {
     /// Milliseconds since the Unix epoch, by the wall clock at the server's start.
     pub(super) time: u64,
     rows: HashMap<String, String>,
+    /// The latencies of all commands since the start; `None` if commands are not timed.
+    latency: Option<ClassLatency>,
 }
 
 impl Moment {
@@ -97,7 +110,7 @@ impl Moment {
         });
         let ahead = running.clock.wall_ahead().saturating_mul(1000);
         let time = (running.clock.nanos() / 1_000_000).saturating_add_signed(ahead);
-        Moment { time, rows }
+        Moment { time, rows, latency: running.latencies_ever().map(|all| all.all()) }
     }
 
     pub(super) fn text(&self, row: &str) -> Option<&str> {
@@ -154,6 +167,11 @@ impl Span<'_> {
                 let growth: f64 = rows.iter().map(|row| self.growth(row)).sum();
                 is_there.then(|| growth / self.seconds())
             }
+            Source::Latency(share) => {
+                let (from, to) = (self.from.latency.as_ref()?, self.to.latency.as_ref()?);
+                let ns = to.since(from).quantile_ns(share)?;
+                Some(ns as f64 / 1000.0)
+            }
             Source::Share(part, rest) => {
                 let (part, rest) = (self.growth(part), self.growth(rest));
                 (part + rest > 0.0).then(|| part / (part + rest))
@@ -168,7 +186,7 @@ pub(super) mod tests {
 
     pub(in crate::admin) fn rows(time: u64, rows: &[(&str, &str)]) -> Moment {
         let owned = rows.iter().map(|&(name, text)| (name.to_owned(), text.to_owned()));
-        Moment { time, rows: owned.collect() }
+        Moment { time, rows: owned.collect(), latency: None }
     }
 
     fn value(values: &Values, name: &str) -> f32 {

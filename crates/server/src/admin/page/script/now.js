@@ -5,7 +5,6 @@ import { choice } from "./choice.js";
 import { figure, group, h, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, micros, millis, percent, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
-import { readStatistics } from "./rows.js";
 import { SPECS } from "./series.js";
 
 /** The parts of memory in the bar. */
@@ -17,11 +16,9 @@ const card = (title, [name, label], figures) =>
 export class NowView {
   name = "now";
   title = "Now";
-  /** Whether the statistics have latencies; null is not known yet. @type {?boolean} */
-  #latencies = null;
   #seconds = 120;
-  #charts = ["requests", "hits", "cpu", "network", "evictions"].map((name) => new Chart(SPECS[name], { sync: "now" }));
-  #latency = card("Latency of reads since the start", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]]);
+  #charts = ["requests", "latency", "hits", "cpu", "network", "evictions"].map((name) => new Chart(SPECS[name], { sync: "now" }));
+  #latency = card("Latency of all commands", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]]);
   #log = card("Log", ["unsynced_bytes", "not durable yet"],
     [["their age", "unsynced_ms"], ["commits", "commits"], ["commit p99", "commit_us_p99"]]);
 
@@ -52,10 +49,6 @@ export class NowView {
     this.element.querySelector('[data-chart="requests"]').classList.add("wide");
     this.#log.id = "log";
     this.#log.hidden = this.#latency.hidden = true;
-  }
-
-  restarted() {
-    this.#latencies = null;
   }
 
   update() {
@@ -93,15 +86,12 @@ export class NowView {
     set("commit_us_p99", model.number("larder_commit_us_p99"), micros);
   }
 
-  /** Messages have no latencies. They are asked for if the server measures them. */
-  async #showLatencies(set) {
-    if (this.#latencies === false) return;
-    const answer = await readStatistics().catch(() => null);
-    if (answer === null) return;
-    const { rows } = answer;
-    this.#latencies = rows.has("latency:get:p99_us");
-    this.#latency.hidden = !this.#latencies;
-    for (const name of ["p50", "p99", "p999"]) set(name, rows.get(`latency:get:${name}_us`) ?? null, micros);
+  /** Without commands in the last second there is no latency. The card is hidden if none was ever measured. */
+  #showLatencies(set) {
+    const { model } = this;
+    const figures = ["p50", "p99", "p999"].map((name) => [name, model.value(`${name}_us`)]);
+    if (figures.some(([, value]) => value !== null)) this.#latency.hidden = false;
+    for (const [name, value] of figures) set(name, value, micros);
   }
 
   #showMemory(set) {

@@ -14,6 +14,14 @@ export const SPECS = {
       { name: "touches", label: "touches", colour: "--c5", dash: [7, 2, 2, 2] },
     ],
   },
+  latency: {
+    id: "latency", title: "Latency", format: millis, optional: true,
+    lines: [
+      { name: "p50_us", label: "p50", colour: "--c1", factor: 0.001 },
+      { name: "p99_us", label: "p99", colour: "--c2", dash: [7, 3], factor: 0.001 },
+      { name: "p999_us", label: "p99.9", colour: "--c3", dash: [2, 2], factor: 0.001 },
+    ],
+  },
   hits: {
     id: "hits", title: "Hit ratio", format: percent, top: 1,
     lines: [{ name: "hit_ratio", label: "reads that found their item", colour: "--c1" }],
