@@ -45,9 +45,11 @@ RATE = 2000
 # The page and `stats` look at slightly different seconds, and the generator's seconds differ too.
 SAMPLING_ERROR = 0.15
 # Seconds of load before the pictures are taken, so that the charts show something.
-BEFORE_PICTURES = 100
+BEFORE_PICTURES = 60
 # What a server without /v1/metrics answers; the page then leaves units and meanings out.
 NO_METRICS = "status of 404"
+# The browser's advice about reading canvases, which only this test does.
+READ_BACK = "willReadFrequently"
 
 
 def free_port():
@@ -217,7 +219,8 @@ def test_rates(check, page, server):
     check.that("now: the total is the sum of the verbs", abs(last["total"] - total) < 1, (last["total"], total))
     hits, misses = (float(after[row]) - float(before[row]) for row in ("get_hits", "get_misses"))
     ratio = hits / (hits + misses)
-    check.that("now: the hit ratio is that of stats", abs(last["hit_ratio"] - ratio) < 0.05, (last["hit_ratio"], ratio))
+    mean = sum(values["hit_ratio"] for values in seen) / len(seen)
+    check.that("now: the hit ratio is that of stats", abs(mean - ratio) < 0.05, (mean, ratio))
     gauges = {"items": "curr_items", "limit": "limit_maxbytes", "max_connections": "max_connections", "resident": "larder_resident_bytes"}
     wrong = [(name, last[name], after[row]) for name, row in gauges.items() if abs(last[name] - float(after[row])) > 0.05 * float(after[row])]
     check.that("now: gauges are those of stats", not wrong, wrong)
@@ -538,7 +541,7 @@ def run(check, browser, server, pictures):
     if pictures:
         take_pictures(page, server, pictures)
     test_keyboard(check, page, server)
-    trouble = [text for text in trouble if NO_METRICS not in text]
+    trouble = [text for text in trouble if NO_METRICS not in text and READ_BACK not in text]
     check.that("nothing was complained about", not trouble, trouble[:5])
     # From here on the browser complains that it cannot reach the server.
     test_silence(check, page, server)
