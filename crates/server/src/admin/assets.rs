@@ -131,7 +131,9 @@ mod tests {
             {
                 assert!(!module.text.contains(word), "{}: {word}", module.path);
             }
-            assert!(!module.text.contains("http:") && !module.text.contains("https:"));
+            // The name of a drawing's elements looks like an address.
+            let text = module.text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains("http:") && !text.contains("https:"), "{}", module.path);
         }
     }
 
