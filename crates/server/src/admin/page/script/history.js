@@ -13,7 +13,8 @@ const RANGES = [["10 min", 600], ["1 h", HOUR], ["6 h", 6 * HOUR], ["24 h", 24 *
 const SHORTEST = 5;
 /** Least interval between two questions for the past, in seconds. */
 const INTERVAL = 5;
-const CHARTS = ["requests", "latency", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit", "written"];
+const CHARTS = ["requests", "latency", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit",
+  "written"];
 
 export class HistoryView {
   name = "history";

@@ -17,9 +17,10 @@ export class NowView {
   name = "now";
   title = "Now";
   #seconds = 120;
-  #charts = ["requests", "latency", "hits", "cpu", "network", "evictions"].map((name) => new Chart(SPECS[name], { sync: "now" }));
+  #charts = ["requests", "latency", "hits", "cpu", "network", "evictions"]
+    .map((name) => new Chart(SPECS[name], { sync: "now" }));
   #latency = card("Latency of all commands", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]]);
-  #log = card("Log", ["unsynced_bytes", "not durable yet"],
+  #log = card("Log", ["unsynced_bytes", "un-synced"],
     [["their age", "unsynced_ms"], ["commits", "commits"], ["commit p99", "commit_us_p99"]]);
 
   /** @param {import("./model.js").Model} model */
