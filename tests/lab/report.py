@@ -142,7 +142,9 @@ def state_of(larder, peer, higher):
         mine, theirs = theirs, mine
     ratio = mine / theirs if theirs else math.inf if mine else math.nan
     overlap = min(len(larder), len(peer)) > 1 and min(larder) <= max(peer) and min(peer) <= max(larder)
-    if overlap or math.isnan(ratio) or abs(ratio - 1) <= 0.03:
+    if math.isnan(ratio):
+        return ratio, "neither"
+    if overlap or abs(ratio - 1) <= (0.03 if min(len(larder), len(peer)) > 1 else 0.15):
         return ratio, "level"
     return ratio, "ahead" if ratio > 1 else "behind"
 

@@ -5,6 +5,9 @@ use std::io::Write;
 
 use crate::{Client, Error, Reply, Result};
 
+/// The largest reply to `stats`, in bytes. A server that never ends it must not fill memory.
+const STATS_MAX: usize = 64 << 20;
+
 /// An item that a get found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -166,7 +169,12 @@ impl Client {
             Reply::End | Reply::Reset | Reply::Ok => Some(None),
             _ => None,
         };
+        let mut bytes = 0;
         while let Some(row) = self.answer("stats", row)? {
+            bytes += row.0.len() + row.1.len() + 1;
+            if bytes > STATS_MAX {
+                return Err(Error::Protocol(format!("stats has more than {STATS_MAX} bytes")));
+            }
             rows.push(row);
         }
         Ok(rows)

@@ -153,7 +153,8 @@ impl<'a> Worker<'a> {
         let warm = self.load.warm_up.as_nanos() as u64;
         let end = self.load.duration.map_or(u64::MAX, |duration| warm + duration.as_nanos() as u64);
         self.book.window = Window { from: warm, to: end, ..self.book.window };
-        let mut roll = warm + SECOND;
+        // Answers after the end stand in seconds of their own, even if the last measured one is shorter.
+        let (mut second, mut roll) = (0, end.min(warm + SECOND));
         let mut give_up = u64::MAX;
         if self.schedule.is_none() {
             let now = self.shared.now();
@@ -167,8 +168,9 @@ impl<'a> Worker<'a> {
                 self.cpu_at_start = Some((thread_cpu(), now));
             }
             while now >= roll {
-                self.end_second((roll - warm) / SECOND - 1);
-                roll += SECOND;
+                self.end_second(second);
+                second += 1;
+                roll = if roll < end { end.min(roll + SECOND) } else { roll + SECOND };
             }
             let over = now >= end || is_interrupted() || self.shared.failed.load(Relaxed);
             if give_up == u64::MAX && over {
@@ -186,7 +188,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.abandon();
-        self.end_second((roll - warm) / SECOND - 1);
+        self.end_second(second);
         Ok(())
     }
 

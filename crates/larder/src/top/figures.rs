@@ -87,18 +87,19 @@ struct Span<'a> {
 
 impl<'a> Span<'a> {
     fn new(first: &'a Sample, last: &'a Sample) -> Span<'a> {
-        let elapsed = last.taken.saturating_duration_since(first.taken).as_secs_f64().max(0.001);
+        let seconds = first.seconds_to(last);
         if first.is_same_run(last) {
-            return Span { first: Some(first), last, seconds: elapsed };
+            return Span { first: Some(first), last, seconds };
         }
-        let seconds = last.number("uptime").unwrap_or(elapsed).max(1.0);
+        let seconds = last.number("uptime").unwrap_or(seconds).max(1.0);
         Span { first: None, last, seconds }
     }
 
-    /// Returns the growth of the sum of counters, or `None` if the server has none of them.
+    /// Returns the growth of the sum of counters, or `None` if the server has none of them, or if
+    /// `stats reset` set them back.
     fn sum(&self, rows: &[&str]) -> Option<f64> {
         let before = self.first.and_then(|first| first.sum(rows)).unwrap_or(0.0);
-        self.last.sum(rows).map(|after| (after - before).max(0.0))
+        self.last.sum(rows).map(|after| after - before).filter(|growth| *growth >= 0.0)
     }
 }
 

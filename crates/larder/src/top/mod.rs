@@ -19,7 +19,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::{DefaultTerminal, TerminalOptions};
 
 use figures::Figures;
-use poller::Pollers;
+use poller::{PATIENCE, Pollers};
 use sample::Sample;
 use view::Panel;
 
@@ -135,8 +135,10 @@ fn once(addresses: Vec<Address>, interval: Duration, json: bool) -> Result<(), E
     let pollers = Pollers::start(addresses, interval);
     let mut before: Vec<Option<Sample>> = vec![None; count];
     let mut results: Vec<Option<Result<Figures, String>>> = vec![None; count];
+    // A server that answers a little at a time must not hold up the others for ever.
+    let end = Instant::now() + interval + PATIENCE * 4;
     while results.iter().any(Option::is_none) {
-        let Some((number, answer)) = pollers.next() else { break };
+        let Some((number, answer)) = pollers.next_until(end) else { break };
         if results[number].is_some() {
             continue;
         }
@@ -148,8 +150,10 @@ fn once(addresses: Vec<Address>, interval: Duration, json: bool) -> Result<(), E
             }
         }
     }
-    let results: Vec<(String, Result<Figures, String>)> =
-        names.into_iter().zip(results.into_iter().flatten()).collect();
+    let results: Vec<(String, Result<Figures, String>)> = names
+        .into_iter()
+        .zip(results.into_iter().map(|result| result.unwrap_or_else(late)))
+        .collect();
     if json {
         say!("{}", table::json(&results)?);
     } else {
@@ -160,4 +164,9 @@ fn once(addresses: Vec<Address>, interval: Duration, json: bool) -> Result<(), E
         Some((name, why)) => Err(Error::Server(format!("{name}: {why}"))),
         None => Ok(()),
     }
+}
+
+/// The result of a server whose answers did not end in time.
+fn late() -> Result<Figures, String> {
+    Err("it did not end its answer in time".to_owned())
 }

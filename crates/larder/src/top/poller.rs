@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use larder_client::{Address, Client, Error, Options};
 
-use super::sample::Sample;
+use super::sample::{Sample, printable};
 
 /// The longest time that a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// An answer, or the reason why there is none.
 pub(super) type Answer = Result<Sample, String>;
@@ -44,9 +44,9 @@ impl Pollers {
         self.answers.try_iter()
     }
 
-    /// Waits for the next answer.
-    pub(super) fn next(&self) -> Option<(usize, Answer)> {
-        self.answers.recv().ok()
+    /// Waits for the next answer until `end`.
+    pub(super) fn next_until(&self, end: Instant) -> Option<(usize, Answer)> {
+        self.answers.recv_timeout(end.saturating_duration_since(Instant::now())).ok()
     }
 }
 
@@ -64,7 +64,7 @@ fn poll(
         if asked.is_err() {
             client = None;
         }
-        if !answer(asked.map_err(|error| error.to_string())) {
+        if !answer(asked.map_err(|error| printable(&error.to_string()))) {
             return;
         }
         next = (next + interval).max(Instant::now());

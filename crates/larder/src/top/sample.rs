@@ -11,8 +11,11 @@ pub(super) struct Sample {
 }
 
 impl Sample {
+    /// Keeps rows. Control characters in texts are replaced, because they could command the
+    /// terminal.
     pub(super) fn new(taken: Instant, rows: Vec<(String, String)>) -> Sample {
-        Sample { taken, rows: rows.into_iter().collect() }
+        let rows = rows.into_iter().map(|(name, text)| (name, printable(&text)));
+        Sample { taken, rows: rows.collect() }
     }
 
     pub(super) fn text(&self, row: &str) -> Option<&str> {
@@ -33,6 +36,16 @@ impl Sample {
         (!numbers.is_empty()).then(|| numbers.iter().sum())
     }
 
+    /// Returns the seconds from this sample to `later`, by the clock of the server if it ran on
+    /// while this machine slept.
+    pub(super) fn seconds_to(&self, later: &Sample) -> f64 {
+        let elapsed = later.taken.saturating_duration_since(self.taken).as_secs_f64().max(0.001);
+        match (self.number("uptime"), later.number("uptime")) {
+            (Some(before), Some(after)) if after - before > elapsed + 2.0 => after - before,
+            _ => elapsed,
+        }
+    }
+
     /// Returns true if `later` comes from the same run of the server.
     pub(super) fn is_same_run(&self, later: &Sample) -> bool {
         let goes_on = match (self.number("uptime"), later.number("uptime")) {
@@ -40,5 +53,34 @@ impl Sample {
             _ => true,
         };
         goes_on && self.text("pid") == later.text("pid")
+    }
+}
+
+/// Returns a text of a server with its control characters replaced.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_server_cannot_command_the_terminal() {
+        let rows = vec![("version".to_owned(), "1\x1b]52;c;eA==\x07\u{9b}2".to_owned())];
+        let sample = Sample::new(Instant::now(), rows);
+        assert_eq!(sample.text("version"), Some("1\u{fffd}]52;c;eA==\u{fffd}\u{fffd}2"));
+    }
+
+    #[test]
+    fn time_that_this_machine_slept_counts() {
+        let at = Instant::now();
+        let sample = |at, uptime: &str| Sample::new(at, vec![("uptime".into(), uptime.into())]);
+        let first = sample(at, "100");
+        let seconds =
+            |after, uptime| first.seconds_to(&sample(at + Duration::from_secs(after), uptime));
+        assert!((seconds(1, "3700") - 3600.0).abs() < 1e-9);
+        assert!((seconds(10, "111") - 10.0).abs() < 1e-9);
     }
 }

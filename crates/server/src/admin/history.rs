@@ -5,13 +5,16 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use super::series::{Merge, SERIES, Values};
+use super::series::{Merge, READS, SERIES, Values};
 
 /// The number of seconds that are kept.
 const SECONDS: usize = 600;
 /// The length of a long step in seconds, and the number of long steps that are kept.
 const LONG: u64 = 10;
 const LONG_STEPS: usize = 24 * 360;
+/// The largest number of steps in an answer. Steps are merged until they are as few, so that slow
+/// readers do not hold much memory.
+const ANSWER_STEPS: usize = 1440;
 /// The number of events that are kept.
 const EVENTS: usize = 200;
 
@@ -88,23 +91,27 @@ impl History {
     }
 
     /// Returns the last `seconds`, in steps of a second if all of them are kept, and otherwise in
-    /// long steps.
+    /// long steps or multiples of them.
     pub(super) fn past(&self, seconds: u64) -> Past {
         let is_short = seconds <= SECONDS as u64;
         let (steps, step) = if is_short { (&self.seconds, 1) } else { (&self.long, LONG) };
         let end = self.seconds.times.back().copied().unwrap_or_default();
         let from = end.saturating_sub(seconds.saturating_mul(1000));
         let first = steps.times.partition_point(|&time| time <= from);
+        let values: Vec<Values> = steps.values.iter().skip(first).copied().collect();
+        let times: Vec<u64> = steps.times.iter().skip(first).copied().collect();
+        let joined = values.len().div_ceil(ANSWER_STEPS).max(1);
+        let values: Vec<Values> = values.chunks(joined).map(merged).collect();
         let of = |at: usize| {
-            let column = steps.values.iter().skip(first).map(|values| values[at]);
+            let column = values.iter().map(|values| values[at]);
             column.map(|value| value.is_finite().then_some(value)).collect()
         };
         let oldest = [self.seconds.times.front(), self.long.times.front()];
         Past {
             begins: oldest.into_iter().flatten().min().copied(),
-            step,
+            step: step * joined as u64,
             series: SERIES.iter().map(|series| series.name).collect(),
-            times: steps.times.iter().skip(first).copied().collect(),
+            times: times.chunks(joined).filter_map(|times| times.last().copied()).collect(),
             values: (0..SERIES.len()).map(of).collect(),
             events: self.events.iter().filter(|event| event.time >= from).cloned().collect(),
         }
@@ -117,6 +124,13 @@ fn merged(seconds: &[Values]) -> Values {
         let here = seconds.iter().map(|values| values[at]).filter(|value| value.is_finite());
         match SERIES[at].merge {
             Merge::Largest => here.fold(f32::NAN, f32::max),
+            Merge::ByReads => {
+                let reads =
+                    |values: &Values| if values[at].is_finite() { values[READS] } else { 0.0 };
+                let sum = seconds.iter().map(reads).sum::<f32>();
+                let hits = seconds.iter().filter(|values| values[at].is_finite());
+                hits.map(|values| values[at] * values[READS]).sum::<f32>() / sum
+            }
             Merge::Mean => {
                 let (sum, count) =
                     here.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
@@ -161,6 +175,17 @@ mod tests {
     }
 
     #[test]
+    fn hit_ratios_count_by_their_reads() {
+        let second = |reads: f32, ratio: f32| {
+            let mut values = values(0.0);
+            (values[READS], values[at("hit_ratio")]) = (reads, ratio);
+            values
+        };
+        let merged = merged(&[second(1.0, 0.0), second(99.0, 1.0), second(0.0, f32::NAN)]);
+        assert!((merged[at("hit_ratio")] - 0.99).abs() < 1e-6);
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut history = History::default();
         for second in 0..100_000_u64 {
@@ -169,7 +194,8 @@ mod tests {
         }
         assert_eq!(history.past(600).times.len(), 600);
         let all = history.past(u64::MAX);
-        assert_eq!((all.times.len(), all.events.len()), (LONG_STEPS, EVENTS));
+        assert_eq!((all.times.len(), all.events.len()), (ANSWER_STEPS, EVENTS));
+        assert_eq!((all.step, all.values[at("reads")][0]), (60, Some(1.0)));
         let bytes = (SECONDS + LONG_STEPS) * size_of::<Values>();
         assert!(bytes < 1 << 20, "{bytes}");
     }

@@ -22,6 +22,8 @@ use crate::server::Running;
 
 /// Interval between two samples.
 const BEAT: Duration = Duration::from_secs(1);
+/// The largest number of open pages.
+const PAGES: usize = 24;
 /// The past that `/v1/history` returns unless the request says otherwise, in seconds.
 const PAST: u64 = 600;
 
@@ -115,8 +117,12 @@ fn seconds_of(query: Option<&str>) -> Option<u64> {
     }
 }
 
-/// Sends a message to the page every second.
+/// Sends a message to the page every second. Each open page holds a connection, and others need some
+/// too, so a page above the limit is refused.
 pub(super) async fn stream(State(subject): State<Arc<Subject>>) -> Response {
+    if subject.live.latest.receiver_count() >= PAGES {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();
+    }
     (HARDENED, Sse::new(messages(subject.live.latest.subscribe()))).into_response()
 }
 

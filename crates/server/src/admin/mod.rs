@@ -1,5 +1,6 @@
 //! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
-//! already answers before a store is read. It is read-only and takes no lock of the data path.
+//! already answers before a store is read. It is read-only. It takes no lock that a request takes, but
+//! for a moment those of a writer that opens a segment and of copies that are kept.
 //! Invariant: a foreign web page cannot read it, see [`origin`].
 
 mod assets;

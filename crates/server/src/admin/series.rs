@@ -26,7 +26,12 @@ enum Source {
 pub(super) enum Merge {
     Mean,
     Largest,
+    /// The mean, where each value counts as often as there were reads.
+    ByReads,
 }
+
+/// The position of the series `reads`.
+pub(super) const READS: usize = 0;
 
 /// A series.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +68,7 @@ pub(super) const SERIES: [Series; 27] = [
     rate("touches", &["cmd_touch"]),
     Series {
         name: "hit_ratio",
-        merge: Merge::Mean,
+        merge: Merge::ByReads,
         source: Source::Share("get_hits", "get_misses"),
     },
     latency("p50_us", 0.5),
@@ -143,9 +148,7 @@ impl Interval for Span<'_> {
     }
 
     fn growth(&self, row: &str) -> f64 {
-        let before = self.from.number(row).unwrap_or_default();
-        // `stats reset` sets counters back.
-        (self.to.number(row).unwrap_or(before) - before).max(0.0)
+        self.growth_of(&[row]).unwrap_or(0.0)
     }
 
     fn seconds(&self) -> f64 {
@@ -154,6 +157,15 @@ impl Interval for Span<'_> {
 }
 
 impl Span<'_> {
+    /// Returns by how much the sum of counters grew. Returns `None` if the server has none of them, or
+    /// if `stats reset` set them back.
+    fn growth_of(&self, rows: &[&str]) -> Option<f64> {
+        let is_there = rows.iter().any(|row| self.to.text(row).is_some());
+        let sum = |of: &Moment| rows.iter().filter_map(|row| of.number(row)).sum::<f64>();
+        let growth = sum(self.to) - sum(self.from);
+        (is_there && growth >= 0.0).then_some(growth)
+    }
+
     /// Returns the values of all series over this span.
     pub(super) fn values(&self) -> Values {
         SERIES.map(|series| self.value(series.source).map_or(f32::NAN, |value| value as f32))
@@ -162,18 +174,14 @@ impl Span<'_> {
     fn value(&self, source: Source) -> Option<f64> {
         match source {
             Source::Gauge(row) => self.to.number(row),
-            Source::Rate(rows) => {
-                let is_there = rows.iter().any(|row| self.to.text(row).is_some());
-                let growth: f64 = rows.iter().map(|row| self.growth(row)).sum();
-                is_there.then(|| growth / self.seconds())
-            }
+            Source::Rate(rows) => Some(self.growth_of(rows)? / self.seconds()),
             Source::Latency(share) => {
                 let (from, to) = (self.from.latency.as_ref()?, self.to.latency.as_ref()?);
                 let ns = to.since(from).quantile_ns(share)?;
                 Some(ns as f64 / 1000.0)
             }
             Source::Share(part, rest) => {
-                let (part, rest) = (self.growth(part), self.growth(rest));
+                let (part, rest) = (self.growth_of(&[part])?, self.growth_of(&[rest])?);
                 (part + rest > 0.0).then(|| part / (part + rest))
             }
         }
@@ -211,8 +219,8 @@ pub(super) mod tests {
         assert!(near("reads", 10.0) && near("hit_ratio", 0.75) && near("items", 5.0));
         assert!(near("writes", 0.0));
         assert!(value(&values, "deletes").is_nan(), "the rows are missing");
-        // A reset of the counters is no negative rate.
+        // After a reset of the counters there is no rate.
         let values = Span { from: &to, to: &from }.values();
-        assert!(value(&values, "reads").abs() < 1e-6);
+        assert!(value(&values, "reads").is_nan() && value(&values, "hit_ratio").is_nan());
     }
 }

@@ -49,9 +49,9 @@ impl Experiment for Cost {
     fn conditions(&self, plan: &Plan) -> Vec<String> {
         vec![
             format!("{KEYS} items, keys of {KEY} bytes, values of {VALUE} bytes"),
-            "items: all keys stored once; memory per item is the growth of resident memory, so what \
-             the server took at its start does not count; flash per item is the growth of the blocks \
-             of its files"
+            "items: all keys stored once; memory per item is the growth of resident memory, so memory \
+             from the start does not count; PostgreSQL has none, because the kernel does not tell its \
+             shared memory apart; flash per item is the growth of the blocks of its files"
                 .to_owned(),
             format!(
                 "get, set: {CONNECTIONS} connections, closed loop; pipelined: {PIPELINE} requests \
@@ -70,7 +70,7 @@ impl Experiment for Cost {
     }
 
     fn takes(&self, system: &System) -> bool {
-        system.takes_any_load() || system.uses_flash()
+        system.takes_any_load()
     }
 
     fn cases(&self, _: &Plan, system: &System, _: usize) -> Vec<Case> {
@@ -103,11 +103,14 @@ impl Experiment for Cost {
         let filled = many.run_once_through(&shape, Verb::Set)?.without_errors()?;
         turn.point_of("items", None, |turn, spot| {
             let per_item = |now: u64, then: u64| now.saturating_sub(then) as f64 / KEYS as f64;
-            let point = Point::new(spot, Figures::of(&filled))
-                .with("items", KEYS as f64)
-                .with("ram_bytes_per_item", per_item(turn.server.probe().sample()?.rss, before.0));
-            let flash = per_item(turn.server.disk_used(), before.1);
-            Ok(if flash > 0.0 { point.with("flash_bytes_per_item", flash) } else { point })
+            let point = Point::new(spot, Figures::of(&filled)).with("items", KEYS as f64);
+            let ram = per_item(turn.server.probe().sample()?.rss, before.0);
+            // PostgreSQL's shared buffers count only as far as a living process has touched them.
+            let ram = Some(ram).filter(|&ram| ram > 0.0 && turn.system.family != "PostgreSQL");
+            let flash = Some(per_item(turn.server.disk_used(), before.1)).filter(|&b| b > 0.0);
+            let both = [("ram_bytes_per_item", ram), ("flash_bytes_per_item", flash)];
+            let known = both.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
+            Ok(known.fold(point, |point, (name, bytes)| point.with(name, bytes)))
         })?;
         for (case, _) in self.cases(turn.plan, turn.system, turn.round) {
             let Some(&(_, verb, pipeline)) = LOADS.iter().find(|load| load.0 == case) else {

@@ -45,7 +45,7 @@ impl Experiment for Counter {
                  connection; pipeline: {PIPELINE} requests in flight per connection"
             ),
             format!(
-                "{:.0} s per point after {:.1} s of warm-up, {} server threads where a server has \
+                "{:.1} s per point after {:.1} s of warm-up, {} server threads where a server has \
                  such a setting, no pinning",
                 plan.time.as_secs_f64(),
                 plan.warm_up.as_secs_f64(),

@@ -102,7 +102,7 @@ impl Experiment for RackAttack {
                  sends to both processes in turn; latencies are those of whole requests"
             ),
             format!(
-                "throughput: the limit is never reached; {:.0} s per point after {:.1} s of \
+                "throughput: the limit is never reached; {:.1} s per point after {:.1} s of \
                  warm-up",
                 plan.time.as_secs_f64(),
                 plan.warm_up.as_secs_f64()

@@ -39,7 +39,7 @@ impl Experiment for Restart {
             "ready: from the start of the process to the first answered get".to_owned(),
             "survived: keys found when all are read once, before other load".to_owned(),
             format!(
-                "first minute: {RATE} gets/s, open loop, for {:.0} s after the count; the page cache \
+                "first gets: {RATE} gets/s, open loop, for {:.1} s after the count; the page cache \
                  is warm",
                 plan.restart.after.as_secs_f64()
             ),

@@ -31,7 +31,7 @@ const PREPARATION: Duration = Duration::from_secs(180);
 /// The longest time that a program may take to print its version, or to look for its libraries.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Interval between two attempts to reach a server that starts.
-const ATTEMPT: Duration = Duration::from_millis(10);
+const ATTEMPT: Duration = Duration::from_millis(1);
 /// The file in the directory of a server with everything that its programs print.
 const LOG: &str = "log";
 /// The number of bytes of the log that an error message quotes.

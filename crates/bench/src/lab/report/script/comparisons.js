@@ -14,7 +14,7 @@
  * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
  * @typedef {{question: Question, durability: string, group: string, x: ?number, larder: ?Entry, peer: ?Entry,
  *   advantage: ?number, interval: ?number[], overlap: boolean,
- *   state: "ahead"|"behind"|"level"|"alone"|"absent"}} Comparison
+ *   state: "ahead"|"behind"|"level"|"neither"|"alone"|"absent"}} Comparison
  */
 
 /** The questions of known experiments, those of the first screen first. */
@@ -39,7 +39,7 @@ const QUESTIONS = {
     { case: "timeline", metric: "steadiness", ask: "Worst second as a share of the median second" },
   ],
   cliff: [
-    { case: "ladder", metric: "capacity", ask: "Highest offered rate with p99 below 1 ms", headline: true },
+    { case: "ladder", metric: "capacity", ask: "Offered rate up to which p99 stays below 1 ms", headline: true },
     { case: "ladder", metric: "p99_us", at: "middle", ask: "p99 latency" },
     { case: "ladder", metric: "p99_us", at: "largest", ask: "p99 latency" },
   ],
@@ -57,7 +57,7 @@ const QUESTIONS = {
   restart: [
     { case: "*", metric: "extra.ready_ms", at: "largest", ask: "Time until ready after kill -9", headline: true,
       classes: ["async", "sync"] },
-    { case: "*", metric: "extra.first_minute_p99_us", at: "largest", ask: "p99 of the first minute after a restart",
+    { case: "*", metric: "extra.first_minute_p99_us", at: "largest", ask: "p99 of the first gets after a restart",
       classes: ["async", "sync"] },
   ],
   limits: [
@@ -142,8 +142,9 @@ function comparedXs(question, cells) {
   return [question.at === "middle" ? usable[(usable.length - 1) >> 1] : usable[usable.length - 1]];
 }
 
-/** Figures are level if their ratio differs from 1 by at most this share. */
+/** Figures are level if their ratio differs from 1 by at most this share. One round says less than several. */
 const LEVEL = 0.03;
+const LEVEL_ONCE = 0.15;
 
 /** @returns {?Comparison} */
 function compare(question, durability, group, cells, x) {
@@ -160,8 +161,8 @@ function compare(question, durability, group, cells, x) {
   const best = higher ? ratio(larder.stat.max, peer.stat.min) : ratio(larder.stat.min, peer.stat.max);
   const several = Math.min(larder.stat.n, peer.stat.n) > 1;
   const overlap = several && larder.stat.min <= peer.stat.max && peer.stat.min <= larder.stat.max;
-  const close = overlap || Math.abs(advantage - 1) <= LEVEL;
-  const state = close || Number.isNaN(advantage) ? "level" : advantage > 1 ? "ahead" : "behind";
+  const close = overlap || Math.abs(advantage - 1) <= (several ? LEVEL : LEVEL_ONCE);
+  const state = Number.isNaN(advantage) ? "neither" : close ? "level" : advantage > 1 ? "ahead" : "behind";
   return { ...base, advantage, interval: [worst, best], overlap, state };
 }
 
@@ -225,7 +226,7 @@ function comparisonRow(comparison) {
   const { format } = metricOf(question.metric);
   const winner = { ahead: larder, behind: peer, absent: peer }[state];
   // Two rates of 0 have no ratio.
-  const nobody = state !== "level" ? "–" : Number.isNaN(advantage) ? "neither" : "level";
+  const nobody = state === "level" || state === "neither" ? state : "–";
   const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.marks] : "–");
   const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
   const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
@@ -242,7 +243,7 @@ function comparisonRow(comparison) {
 /** The ratio as a number and as a mark on a logarithmic scale from 1/8 to 8. */
 function ratioText({ advantage, state }) {
   if (state === "alone") return h("span", { class: "soft" }, "no peer here");
-  if (state === "absent") return h("span", { class: "soft" }, "Larder did not run");
+  if (state === "absent") return h("span", { class: "soft" }, "no Larder of this class takes part");
   const text = Number.isFinite(advantage) ? times(advantage, true) : "–";
   const bar = h("i");
   const share = Math.max(-50, Math.min(50, (Math.log2(advantage) / 3) * 50)) || 0;

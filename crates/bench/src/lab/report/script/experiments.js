@@ -62,7 +62,7 @@ function todaysAnswers(id) {
     const figure = ({ system, stat }) => `${systemLabel(system)} ${format(stat.median)}`;
     const asked = [question.ask, xText(question.experiment, question.case, x)].filter(Boolean).join(", ");
     const what = `${classAndGroup(comparison)}: ${asked}: `;
-    if (state === "absent") return `${what}${figure(peer)}; Larder did not run.`;
+    if (state === "absent") return `${what}${figure(peer)}; no Larder of this class takes part.`;
     if (state === "alone") return `${what}${figure(larder)}; no peer ran.`;
     const ratio = !Number.isNaN(advantage) && `, ratio ${times(advantage, true)}`;
     const verdict = h("b", { class: state }, state, ratio);

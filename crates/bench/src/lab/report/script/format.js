@@ -73,7 +73,7 @@ const METRICS = {
   "extra.ready_ms": { label: "ready after", format: millis, better: "lower" },
   "extra.survived": { label: "survived", format: whole, better: "higher" },
   "extra.acknowledged": { label: "acknowledged", format: whole, better: "higher" },
-  "extra.first_minute_p99_us": { label: "p99 of the first minute", format: micros, better: "lower" },
+  "extra.first_minute_p99_us": { label: "p99 of the first gets", format: micros, better: "lower" },
   "extra.admitted": { label: "admitted", format: whole, better: "lower" },
   "extra.budget": { label: "budget", format: whole, better: "higher" },
   "extra.ram_bytes_per_item": { label: "RAM per item", format: plainBytes, better: "lower" },

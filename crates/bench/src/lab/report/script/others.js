@@ -56,7 +56,7 @@ function restartPage(id) {
     const one = { id: `${id}-${name}`, title: ready, notes, tables };
     if (xsIn(cells).length < 2) return barsFigure(id, [name], [first, second], one);
     const axes = { xLog: true, everyX: true, log: true };
-    const latency = { ...axes, title: "p99 of the first minute" };
+    const latency = { ...axes, title: "p99 of the first gets" };
     return [
       seriesFigure(id, name, first, { ...axes, title: ready, notes, tables }),
       cells.some((cell) => cell.stat(second)) && seriesFigure(id, name, second, latency),

@@ -71,7 +71,8 @@ function groupOf(id, name, system) {
     if (!usesFlash(system)) return "values in RAM";
     return `values on flash, ${usesTwoDevices(system) ? "two devices" : "one device"}`;
   }
-  if (id === "cost") return usesFlash(system) ? "values on flash" : "";
+  // Its few items lie in memory, whatever the system could do with a device.
+  if (id === "cost") return usesFlash(system) ? null : "";
   const fromDisk = id === "converge" && DISK_CASES.includes(name);
   return fromDisk && !usesFlash(system) && !isDatabase(system) ? null : "";
 }

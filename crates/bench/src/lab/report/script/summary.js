@@ -12,8 +12,8 @@ function summaryPage() {
     verdict(),
     scoreboard(),
     h("p", { class: "soft" }, "The ratio says how many times better Larder is than the best peer; below 1 the peer is "
-      + `better. A comparison is level if the ratio is within ${percent(LEVEL)} of 1, or if the ranges of the rounds `
-      + "overlap. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
+      + `better. A comparison is level if the ratio is within ${percent(LEVEL)} of 1 (${percent(LEVEL_ONCE)} after a `
+      + "single round), or if the ranges of the rounds overlap. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
       + "round against the peer\u2019s best, and its best against the peer\u2019s worst."),
     comparisonTable(headlines, "Results by experiment and durability", true),
     standInNote(headlines),

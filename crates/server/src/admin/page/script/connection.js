@@ -5,10 +5,13 @@
 const SILENCE = 5000;
 /** Interval between two attempts to reach the server, in milliseconds. */
 const RETRY = 1000;
+/** The same while too many pages are open. */
+const LONG_RETRY = 15000;
 /** Time after which a question counts as not answered, in milliseconds; shorter for a question about health. */
 const PATIENCE = 10000;
 const SHORT_PATIENCE = 3000;
 const NO_ANSWER = "No answer, waiting.";
+const TOO_MANY = "Too many pages are open, waiting.";
 
 /**
  * @typedef {{level: "good"|"notice"|"alarm", text: string}} Condition
@@ -28,7 +31,9 @@ async function absence() {
   try {
     const reply = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(SHORT_PATIENCE) });
     const text = (await reply.text()).trim();
-    return reply.ok ? null : `The server is not ready: ${text}. Waiting.`;
+    if (!reply.ok) return `The server is not ready: ${text}. Waiting.`;
+    const messages = await fetch("v1/live", { method: "HEAD", signal: AbortSignal.timeout(SHORT_PATIENCE) });
+    return messages.ok ? null : TOO_MANY;
   } catch {
     return NO_ANSWER;
   }
@@ -63,7 +68,8 @@ export function listen(heard, lost) {
     if (source !== null || document.hidden) return;
     known = reason;
     if (reason !== null) lost(reason);
-    if (reason === NO_ANSWER) lose(RETRY);
+    if (reason === TOO_MANY) lose(LONG_RETRY);
+    else if (reason === NO_ANSWER) lose(RETRY);
     else open();
   };
   const watch = () => {

@@ -45,6 +45,8 @@ export class Model {
   /** @type {Beat[]} Those of the last minute, the newest last. */
   #recent = [];
   #asking = false;
+  /** True once the past of this run of the server was read. */
+  #hasPast = false;
   #messages = 0;
 
   /**
@@ -67,8 +69,10 @@ export class Model {
     }
     this.#recent.push(beat);
     if (this.#recent.length > RECENT) this.#recent.shift();
-    if (before === null || restarted || beat.time - before.time > GAP) this.#fetchPast();
-    else append(this.past, beat);
+    if (restarted) this.#hasPast = false;
+    const isGap = before !== null && beat.time - before.time > GAP;
+    if (!this.#hasPast || isGap) this.#fetchPast();
+    if (this.#hasPast && !isGap) append(this.past, beat);
     this.#messages += 1;
     if (this.#messages % EVENTS_EVERY === 0) this.#fetchEvents();
     return restarted;
@@ -92,7 +96,7 @@ export class Model {
     const [from, to] = [numberIn(first, row), numberIn(latest, row)];
     if (from === null || to === null || first === latest) return null;
     // `stats reset` sets counters back.
-    return Math.max(0, to - from) / (latest.time - first.time);
+    return to < from ? null : (to - from) / (latest.time - first.time);
   }
 
   /** Returns the values of a series at the latest message, or null. */
@@ -108,6 +112,7 @@ export class Model {
       const end = past.times.at(-1) ?? 0;
       this.#recent.filter((beat) => beat.time > end).forEach((beat) => append(past, beat));
       this.past = past;
+      this.#hasPast = true;
     } catch {
       // The past so far stays. The connection tells if the server is away.
     } finally {
@@ -141,7 +146,6 @@ function isOtherRun(before, after) {
 
 function append(past, beat) {
   past.times.push(beat.time);
-  past.begins ??= beat.time;
   for (const [name, value] of Object.entries(beat.values)) {
     // A series that the past lacks is absent up to now.
     past.columns[name] ??= Array(past.times.length - 1).fill(null);
@@ -151,4 +155,5 @@ function append(past, beat) {
     past.times.shift();
     Object.values(past.columns).forEach((column) => column.shift());
   }
+  past.events = past.events.filter((event) => event.time >= beat.time - KEPT);
 }
