@@ -102,6 +102,33 @@ fn show_a_stall(wire_times: bool) {
 }
 
 #[test]
+fn answers_after_a_run_of_less_than_a_second_are_late() {
+    // The connection stops answering in the middle of the run until after its end.
+    const BEGIN: Duration = Duration::from_millis(150);
+    const END: Duration = Duration::from_millis(600);
+    let from = std::time::Instant::now();
+    let (address, threads) = server(1, move |stream| {
+        each_line(stream, |_, stream| {
+            if (BEGIN..END).contains(&from.elapsed()) {
+                thread::sleep(END.saturating_sub(from.elapsed()));
+            }
+            stream.write_all(b"END\r\n").is_ok()
+        });
+    });
+    let load = Load {
+        connections: 1,
+        pacing: Pacing::Constant(1000.0),
+        duration: Some(Duration::from_millis(300)),
+        requests: None,
+        ..small_load(address)
+    };
+    let summary = load.run(small_shape()).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((summary.per_second.len(), summary.total.requests), (1, 300));
+    assert!(summary.answered_late >= 100, "{}", summary.answered_late);
+}
+
+#[test]
 fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
     // Both connections stop answering for the second second of the run, and then catch up.
     const BEGIN: Duration = Duration::from_secs(1);
