@@ -166,8 +166,8 @@ INK = """() => [...document.querySelectorAll("main > section:not([hidden]) .char
 DRAWN = f"""() => {{ const charts = ({INK})(); return charts.every(chart => chart.colours >= 4 && chart.share > 0.005); }}"""
 
 EXPECTED_CHARTS = {
-    "now": {"requests", "hits", "cpu", "network", "evictions"},
-    "history": {"requests", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit", "written"},
+    "now": {"requests", "latency", "hits", "cpu", "network", "evictions"},
+    "history": {"requests", "latency", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit", "written"},
     "durability": {"unsynced", "commit", "written"},
     "tiers": {"flash", "written", "on-devices"},
     "limits": {"limits"},
