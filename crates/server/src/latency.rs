@@ -71,6 +71,37 @@ const fn bounds() -> [u64; BOUNDS] {
 /// The number of buckets.
 const BUCKETS: usize = BOUNDS + 1;
 
+/// For the exponent of a time in nanoseconds and its next two bits, the bucket of the least such time.
+/// The bounds lie further apart than these steps, so a time is in this bucket or the next one.
+const FIRST_BUCKET: [u8; 256] = first_buckets();
+
+const fn first_buckets() -> [u8; 256] {
+    let mut first = [0; 256];
+    let mut step = 0;
+    while step < first.len() {
+        let (exponent, bits) = (step / 4, step as u64 % 4);
+        // Exponents below 2 have no two bits, and are far below the first bound.
+        let least = if exponent < 2 { 0 } else { (4 + bits) << (exponent - 2) };
+        let mut bucket = 0;
+        while bucket < BOUNDS && BOUNDS_NS[bucket] < least {
+            bucket += 1;
+        }
+        first[step] = bucket as u8;
+        step += 1;
+    }
+    first
+}
+
+/// Returns the bucket of a time in nanoseconds.
+#[inline]
+fn bucket_of(ns: u64) -> usize {
+    let ns = ns.max(4);
+    let exponent = 63 - ns.leading_zeros();
+    let bits = ns >> (exponent - 2) & 3;
+    let first = usize::from(FIRST_BUCKET[exponent as usize * 4 + bits as usize]);
+    first + usize::from(first < BOUNDS && BOUNDS_NS[first] < ns)
+}
+
 /// The histograms of one worker. The alignment keeps them off the cache lines of other workers,
 /// which processors fetch in pairs.
 #[derive(Debug)]
@@ -98,9 +129,8 @@ impl Default for LatencyCounters {
 impl LatencyCounters {
     /// Adds `n` commands of a class that took `ns` nanoseconds each.
     fn add(&self, class: usize, ns: u64, n: u64) {
-        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
         let counters = &self.0[class];
-        counters.buckets[bucket].add(n);
+        counters.buckets[bucket_of(ns)].add(n);
         counters.sum_ns.add(ns.saturating_mul(n));
     }
 }
@@ -128,7 +158,6 @@ impl Latencies {
             on: Cell::new(false),
             turn_ns: Cell::new(0),
             began_ns: Cell::new(0),
-            classes: Cell::new(0),
             done: std::array::from_fn(|_| Cell::new(0)),
         }
     }
@@ -167,8 +196,6 @@ pub(crate) struct Timer {
     turn_ns: Cell<u64>,
     /// When the requests of the present call had arrived.
     began_ns: Cell<u64>,
-    /// The classes with commands in `done`, one bit each.
-    classes: Cell<u32>,
     /// The commands answered by the present call.
     done: [Cell<u32>; CLASSES],
 }
@@ -205,7 +232,6 @@ impl Timer {
         if self.on.get() {
             let done = &self.done[class as usize];
             done.set(done.get() + 1);
-            self.classes.set(self.classes.get() | 1 << class as u32);
         }
     }
 
@@ -218,15 +244,15 @@ impl Timer {
     /// Ends a call. Reads the clock only if the call has answered commands.
     #[inline]
     pub(crate) fn end(&self, now_ns: impl FnOnce() -> u64) {
-        let mut classes = self.classes.replace(0);
-        if classes == 0 {
+        if self.done.iter().all(|done| done.get() == 0) {
             return;
         }
         let took_ns = now_ns().saturating_sub(self.began_ns.get());
-        while classes != 0 {
-            let class = classes.trailing_zeros() as usize;
-            classes &= classes - 1;
-            self.counters.add(class, took_ns, self.done[class].replace(0).into());
+        for (class, done) in self.done.iter().enumerate() {
+            match done.replace(0) {
+                0 => {}
+                n => self.counters.add(class, took_ns, n.into()),
+            }
         }
     }
 
@@ -332,6 +358,16 @@ mod tests {
         assert_eq!((BOUNDS_NS[0], BOUNDS_NS[BOUNDS - 1]), (100, 10_000_000_000));
         for pair in BOUNDS_NS.windows(2) {
             assert!(pair[0] < pair[1] && pair[1] * 3 <= pair[0] * 5, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_in_the_first_bucket_that_holds_it() {
+        let slow = |ns: u64| BOUNDS_NS.partition_point(|bound| *bound < ns);
+        let near = BOUNDS_NS.iter().flat_map(|bound| [bound - 1, *bound, bound + 1]);
+        let powers = (0..64).flat_map(|bit| [1 << bit, (1_u64 << bit) - 1, 5 << bit >> 2]);
+        for ns in near.chain(powers).chain([0, u64::MAX]) {
+            assert_eq!(bucket_of(ns), slow(ns), "{ns}");
         }
     }
 
