@@ -25,16 +25,47 @@ pub struct Condition {
     pub text: String,
 }
 
-/// Rows of `stats` at the end of an interval, and their growth in it.
+/// Rows of `stats` at both ends of an interval.
 pub trait Interval {
-    /// Returns the text of a row.
+    /// Returns the text of a row at the end.
     fn text(&self, row: &str) -> Option<&str>;
 
-    /// Returns by how much a counter grew. A counter that is missing did not grow.
-    fn growth(&self, row: &str) -> f64;
+    /// Returns the text of a row at the beginning; `None` for all rows if the server started since.
+    fn earlier(&self, row: &str) -> Option<&str>;
 
     /// Returns the length of the interval in seconds, which is not 0.
     fn seconds(&self) -> f64;
+
+    /// Returns by how much the sum of counters grew. Returns `None` if the server has none of them,
+    /// or if `stats reset` set them back.
+    fn growth(&self, rows: &[&str]) -> Option<f64> {
+        let after = sum(rows, |row| self.text(row))?;
+        let before = sum(rows, |row| self.earlier(row)).unwrap_or(0.0);
+        Some(after - before).filter(|growth| *growth >= 0.0)
+    }
+
+    /// Returns the growth of the sum of counters per second, as [`growth`](Self::growth) does.
+    fn rate(&self, rows: &[&str]) -> Option<f64> {
+        Some(self.growth(rows)? / self.seconds())
+    }
+
+    /// Returns the growth of a counter as a share of its growth and that of `rest`. Returns `None`
+    /// also if neither grew.
+    fn share(&self, part: &str, rest: &str) -> Option<f64> {
+        let (part, rest) = (self.growth(&[part])?, self.growth(&[rest])?);
+        (part + rest > 0.0).then(|| part / (part + rest))
+    }
+}
+
+/// Returns the sum of the rows that are numbers, or `None` if none is.
+fn sum<'t>(rows: &[&str], text: impl Fn(&str) -> Option<&'t str>) -> Option<f64> {
+    let numbers = rows.iter().filter_map(|row| number(text(row)?));
+    numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
+}
+
+/// Returns the number that a text is; `None` also for infinities and NaN.
+pub fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
 /// The age of acknowledged, unsynced writes that is too old, in milliseconds.
@@ -43,7 +74,7 @@ const OLD_UNSYNCED_MS: u64 = 5000;
 impl Condition {
     /// Returns the most urgent condition in an interval.
     pub fn of(interval: &dyn Interval) -> Condition {
-        let grew = |row: &str| interval.growth(row) > 0.0;
+        let grew = |row: &str| interval.growth(&[row]).is_some_and(|growth| growth > 0.0);
         let alarm = |text: String| Condition { level: Level::Alarm, text };
         let notice = |text: String| Condition { level: Level::Notice, text };
         let unhealthy = interval.text("larder_health").filter(|&health| health != "ok");
@@ -65,7 +96,7 @@ impl Condition {
             return alarm("Rate limiters are evicted: raise the memory limit.".to_owned());
         }
         if grew("evictions") {
-            let rate = interval.growth("evictions") / interval.seconds();
+            let rate = interval.rate(&["evictions"]).unwrap_or_default();
             return notice(format!("Space is full: {rate:.0} items per second are evicted."));
         }
         if grew("store_too_large") {
@@ -86,11 +117,12 @@ mod tests {
 
     impl Interval for Rows<'_> {
         fn text(&self, row: &str) -> Option<&str> {
-            self.texts.iter().find(|(name, _)| *name == row).map(|(_, text)| *text)
+            let text = self.texts.iter().find(|(name, _)| *name == row).map(|(_, text)| *text);
+            text.or_else(|| (row == self.grown).then_some("9"))
         }
 
-        fn growth(&self, row: &str) -> f64 {
-            if row == self.grown { 8.0 } else { 0.0 }
+        fn earlier(&self, row: &str) -> Option<&str> {
+            (row == self.grown).then_some("1")
         }
 
         fn seconds(&self) -> f64 {

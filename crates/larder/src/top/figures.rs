@@ -44,9 +44,7 @@ impl Figures {
     /// Compares two samples. If the server was restarted in between, rates count from its start.
     pub(super) fn between(first: &Sample, last: &Sample) -> Figures {
         let span = Span::new(first, last);
-        let rate = |rows: &[&str]| span.sum(rows).map(|growth| growth / span.seconds);
-        let hits = span.sum(&["get_hits"]).zip(span.sum(&["get_misses"]));
-        let ratio = hits.filter(|(hits, misses)| hits + misses > 0.0);
+        let rate = |rows: &[&str]| span.rate(rows);
         Figures {
             version: version(last),
             uptime_seconds: last.whole("uptime"),
@@ -56,7 +54,7 @@ impl Figures {
             deletes_per_second: rate(&["delete_hits", "delete_misses"]),
             counts_per_second: rate(&["incr_hits", "incr_misses", "decr_hits", "decr_misses"]),
             touches_per_second: rate(&["cmd_touch"]),
-            hit_ratio: ratio.map(|(hits, misses)| hits / (hits + misses)),
+            hit_ratio: span.share("get_hits", "get_misses"),
             evictions_per_second: rate(&["evictions"]),
             received_bytes_per_second: rate(&["bytes_read"]),
             sent_bytes_per_second: rate(&["bytes_written"]),
@@ -94,13 +92,6 @@ impl<'a> Span<'a> {
         let seconds = last.number("uptime").unwrap_or(seconds).max(1.0);
         Span { first: None, last, seconds }
     }
-
-    /// Returns the growth of the sum of counters, or `None` if the server has none of them, or if
-    /// `stats reset` set them back.
-    fn sum(&self, rows: &[&str]) -> Option<f64> {
-        let before = self.first.and_then(|first| first.sum(rows)).unwrap_or(0.0);
-        self.last.sum(rows).map(|after| after - before).filter(|growth| *growth >= 0.0)
-    }
 }
 
 impl Interval for Span<'_> {
@@ -108,8 +99,8 @@ impl Interval for Span<'_> {
         self.last.text(row)
     }
 
-    fn growth(&self, row: &str) -> f64 {
-        self.sum(&[row]).unwrap_or(0.0)
+    fn earlier(&self, row: &str) -> Option<&str> {
+        self.first?.text(row)
     }
 
     fn seconds(&self) -> f64 {

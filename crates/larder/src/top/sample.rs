@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use larder_server::condition::number;
+
 /// The rows of one `stats`, and the time at which they came.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
@@ -23,17 +25,11 @@ impl Sample {
     }
 
     pub(super) fn number(&self, row: &str) -> Option<f64> {
-        self.text(row)?.parse().ok().filter(|number: &f64| number.is_finite())
+        number(self.text(row)?)
     }
 
     pub(super) fn whole(&self, row: &str) -> Option<u64> {
         self.text(row)?.parse().ok()
-    }
-
-    /// Returns the sum of the rows that are there, or `None` if none is.
-    pub(super) fn sum(&self, rows: &[&str]) -> Option<f64> {
-        let numbers: Vec<f64> = rows.iter().filter_map(|row| self.number(row)).collect();
-        (!numbers.is_empty()).then(|| numbers.iter().sum())
     }
 
     /// Returns the seconds from this sample to `later`, by the clock of the server if it ran on

@@ -38,7 +38,7 @@ impl EventFinder {
 
     fn compare(&mut self, span: Span<'_>, note: &mut dyn FnMut(Event)) {
         let time = span.to.time;
-        if span.growth("evictions") > 0.0 {
+        if span.growth(&["evictions"]).is_some_and(|growth| growth > 0.0) {
             let was_calm = self.evicted.is_none_or(|last| time.saturating_sub(last) > CALM);
             self.evicted = Some(time);
             if was_calm {

@@ -55,9 +55,7 @@ impl Rows {
             let value = if is_text { Value::Text(text) } else { Value::of(text) };
             rows.insert(name.to_owned(), value);
         };
-        stats::group(running, b"", &mut put);
-        stats::group(running, b"limits", &mut put);
-        stats::group(running, b"latency", &mut put);
+        stats::metric_groups(running, &["", "limits", "latency"], &mut put);
         Rows(rows)
     }
 }

@@ -121,21 +121,17 @@ impl History {
 /// Merges the values of several seconds. Absent values do not count.
 fn merged(seconds: &[Values]) -> Values {
     std::array::from_fn(|at| {
-        let here = seconds.iter().map(|values| values[at]).filter(|value| value.is_finite());
+        let here = seconds.iter().filter(|values| values[at].is_finite());
+        let mean = |weight: fn(&Values) -> f32| {
+            let (sum, weights) = here.clone().fold((0.0, 0.0), |(sum, weights), values| {
+                (sum + values[at] * weight(values), weights + weight(values))
+            });
+            sum / weights
+        };
         match SERIES[at].merge {
-            Merge::Largest => here.fold(f32::NAN, f32::max),
-            Merge::ByReads => {
-                let reads =
-                    |values: &Values| if values[at].is_finite() { values[READS] } else { 0.0 };
-                let sum = seconds.iter().map(reads).sum::<f32>();
-                let hits = seconds.iter().filter(|values| values[at].is_finite());
-                hits.map(|values| values[at] * values[READS]).sum::<f32>() / sum
-            }
-            Merge::Mean => {
-                let (sum, count) =
-                    here.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-                sum / count
-            }
+            Merge::Largest => here.map(|values| values[at]).fold(f32::NAN, f32::max),
+            Merge::Mean => mean(|_| 1.0),
+            Merge::ByReads => mean(|values| values[READS]),
         }
     })
 }

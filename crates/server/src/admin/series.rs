@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::condition::Interval;
+use crate::condition::{Interval, number};
 use crate::latency::ClassLatency;
 use crate::server::Running;
 use crate::stats;
@@ -122,10 +122,6 @@ impl Moment {
         self.rows.get(row).map(String::as_str)
     }
 
-    fn number(&self, row: &str) -> Option<f64> {
-        self.text(row)?.parse().ok()
-    }
-
     /// Returns the rows of which `wanted` returns true, in the order of their names.
     pub(super) fn texts(&self, wanted: impl Fn(&str) -> bool) -> Vec<(&str, &str)> {
         let rows = self.rows.iter().map(|(name, text)| (name.as_str(), text.as_str()));
@@ -147,8 +143,8 @@ impl Interval for Span<'_> {
         self.to.text(row)
     }
 
-    fn growth(&self, row: &str) -> f64 {
-        self.growth_of(&[row]).unwrap_or(0.0)
+    fn earlier(&self, row: &str) -> Option<&str> {
+        self.from.text(row)
     }
 
     fn seconds(&self) -> f64 {
@@ -157,15 +153,6 @@ impl Interval for Span<'_> {
 }
 
 impl Span<'_> {
-    /// Returns by how much the sum of counters grew. Returns `None` if the server has none of them, or
-    /// if `stats reset` set them back.
-    fn growth_of(&self, rows: &[&str]) -> Option<f64> {
-        let is_there = rows.iter().any(|row| self.to.text(row).is_some());
-        let sum = |of: &Moment| rows.iter().filter_map(|row| of.number(row)).sum::<f64>();
-        let growth = sum(self.to) - sum(self.from);
-        (is_there && growth >= 0.0).then_some(growth)
-    }
-
     /// Returns the values of all series over this span.
     pub(super) fn values(&self) -> Values {
         SERIES.map(|series| self.value(series.source).map_or(f32::NAN, |value| value as f32))
@@ -173,17 +160,14 @@ impl Span<'_> {
 
     fn value(&self, source: Source) -> Option<f64> {
         match source {
-            Source::Gauge(row) => self.to.number(row),
-            Source::Rate(rows) => Some(self.growth_of(rows)? / self.seconds()),
+            Source::Gauge(row) => number(self.to.text(row)?),
+            Source::Rate(rows) => self.rate(rows),
             Source::Latency(share) => {
                 let (from, to) = (self.from.latency.as_ref()?, self.to.latency.as_ref()?);
                 let ns = to.since(from).quantile_ns(share)?;
                 Some(ns as f64 / 1000.0)
             }
-            Source::Share(part, rest) => {
-                let (part, rest) = (self.growth_of(&[part])?, self.growth_of(&[rest])?);
-                (part + rest > 0.0).then(|| part / (part + rest))
-            }
+            Source::Share(part, rest) => self.share(part, rest),
         }
     }
 }

@@ -1,6 +1,6 @@
 mod scraped;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use larder_engine::limit::Limit;
 
 use super::HARDENED;
 use super::assets::ASSETS;
+use super::series::SERIES;
 use crate::policies::Policy;
 use crate::server::{Host, Server};
 use crate::settings::{ListenAddress, Settings, StorePath};
@@ -221,4 +222,37 @@ fn a_taken_admin_address_that_was_asked_for_is_an_error() {
     let asked = Settings { admin: Some(taken), ..settings() };
     let error = Server::start(asked).unwrap_err().to_string();
     assert!(error.contains("choose another address with --admin, or --admin off"), "{error}");
+}
+
+#[test]
+fn a_page_gets_a_message_every_second_and_the_past() {
+    let server = server();
+    let address = server.admin_address().unwrap();
+    let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+    client.write_all(b"get a\r\n").unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
+    let mut live = TcpStream::connect(address).unwrap();
+    live.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    live.write_all(format!("GET /v1/live HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).unwrap();
+    let mut beats = BufReader::new(live).lines().map(Result::unwrap).filter_map(|line| {
+        Some(serde_json::from_str::<serde_json::Value>(line.strip_prefix("data: ")?).unwrap())
+    });
+    let (first, second) = (beats.next().unwrap(), beats.next().unwrap());
+    assert!(second["time"].as_u64() > first["time"].as_u64());
+    assert_eq!(first["condition"]["level"], "good");
+    assert_eq!(first["series"].as_array().unwrap().len(), SERIES.len());
+    let at = SERIES.iter().position(|series| series.name == "connections").unwrap();
+    assert_eq!(first["values"][at], 1.0);
+
+    let head = format!("GET /v1/history?seconds=60 HTTP/1.1\r\nHost: {address}");
+    let reply = ask(address, &head);
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("content-security-policy"));
+    let past: serde_json::Value = serde_json::from_str(body).unwrap();
+    let times = past["times"].as_array().unwrap();
+    assert!(times.contains(&first["time"]) && past["step"] == 1);
+    assert_eq!(past["values"][at].as_array().unwrap().len(), times.len());
+    assert_eq!(past["events"][0]["name"], "start");
+    assert_eq!(get(&server, "/v1/history?seconds=x").0, 400);
+    assert_eq!(get(&server, "/v1/history?minutes=5").0, 400);
 }

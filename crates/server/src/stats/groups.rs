@@ -21,11 +21,17 @@ pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool 
         // memcached without a flash tier shows no rows either.
         b"extstore" => {}
         _ => match METRIC_GROUPS.into_iter().find(|name| name.as_bytes() == group) {
-            Some(group) => metric_rows(&Snapshot::since_reset(running), group, row),
+            Some(group) => metric_groups(running, &[group], row),
             None => return false,
         },
     }
     true
+}
+
+/// Calls `row` for every row of these groups, whose rows are metrics. All figures are of one moment.
+pub(crate) fn metric_groups(running: &Running, groups: &[&str], row: &mut Row<'_>) {
+    let snapshot = Snapshot::since_reset(running);
+    groups.iter().for_each(|group| metric_rows(&snapshot, group, row));
 }
 
 fn metric_rows(snapshot: &Snapshot<'_>, group: &str, row: &mut Row<'_>) {

@@ -20,7 +20,7 @@ mod tests;
 mod totals;
 
 pub(crate) use described::described;
-pub(crate) use groups::group;
+pub(crate) use groups::{group, metric_groups};
 pub(crate) use totals::NetTotals;
 
 /// Returns all metrics in Prometheus' text format.

@@ -1,7 +1,7 @@
 // The view "Durability": which crash an acknowledged write survives, and how far the devices are behind.
 
 import { Chart } from "./chart.js";
-import { example, group, h, say, setFigure } from "./elements.js";
+import { example, group, h, say, setFigure, showEither } from "./elements.js";
 import { bytes, bytesPerSecond, count, micros, millis, times, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
@@ -52,10 +52,8 @@ export class DurabilityView {
   update() {
     const { model } = this;
     if (model.latest === null) return;
-    const hasStore = model.text("larder_store") !== "none";
-    this.with.hidden = !hasStore;
-    this.without.hidden = hasStore;
-    if (!hasStore) return;
+    showEither(this, model.hasStore);
+    if (!model.hasStore) return;
     const mode = model.text("larder_durability");
     say(this.#mode, `Mode ${mode}`);
     say(this.#promise, PROMISES[mode] ?? "");

@@ -64,3 +64,9 @@ export function framed(label, ...parts) {
 
 /** A paragraph with a command or with lines of a file. */
 export const example = (text) => h("pre", { tabindex: 0 }, h("code", {}, text));
+
+/** Shows one part of a view: `with` if its feature is on, and otherwise `without`, which says how to turn it on. */
+export function showEither(view, isOn) {
+  view.with.hidden = !isOn;
+  view.without.hidden = isOn;
+}

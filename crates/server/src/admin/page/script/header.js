@@ -28,7 +28,7 @@ export function showHeader(model) {
   const uptime = model.number("uptime");
   const parts = [model.text("larder_version"), uptime !== null && `up ${duration(uptime)}`,
     `${model.text("threads")} threads`, model.text("larder_io"),
-    model.text("larder_store") === "none" ? "no store" : `durability ${model.text("larder_durability")}`];
+    model.hasStore ? `durability ${model.text("larder_durability")}` : "no store"];
   say(facts, parts.filter(Boolean).join(" · "));
 }
 

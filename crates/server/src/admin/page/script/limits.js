@@ -1,7 +1,7 @@
 // The view "Limits": the policies of rate limits and their decisions.
 
 import { Chart } from "./chart.js";
-import { example, framed, h, say } from "./elements.js";
+import { example, framed, h, say, showEither } from "./elements.js";
 import { count, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
@@ -60,8 +60,7 @@ export class LimitsView {
     // The same answer again has no new rates.
     if (answer === null || answer.at === this.#last?.at) return;
     const now = { at: answer.at, policies: policiesOf(answer.rows) };
-    this.without.hidden = now.policies.length > 0;
-    this.with.hidden = now.policies.length === 0;
+    showEither(this, now.policies.length > 0);
     this.#show(now);
     this.#last = now;
   }

@@ -66,10 +66,10 @@ export class Model {
     if (restarted) {
       this.#recent = [];
       this.past = empty();
+      this.#hasPast = false;
     }
     this.#recent.push(beat);
     if (this.#recent.length > RECENT) this.#recent.shift();
-    if (restarted) this.#hasPast = false;
     const isGap = before !== null && beat.time - before.time > GAP;
     if (!this.#hasPast || isGap) this.#fetchPast();
     if (this.#hasPast && !isGap) append(this.past, beat);
@@ -81,6 +81,10 @@ export class Model {
   /** Returns the text of a row of `stats`, or null. */
   text(row) {
     return this.latest?.rows.get(row) ?? null;
+  }
+
+  get hasStore() {
+    return this.text("larder_store") !== "none";
   }
 
   /** Returns the number in a row of `stats`, or null. */

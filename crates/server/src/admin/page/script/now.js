@@ -80,7 +80,7 @@ export class NowView {
 
   #showLog(set) {
     const { model } = this;
-    this.#log.hidden = model.text("larder_store") === "none";
+    this.#log.hidden = !model.hasStore;
     set("unsynced_bytes", model.number("larder_unsynced_bytes"), bytes);
     set("unsynced_ms", model.number("larder_unsynced_ms"), millis);
     set("commits", model.rate("larder_commits"), perSecond);

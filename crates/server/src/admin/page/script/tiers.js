@@ -1,7 +1,7 @@
 // The view "Tiers": the devices of the store, one lane each.
 
 import { Chart } from "./chart.js";
-import { example, framed, group, h, say, setFigure } from "./elements.js";
+import { example, framed, group, h, say, setFigure, showEither } from "./elements.js";
 import { bytes, bytesPerSecond, count, percent, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
@@ -57,10 +57,8 @@ export class TiersView {
   update() {
     const { model } = this;
     if (model.latest === null) return;
-    const hasStore = model.text("larder_store") !== "none";
-    this.with.hidden = !hasStore;
-    this.without.hidden = hasStore;
-    if (!hasStore) return;
+    showEither(this, model.hasStore);
+    if (!model.hasStore) return;
     this.#showLanes();
     const set = (name, value, format) => setFigure(this.element, name, value, format);
     set("flash_reads", model.rate("larder_flash_reads"), perSecond);
