@@ -493,13 +493,10 @@ def test_themes(check, page):
     page.emulate_media(color_scheme="light")
 
 
-def test_keyboard(check, page):
-    """Tabs and legends are reached by the Tab key, are seen when focused, and work."""
-    # A fresh page, so that the Tab key begins at its top.
-    page.reload()
-    page.wait_for_selector("nav.pages")
+def tab_through(page, count):
+    """Presses Tab. Returns the links that had the focus, and those of them on which it could not be seen."""
     reached, unseen = [], []
-    for _ in range(len(pages_of(page)) + 3):
+    for _ in range(count):
         page.keyboard.press("Tab")
         focus = page.evaluate(
             """() => { const node = document.activeElement, style = getComputedStyle(node);
@@ -508,6 +505,15 @@ def test_keyboard(check, page):
         reached.append(focus["href"])
         if not focus["visible"]:
             unseen.append(focus["href"])
+    return reached, unseen
+
+
+def test_keyboard(check, page):
+    """Tabs and legends are reached by the Tab key, are seen when focused, and work."""
+    # A fresh page, so that the Tab key begins at its top.
+    page.reload()
+    page.wait_for_selector("nav.pages")
+    reached, unseen = tab_through(page, len(pages_of(page)) + 3)
     links = [f"#{name}" for name in pages_of(page)]
     check.that("every tab is reached by the keyboard", set(links) <= set(reached), set(links) - set(reached))
     check.that("the focus is visible", not unseen, unseen)

@@ -19,7 +19,7 @@ import urllib.request
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
-from report import FAINT, PHONE, WIDE, Check  # noqa: E402
+from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
 VIEWS = ["now", "history", "durability", "tiers", "limits", "statistics"]
 # Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
@@ -355,16 +355,7 @@ def test_keyboard(check, page, server):
     """Links and charts work by keyboard, with a visible focus."""
     page.goto(server.url)
     page.wait_for_selector("#condition.good, #condition.notice")
-    reached, unseen = [], []
-    for _ in range(len(VIEWS) + 1):
-        page.keyboard.press("Tab")
-        focus = page.evaluate(
-            """() => { const node = document.activeElement, style = getComputedStyle(node);
-                return { href: node.getAttribute("href"), visible: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 }; }"""
-        )
-        reached.append(focus["href"])
-        if not focus["visible"]:
-            unseen.append(focus["href"])
+    reached, unseen = tab_through(page, len(VIEWS) + 1)
     check.that("keyboard: every view is reached", reached == ["#content", *(f"#{name}" for name in VIEWS)], reached)
     check.that("keyboard: the focus is visible", not unseen, unseen)
     page.focus('nav a[href="#now"]')

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::interrupt::is_interrupted;
 use crate::machine::pin_thread;
 use crate::process::Probe;
 use crate::process::tree::{Member, members};
@@ -28,7 +29,7 @@ const WATCH: &str = "trap '' HUP INT QUIT TERM
 while read -r line; do :; done
 kill -KILL 0";
 /// Interval between two looks at a process, when its end is awaited.
-const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
 /// The longest time that the kernel may take to end a killed process. One that waits for a device
 /// cannot end before.
 const KILL: Duration = Duration::from_secs(30);
@@ -75,6 +76,29 @@ impl Processes {
     /// Returns how the server has ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.server.try_wait().ok().flatten()
+    }
+
+    /// Waits until the server ends by itself, and returns how. Calls `look` in intervals of `every`
+    /// meanwhile. Returns `None` if the server runs for longer than `limit`.
+    ///
+    /// # Errors
+    /// Returns an error after a signal to the lab.
+    pub(crate) fn wait(
+        &mut self,
+        limit: Duration,
+        every: Duration,
+        mut look: impl FnMut(&Processes),
+    ) -> Result<Option<ExitStatus>> {
+        let began = Instant::now();
+        loop {
+            match self.ended() {
+                Some(status) => return Ok(Some(status)),
+                None if is_interrupted() => return Err(Error::server("interrupted")),
+                None if began.elapsed() > limit => return Ok(None),
+                None => look(self),
+            }
+            thread::sleep(every);
+        }
     }
 
     /// Sends `signal` to the server, as an operator would, and kills everything that has not ended

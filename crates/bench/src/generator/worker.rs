@@ -153,7 +153,8 @@ impl<'a> Worker<'a> {
         let warm = self.load.warm_up.as_nanos() as u64;
         let end = self.load.duration.map_or(u64::MAX, |duration| warm + duration.as_nanos() as u64);
         self.book.window = Window { from: warm, to: end, ..self.book.window };
-        // Answers after the end stand in seconds of their own, even if the last measured one is shorter.
+        // The last measured second may be shorter. It ends with the run, so that later answers count in
+        // the next second.
         let (mut second, mut roll) = (0, end.min(warm + SECOND));
         let mut give_up = u64::MAX;
         if self.schedule.is_none() {

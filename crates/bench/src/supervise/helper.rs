@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{LOOK, Processes};
-use crate::interrupt::is_interrupted;
 use crate::{Error, Result};
 
 /// The largest part of each output that is kept, in bytes. A program that prints more gets an error
@@ -32,7 +31,6 @@ pub(crate) fn output(
     let program = PathBuf::from(command.get_program());
     let program = program.display();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let started = Instant::now();
     let mut processes = Processes::start(command, None)
         .map_err(|e| Error::io(format!("cannot start {program}"), e))?;
     let stdin = processes.server.stdin.take();
@@ -42,16 +40,9 @@ pub(crate) fn output(
     });
     let stdout = collect(processes.server.stdout.take());
     let stderr = collect(processes.server.stderr.take());
-    let status = loop {
-        match processes.ended() {
-            Some(status) => break status,
-            None if is_interrupted() => return Err(Error::server("interrupted")),
-            None if started.elapsed() > limit => {
-                let seconds = limit.as_secs_f64();
-                return Err(Error::server(format!("{program} did not end within {seconds} s")));
-            }
-            None => thread::sleep(LOOK),
-        }
+    let Some(status) = processes.wait(limit, LOOK, |_| {})? else {
+        let seconds = limit.as_secs_f64();
+        return Err(Error::server(format!("{program} did not end within {seconds} s")));
     };
     processes.kill();
     let received = |bytes: Receiver<Vec<u8>>| {
@@ -78,6 +69,7 @@ fn collect(output: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::process::tree;
+    use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(60);
 

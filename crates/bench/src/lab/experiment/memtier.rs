@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_client::Address;
 use serde::Deserialize;
 
-use crate::interrupt::is_interrupted;
 use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::Turn;
 use crate::lab::target::{System, tool};
@@ -122,22 +120,15 @@ impl Memtier {
         let mut processes = Processes::start(command, None)
             .map_err(|e| Error::io(format!("cannot start {name}"), e))?;
         let mut cpu = 0;
-        loop {
-            if let Some(status) = processes.ended() {
-                let length = started.elapsed().as_secs_f64().max(0.001);
-                return match status.success() {
-                    true => Ok((cpu as f64 / 1e9 / length, length)),
-                    false => Err(Error::Void(format!("{name} failed: {status}"))),
-                };
-            }
-            if is_interrupted() {
-                return Err(Error::server("interrupted"));
-            }
-            if started.elapsed().saturating_sub(time) > GRACE && time != Duration::MAX {
-                return Err(Error::Void(format!("{name} does not end")));
-            }
+        let look = |processes: &Processes| {
             cpu = processes.probe().sample().map_or(cpu, |sample| sample.cpu_ns);
-            thread::sleep(LOOK);
+        };
+        let status = processes.wait(time.saturating_add(GRACE), LOOK, look)?;
+        let length = started.elapsed().as_secs_f64().max(0.001);
+        match status {
+            Some(status) if status.success() => Ok((cpu as f64 / 1e9 / length, length)),
+            Some(status) => Err(Error::Void(format!("{name} failed: {status}"))),
+            None => Err(Error::Void(format!("{name} does not end"))),
         }
     }
 }

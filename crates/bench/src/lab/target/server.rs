@@ -20,7 +20,7 @@ use super::plan::{Account, Plan};
 use super::ready;
 use crate::interrupt::is_interrupted;
 use crate::process::Probe;
-use crate::supervise::{self, Processes, free_port};
+use crate::supervise::{self, LOOK, Processes, free_port};
 use crate::wire::Wire;
 use crate::{Error, Result};
 
@@ -202,19 +202,10 @@ impl Server {
             let command = self.command(&preparation.program, &preparation.arguments)?;
             let mut processes = start(command)?;
             let name = preparation.program.display();
-            let begun = Instant::now();
-            let status = loop {
-                match processes.ended() {
-                    Some(status) => break status,
-                    None if is_interrupted() => return Err(Error::server("interrupted")),
-                    None if begun.elapsed() > PREPARATION => {
-                        return Err(self.failed(format!("{name} does not end")));
-                    }
-                    None => thread::sleep(ATTEMPT),
-                }
-            };
-            if !status.success() {
-                return Err(self.failed(format!("{name} failed: {status}")));
+            match processes.wait(PREPARATION, LOOK, |_| {})? {
+                Some(status) if status.success() => {}
+                Some(status) => return Err(self.failed(format!("{name} failed: {status}"))),
+                None => return Err(self.failed(format!("{name} does not end"))),
             }
         }
         Ok(())
