@@ -25,6 +25,8 @@ impl Scale {
     }
 }
 
+/// The largest number of threads of a server.
+const SERVER_THREADS: usize = 4;
 /// The largest number of generator threads. They load at most four server threads.
 const LOAD_THREADS: usize = 8;
 
@@ -39,7 +41,8 @@ pub(crate) struct Plan {
     pub(crate) time: Duration,
     /// Time before each point that does not count.
     pub(crate) warm_up: Duration,
-    /// Number of threads of each server.
+    /// Number of threads of each server: one for each processor that the generator leaves. With more,
+    /// idle threads sleep and wake beside the generator instead of answering.
     pub(crate) server_threads: usize,
     /// Number of generator threads, where the experiment does not say otherwise: a quarter of the
     /// processors, so that the generator is not the limit on large machines.
@@ -124,13 +127,14 @@ impl Plan {
 
     fn on(processors: usize, scale: Scale) -> Plan {
         let seconds = Duration::from_secs_f64;
+        let load_threads = (processors / 4).clamp(1, LOAD_THREADS);
         let small = Plan {
             rounds: 2,
             long_rounds: 1,
             time: seconds(0.5),
             warm_up: seconds(0.1),
-            server_threads: processors.min(4),
-            load_threads: (processors / 4).clamp(1, LOAD_THREADS),
+            server_threads: processors.saturating_sub(load_threads).clamp(1, SERVER_THREADS),
+            load_threads,
             counter: Counter { clients: vec![1, 4, 10], pipelined: vec![10] },
             persistence: Persistence {
                 keys: 30_000,
@@ -253,7 +257,7 @@ mod tests {
             let plan = Plan::on(processors, Scale::Small);
             (plan.server_threads, plan.load_threads)
         };
-        assert_eq!([1, 2, 7].map(threads), [(1, 1), (2, 1), (4, 1)]);
+        assert_eq!([1, 2, 4, 7].map(threads), [(1, 1), (1, 1), (3, 1), (4, 1)]);
         assert_eq!([8, 32, 64].map(threads), [(4, 2), (4, 8), (4, 8)]);
         let condition = Plan::on(8, Scale::Full).threads();
         assert!(condition.ends_with("setting: 4; generator threads: 2"), "{condition}");

