@@ -109,7 +109,7 @@ struct Seen {
     why: OnceLock<io::Error>,
 }
 
-/// The result of a crowd.
+/// What polite clients measured beside a crowd of hostile connections.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Answers that clients have read completely.

@@ -59,8 +59,8 @@ fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
     "key0".to_owned()
 }
 
-/// One wake-up may have several reasons. A record that arrives after the session began its turn,
-/// but before it asks again, must not be left unprocessed.
+/// One wake-up may have several reasons. If a record arrives after the session began its turn, but
+/// before the session asks for the record again, the session must process the record too.
 #[test]
 fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();

@@ -78,7 +78,8 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
             world = reopen(world, given);
             assert_eq!(world.engine.recovered().unwrap().from_image, clean);
             let reads = (fast.counts().reads, lower.counts().reads);
-            // No turn of the cleaner comes in between, because it would read by itself.
+            // The cleaner has no turn until the counts are compared, because it would read from the
+            // devices too.
             few.clone().for_each(|n| assert_eq!(world.get(n), Some(values.of(n))));
             assert_eq!(fast.counts().reads, reads.0, "they lie on the lower device");
             assert!(lower.counts().reads > reads.1);

@@ -342,7 +342,8 @@ impl LaneSession {
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
-    /// As [`LaneSession::matching`], if the record is in memory and the slot is not an older one.
+    /// As [`LaneSession::matching`], but returns `None` if the record is not in memory or the slot is
+    /// an older slot.
     ///
     /// # Safety
     /// As for [`LaneSession::matching`].

@@ -111,7 +111,7 @@ impl Limiter {
         self.meter_mut().add(units);
     }
 
-    /// Gives `units` back, at most all that are used.
+    /// Gives back `units`, but not more than are in use.
     pub fn give_back(&mut self, units: u64, now: Nanos) {
         *self = self.advanced(now);
         self.meter_mut().give_back(units);

@@ -111,8 +111,8 @@ impl LaneSession {
         let before = existing.filter(|old| old.record.kind() == Kind::Limiter);
         let kept = match existing {
             Some(old) if !old.gone => old.record.fields(),
-            // The old item counts as missing, so only `inherits_reads` is kept. Without it, the
-            // record of a limiter without used units could not change in place.
+            // The old item counts as missing, except that `inherits_reads` is kept: a limiter
+            // without used units needs it to change its record in place.
             Some(old) => {
                 let inherits_reads = old.record.inherits_reads();
                 Fields { inherits_reads, ..Fields::default() }

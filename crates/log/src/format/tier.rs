@@ -69,8 +69,8 @@ impl std::fmt::Display for LabelError {
 impl std::error::Error for LabelError {}
 
 impl Label {
-    /// Creates the label for a lower device. The first segments of the store, those of `fast`, lie
-    /// on its fast device.
+    /// Creates the label of a lower device. `fast` is the geometry of the fast device, which holds
+    /// the store's first segments; the lower device holds the others.
     pub fn new(store_id: u128, fast: Geometry, lane: LaneNumber) -> Self {
         Label { store_id, fast, lane: Some(lane) }
     }

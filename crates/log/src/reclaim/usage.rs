@@ -185,7 +185,7 @@ pub struct UsageTable {
     pub(super) classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
     /// Bytes gained by emptying all segments of each class.
     pub(super) gains: Box<[u64]>,
-    /// The room for summaries that the gains are computed with, in bytes.
+    /// The bytes per segment that the gains assume for its summary.
     pub(crate) gain_room: u64,
     /// Segments of each residency, by the time at which their last record expires.
     pub(super) expiring: [BTreeSet<(u32, SegmentNumber)>; 2],

@@ -100,7 +100,8 @@ pub(super) type Values = [f32; SERIES.len()];
 /// The rows of `stats` at one moment.
 #[derive(Debug)]
 pub(super) struct Moment {
-    /// Milliseconds since the Unix epoch, by the wall clock at the server's start.
+    /// Milliseconds since the Unix epoch: the wall clock at the server's start, and the time that has
+    /// passed since.
     pub(super) time: u64,
     rows: HashMap<String, String>,
     /// The latencies of all commands since the start; `None` if commands are not timed.

@@ -134,8 +134,8 @@ impl Heap {
         uncharged - least >= UNCHARGED
     }
 
-    /// Notes that `uncharged` bytes remained after the allocator returned memory, so that it is not
-    /// asked for them again.
+    /// Notes that the uncharged memory is still `uncharged` bytes after the allocator returned what it
+    /// could, so that the allocator is not asked for them again.
     fn note_given_back(&mut self, uncharged: u64) {
         self.least = Some(uncharged);
     }

@@ -49,8 +49,8 @@ impl<'r> Snapshot<'r> {
     }
 
     /// Reads the figures for `/metrics`. `stats reset` sets the counters of the engine and of the
-    /// policies to 0, which Prometheus treats as a restart. The counters of the event loops and the
-    /// latencies continue.
+    /// policies to 0, which Prometheus treats as a restart. It does not reset the
+    /// latencies and the counters of the event loops.
     pub(crate) fn ever(running: &'r Running) -> Self {
         Snapshot::new(running, running.net_totals_ever(), running.latencies_ever())
     }

@@ -54,7 +54,7 @@ pub(crate) struct System {
     pub(crate) name: &'static str,
     pub(crate) family: &'static str,
     pub(crate) durability: Durability,
-    /// The system that an article used and that this one replaces, as words for the report.
+    /// If this system stands in for the one that an article used: the words of the report for it.
     pub(crate) stand_in: Option<&'static str>,
     recipe: Arc<dyn Recipe>,
 }
