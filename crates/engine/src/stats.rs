@@ -188,12 +188,12 @@ stats! {
     segments: sum,
     /// Jumbo segments.
     jumbos: sum,
-    /// Bytes written to the devices since the start. Divided by [`Totals::written_bytes`] this is
-    /// the write amplification.
+    /// Bytes written to the devices since the start or the last reset. Divided by
+    /// [`Totals::written_bytes`] this is the write amplification.
     device_written_bytes: sum,
     /// The part of `device_written_bytes` that is dead maps.
     map_written_bytes: sum,
-    /// Bytes of records in the store's segments that were freed since the start.
+    /// Bytes of records in the store's segments that were freed since the start or the last reset.
     freed_bytes: sum,
     /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
     /// and for dumps.
@@ -204,7 +204,7 @@ stats! {
     unsynced_bytes: sum,
     /// The largest possible age of these bytes, in milliseconds.
     unsynced_ms: u64::max,
-    /// Group commits since the start.
+    /// Group commits since the start or the last reset.
     commits: sum,
     /// Median duration of the last commits, in microseconds.
     commit_us_p50: u64::max,

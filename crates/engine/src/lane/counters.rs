@@ -1,6 +1,7 @@
 //! A lane's counters: what its sessions have counted, and a snapshot of what the lane holds.
 
 use crate::lane::Lane;
+use crate::lane::state::StoreCounts;
 use crate::lock::lock;
 use crate::stats::{Counters, Stats, Totals};
 use larder_log::{SegmentTotals, Tier};
@@ -27,9 +28,11 @@ impl Lane {
 
     /// Returns a snapshot of what the lane holds and has counted.
     pub(crate) fn stats(&self) -> Stats {
-        let totals = {
+        let (totals, store) = {
             let ledger = lock(&self.counters);
-            ledger.sum().since(&ledger.reset)
+            // Read under the lock, so that no reset is later than these counts.
+            let store = self.store_counts().since(&ledger.store_reset);
+            (ledger.sum().since(&ledger.reset), store)
         };
         let mut stats = Stats {
             totals,
@@ -45,10 +48,11 @@ impl Lane {
                 * self.log.segment_size() as u64,
             buffer_bytes: self.budget.buffers(),
             segment_size: self.log.segment_size() as u64,
-            device_written_bytes: self.log.store().map_or(0, |store| store.written()),
-            map_written_bytes: self.log.store().map_or(0, |store| store.map_bytes_written()),
-            freed_bytes: self.log.store().map_or(0, |store| store.freed_bytes()),
-            segment_read_bytes: self.log.store().map_or(0, |store| store.segment_bytes_read()),
+            device_written_bytes: store.device_written_bytes,
+            map_written_bytes: store.map_written_bytes,
+            freed_bytes: store.freed_bytes,
+            segment_read_bytes: store.segment_read_bytes,
+            commits: store.commits,
             unsynced_bytes: self.log.unsynced_bytes(),
             bad_places: self.log.store().map_or(0, |store| store.bad_places()) as u64,
             ..Stats::default()
@@ -56,7 +60,7 @@ impl Lane {
         (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);
         (stats.lower_bytes, stats.lower_used) = self.tier_bytes(Tier::Lower);
         if let Some(durable) = &self.durable {
-            (stats.commits, stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
+            (stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
             if stats.unsynced_bytes > 0 {
                 stats.unsynced_ms = durable.unsynced_age().as_millis() as u64;
             }
@@ -72,6 +76,19 @@ impl Lane {
         stats.jumbos = totals.jumbos;
         stats.frame_bytes += totals.jumbo_bytes;
         stats
+    }
+
+    /// Returns the counters of the store since the start.
+    fn store_counts(&self) -> StoreCounts {
+        let mut counts = StoreCounts::default();
+        if let Some(store) = self.log.store() {
+            counts.device_written_bytes = store.written();
+            counts.map_written_bytes = store.map_bytes_written();
+            counts.freed_bytes = store.freed_bytes();
+            counts.segment_read_bytes = store.segment_bytes_read();
+        }
+        counts.commits = self.durable.as_ref().map_or(0, |durable| durable.commit_count());
+        counts
     }
 
     /// Returns the sums over all segments that hold records. Dead bytes that threads have not
@@ -103,5 +120,6 @@ impl Lane {
     pub(crate) fn reset_stats(&self) {
         let mut ledger = lock(&self.counters);
         ledger.reset = ledger.sum();
+        ledger.store_reset = self.store_counts();
     }
 }

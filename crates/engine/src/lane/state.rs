@@ -21,6 +21,31 @@ pub(super) struct Ledger {
     pub(super) ended: Totals,
     /// The counts at the last reset.
     pub(super) reset: Totals,
+    /// The store's counts at the last reset.
+    pub(super) store_reset: StoreCounts,
+}
+
+/// The counters of a lane's store. They grow from the start on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StoreCounts {
+    pub(super) device_written_bytes: u64,
+    pub(super) map_written_bytes: u64,
+    pub(super) freed_bytes: u64,
+    pub(super) segment_read_bytes: u64,
+    pub(super) commits: u64,
+}
+
+impl StoreCounts {
+    /// Returns the counts since `earlier`.
+    pub(super) fn since(&self, earlier: &StoreCounts) -> StoreCounts {
+        StoreCounts {
+            device_written_bytes: self.device_written_bytes - earlier.device_written_bytes,
+            map_written_bytes: self.map_written_bytes - earlier.map_written_bytes,
+            freed_bytes: self.freed_bytes - earlier.freed_bytes,
+            segment_read_bytes: self.segment_read_bytes - earlier.segment_read_bytes,
+            commits: self.commits - earlier.commits,
+        }
+    }
 }
 
 impl Ledger {

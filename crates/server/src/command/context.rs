@@ -179,7 +179,7 @@ impl ServerContext {
     }
 
     /// Executes `stats reset` for every protocol: sets all counters to zero.
-    pub(super) fn reset_stats(&self) {
+    pub(crate) fn reset_stats(&self) {
         self.engine().reset_stats();
         self.prefixes.clear();
         self.policies.reset_counters();

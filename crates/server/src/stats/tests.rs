@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use larder_engine::Durability;
 use larder_engine::limit::Limit;
 
 use super::exporter::{self, RowTexts, Shown};
@@ -134,6 +135,32 @@ fn values_are_counted_and_reset() {
         assert_eq!(value(&server, name), 0, "{name}");
     }
     assert_eq!(value(&server, "curr_items"), 1);
+}
+
+/// Counters of the store that went on would make ratios with counters that begin anew wrong.
+#[test]
+fn counters_of_the_store_are_reset_with_the_others() {
+    let path = std::env::temp_dir().join(format!("larder-reset-{}", std::process::id()));
+    let store = StorePath { path: path.clone(), size: Some(16 << 20), tier: None };
+    let durability = Some(Durability::Sync);
+    let server = server_with(Settings { store: vec![store], durability, ..Settings::default() });
+    store_one(&server);
+    let names = ["larder_written_bytes", "larder_device_written_bytes", "larder_commits"];
+    let values = || {
+        let rows: BTreeMap<String, String> = rows(&server, "").into_iter().collect();
+        names.map(|name| rows[name].parse::<u64>().unwrap())
+    };
+    let before = values();
+    assert!(before.iter().all(|value| *value > 0), "{before:?}");
+    server.running.context().unwrap().reset_stats();
+    let after = values();
+    // A commit of the store itself may come in between.
+    assert!(after[0] == 0 && after[1] < before[1] && after[2] < before[2], "{before:?} {after:?}");
+    store_one(&server);
+    let later = values();
+    assert!(later[0] == before[0] && later[1] > after[1], "{before:?} {later:?}");
+    drop(server);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -44,7 +44,7 @@ export class DurabilityView {
           ["amplification, 1 min", "amplification_now"], ["amplification, in all", "amplification"]]),
         group("Last recovery", [["items", "recovered_items"], ["time", "recovery_ms"]])),
       h("p", { class: "soft" }, "Amplification: the bytes written to devices, divided by the bytes of records that "
-        + "requests wrote, over the last minute and since the start."),
+        + "requests wrote, over the last minute and since the start or `stats reset`."),
       h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)));
     this.element = h("div", {}, this.without, this.with);
   }
