@@ -266,9 +266,9 @@ impl Timer {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LatencyTotals([ClassLatency; CLASSES]);
 
-/// The histogram of a class.
-#[derive(Clone, Debug)]
-pub(crate) struct ClassLatency {
+/// The histogram of a class, or the sum of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassLatency {
     buckets: [u64; BUCKETS],
     pub(crate) sum_ns: u64,
 }
@@ -291,12 +291,7 @@ impl LatencyTotals {
     /// Returns the histogram of all commands.
     pub(crate) fn all(&self) -> ClassLatency {
         let mut all = ClassLatency::default();
-        for class in &self.0 {
-            all.sum_ns = all.sum_ns.wrapping_add(class.sum_ns);
-            for (sum, bucket) in all.buckets.iter_mut().zip(&class.buckets) {
-                *sum = sum.wrapping_add(*bucket);
-            }
-        }
+        self.0.iter().for_each(|class| all.add(class));
         all
     }
 
@@ -306,7 +301,47 @@ impl LatencyTotals {
     }
 }
 
+/// The name of the bucket without a bound, in [`ClassLatency::buckets_text`].
+const UNBOUND: &str = "inf";
+
 impl ClassLatency {
+    /// Reads a row of `stats buckets`. Returns `None` if the text is not one, or if its bounds are
+    /// those of another version.
+    pub fn parse(text: &str) -> Option<ClassLatency> {
+        let mut read = ClassLatency::default();
+        for pair in text.split_ascii_whitespace() {
+            let (bound, count) = pair.split_once(':')?;
+            let bucket = match bound {
+                UNBOUND => BOUNDS,
+                bound => BOUNDS_NS.binary_search(&bound.parse().ok()?).ok()?,
+            };
+            read.buckets[bucket] = count.parse().ok()?;
+        }
+        Some(read)
+    }
+
+    /// Returns the buckets that have commands: each bound in nanoseconds and the number of commands
+    /// that took at most this time and longer than the bound before it.
+    pub(crate) fn buckets_text(&self) -> String {
+        let bounds = BOUNDS_NS.iter().map(u64::to_string).chain([UNBOUND.to_owned()]);
+        let pairs = bounds.zip(&self.buckets).filter(|(_, count)| **count > 0);
+        pairs.map(|(bound, count)| format!("{bound}:{count}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Adds another histogram.
+    pub fn add(&mut self, other: &ClassLatency) {
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+        for (sum, bucket) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum = sum.wrapping_add(*bucket);
+        }
+    }
+
+    /// Returns the latencies since `earlier`; all of them if `stats reset` set the counts back since.
+    pub fn growth(&self, earlier: &ClassLatency) -> ClassLatency {
+        let mut pairs = self.buckets.iter().zip(&earlier.buckets);
+        if pairs.all(|(now, before)| now >= before) { self.since(earlier) } else { self.clone() }
+    }
+
     /// Returns the latencies since `earlier`.
     pub(crate) fn since(&self, earlier: &ClassLatency) -> ClassLatency {
         let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
@@ -315,13 +350,14 @@ impl ClassLatency {
 
     /// Returns the number of commands.
     pub(crate) fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(*bucket))
     }
 
     /// Returns each bound, in nanoseconds, with the number of commands that took at most this time.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
-        let counts = self.buckets.iter().scan(0, |sum, bucket| {
-            *sum += bucket;
+        // Counts of a foreign server may be arbitrary.
+        let counts = self.buckets.iter().scan(0_u64, |sum, bucket| {
+            *sum = sum.saturating_add(*bucket);
             Some(*sum)
         });
         BOUNDS_NS.into_iter().zip(counts)
@@ -330,7 +366,7 @@ impl ClassLatency {
     /// Returns the time within which a share of the commands was answered, in nanoseconds. As in
     /// Prometheus, commands count as evenly spread over their bucket, and those above the last
     /// bound as at this bound. Returns `None` without commands.
-    pub(crate) fn quantile_ns(&self, share: f64) -> Option<u64> {
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let rank = share * self.count() as f64;
         let (mut below, mut lower) = (0, 0);
         for (upper, cumulative) in self.cumulative() {
@@ -413,6 +449,30 @@ mod tests {
         timer.end(|| panic!("the clock was read"));
         assert!(timer.withheld(CommandClass::Get).is_none());
         assert_eq!(class(&latencies.totals(), "get").count(), 0);
+    }
+
+    #[test]
+    fn buckets_are_read_from_their_text() {
+        let mut class = ClassLatency::default();
+        assert_eq!(class.buckets_text(), "");
+        assert_eq!(ClassLatency::parse(""), Some(class.clone()));
+        class.buckets[0] = 7;
+        class.buckets[BOUNDS - 1] = u64::MAX;
+        class.buckets[BOUNDS] = 1;
+        let text = class.buckets_text();
+        assert_eq!(text, format!("100:7 10000000000:{} inf:1", u64::MAX));
+        assert_eq!(ClassLatency::parse(&text), Some(class.clone()));
+        for foreign in ["100", "101:1", "100:-1", "100:x", ":", "100:18446744073709551616"] {
+            assert_eq!(ClassLatency::parse(foreign), None, "{foreign}");
+        }
+        let mut later = class.clone();
+        later.buckets[0] = 10;
+        assert_eq!(later.growth(&class).buckets_text(), "100:3");
+        // After a reset all counts are new.
+        assert_eq!(class.growth(&later), class);
+        // Counts that a foreign server makes up must not end the program.
+        later.add(&class);
+        assert!(later.quantile_ns(0.5).is_some());
     }
 
     #[test]

@@ -35,3 +35,4 @@ pub mod signals;
 pub mod stats;
 
 pub use clock::machine_time;
+pub use latency::ClassLatency;

@@ -21,6 +21,10 @@ pub(super) struct Figures {
     pub(super) touches_per_second: Option<f64>,
     /// The share of reads that found their item; `None` without reads.
     pub(super) hit_ratio: Option<f64>,
+    /// The times within which 50, 99 and 99.9 % of the commands were answered, in microseconds.
+    pub(super) latency_p50_us: Option<f64>,
+    pub(super) latency_p99_us: Option<f64>,
+    pub(super) latency_p999_us: Option<f64>,
     pub(super) evictions_per_second: Option<f64>,
     pub(super) received_bytes_per_second: Option<f64>,
     pub(super) sent_bytes_per_second: Option<f64>,
@@ -55,6 +59,9 @@ impl Figures {
             counts_per_second: rate(&["incr_hits", "incr_misses", "decr_hits", "decr_misses"]),
             touches_per_second: rate(&["cmd_touch"]),
             hit_ratio: span.share("get_hits", "get_misses"),
+            latency_p50_us: span.latency_us(0.5),
+            latency_p99_us: span.latency_us(0.99),
+            latency_p999_us: span.latency_us(0.999),
             evictions_per_second: rate(&["evictions"]),
             received_bytes_per_second: rate(&["bytes_read"]),
             sent_bytes_per_second: rate(&["bytes_written"]),
@@ -91,6 +98,16 @@ impl<'a> Span<'a> {
         }
         let seconds = last.number("uptime").unwrap_or(seconds).max(1.0);
         Span { first: None, last, seconds }
+    }
+
+    /// Returns the time within which a share of the commands was answered; `None` without commands.
+    fn latency_us(&self, share: f64) -> Option<f64> {
+        let last = self.last.latency()?;
+        let quantile = match self.first {
+            Some(first) => last.growth(first.latency()?).quantile_ns(share),
+            None => last.quantile_ns(share),
+        };
+        Some(quantile? as f64 / 1000.0)
     }
 }
 
@@ -164,6 +181,27 @@ mod tests {
         assert!(near(figures.cpu_user, 0.25));
         assert_eq!(figures.writes_per_second, None, "the server has no such row");
         assert_eq!(figures.version, "1.6.18");
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_interval() {
+        let at = Instant::now();
+        let sample = |pid: &str, text: &str| {
+            let rows = [("buckets:get".to_owned(), text.to_owned())];
+            sample(at, &[("pid", pid)]).with_buckets(&rows)
+        };
+        let slow = sample("7", "1000000:1000");
+        let then = sample("7", "1000000:1000 1000:90 2000:10");
+        let figures = Figures::between(&slow, &then);
+        // The bucket of 1 µs begins at 0.7 µs.
+        assert!(figures.latency_p50_us.is_some_and(|us| (0.7..=1.0).contains(&us)), "{figures:?}");
+        assert!(figures.latency_p99_us.is_some_and(|us| (1.5..=2.0).contains(&us)), "{figures:?}");
+        assert_eq!(Figures::between(&then, &then).latency_p50_us, None, "no commands");
+        let restarted = Figures::between(&then, &sample("8", "1000000:5"));
+        assert!(restarted.latency_p50_us.is_some_and(|us| us > 700.0), "{restarted:?}");
+        let untold = super::tests::sample(at, &[("pid", "7")]);
+        assert_eq!(Figures::between(&untold, &then).latency_p50_us, None);
+        assert_eq!(Figures::between(&then, &untold).latency_p50_us, None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `larder top`: rates, latencies, memory and state of servers in a terminal, side by side.
 //!
 //! Everything comes from `stats`, so any server that speaks memcached's text protocol can be shown.
-//! A thread per server asks once per interval. A server that does not answer delays no other.
+//! Percentiles come from `stats buckets`, which only Larder has. A thread per server asks once per
+//! interval. A server that does not answer delays no other.
 
 mod figures;
 mod poller;
@@ -34,7 +35,8 @@ pub(crate) fn command() -> Command {
             "Shows what servers do now: requests by verb, hit ratio, latency, processor time, memory, and \
              whether all is well. It asks for `stats` once per interval, so it works with Larder and \
              with any other server that speaks memcached's text protocol; a figure that a server does not \
-             have is shown as a dash. Keys: q ends, space pauses.",
+             have is shown as a dash. Only Larder tells latencies: p50, p99 and p99.9 of the commands \
+             of the interval. Keys: q ends, space pauses.",
         )
         .after_help(
             "larder top\n\

@@ -84,5 +84,15 @@ fn ask(address: &Address, client: &mut Option<Client>) -> Result<Sample, Error> 
         }
     };
     let rows = client.stats(None)?;
-    Ok(Sample::new(Instant::now(), rows))
+    let sample = Sample::new(Instant::now(), rows);
+    // Other servers have no such rows, and some end the connection.
+    if !sample.is_larder() {
+        return Ok(sample);
+    }
+    match client.stats(Some("buckets")) {
+        Ok(buckets) => Ok(sample.with_buckets(&buckets)),
+        // An older Larder does not know the group.
+        Err(error) if error.is_recoverable() => Ok(sample),
+        Err(error) => Err(error),
+    }
 }

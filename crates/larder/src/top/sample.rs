@@ -3,13 +3,19 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use larder_server::ClassLatency;
 use larder_server::condition::number;
+
+/// The row that tells Larder from other servers.
+const LARDER: &str = "larder_version";
 
 /// The rows of one `stats`, and the time at which they came.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) taken: Instant,
     rows: HashMap<String, String>,
+    /// The latencies of all commands; `None` if the server does not tell them.
+    latency: Option<ClassLatency>,
 }
 
 impl Sample {
@@ -17,7 +23,29 @@ impl Sample {
     /// terminal.
     pub(super) fn new(taken: Instant, rows: Vec<(String, String)>) -> Sample {
         let rows = rows.into_iter().map(|(name, text)| (name, printable(&text)));
-        Sample { taken, rows: rows.collect() }
+        Sample { taken, rows: rows.collect(), latency: None }
+    }
+
+    /// Keeps the rows of `stats buckets`, too. Rows of another form are as good as none.
+    pub(super) fn with_buckets(mut self, rows: &[(String, String)]) -> Sample {
+        let classes = rows.iter().filter(|(name, _)| name.starts_with("buckets:"));
+        let classes = classes.map(|(_, text)| ClassLatency::parse(text));
+        self.latency = classes
+            .reduce(|sum, class| {
+                let mut sum = sum?;
+                sum.add(&class?);
+                Some(sum)
+            })
+            .flatten();
+        self
+    }
+
+    pub(super) fn is_larder(&self) -> bool {
+        self.rows.contains_key(LARDER)
+    }
+
+    pub(super) fn latency(&self) -> Option<&ClassLatency> {
+        self.latency.as_ref()
     }
 
     pub(super) fn text(&self, row: &str) -> Option<&str> {
@@ -67,6 +95,21 @@ mod tests {
         let rows = vec![("version".to_owned(), "1\x1b]52;c;eA==\x07\u{9b}2".to_owned())];
         let sample = Sample::new(Instant::now(), rows);
         assert_eq!(sample.text("version"), Some("1\u{fffd}]52;c;eA==\u{fffd}\u{fffd}2"));
+    }
+
+    #[test]
+    fn latencies_are_the_sum_of_all_classes() {
+        let rows = |texts: &[&str]| -> Vec<(String, String)> {
+            texts.iter().map(|text| ("buckets:get".to_owned(), (*text).to_owned())).collect()
+        };
+        let sample = || Sample::new(Instant::now(), Vec::new());
+        let both = sample().with_buckets(&rows(&["1000:3", "", "1000:1 2000:4"]));
+        assert_eq!(both.latency(), ClassLatency::parse("1000:4 2000:4").as_ref());
+        for unknown in [&["1000:3", "strange"][..], &["1001:3", "1000:3"], &[]] {
+            assert!(sample().with_buckets(&rows(unknown)).latency().is_none(), "{unknown:?}");
+        }
+        let foreign = [("other".to_owned(), "1000:3".to_owned())];
+        assert!(sample().with_buckets(&foreign).latency().is_none());
     }
 
     #[test]

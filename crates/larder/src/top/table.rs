@@ -6,12 +6,13 @@ use serde::Serialize;
 use super::figures::Figures;
 
 /// The rows of a server: a name and a text. The names are the same for all servers.
-pub(super) fn rows(figures: &Figures) -> [(&'static str, String); 16] {
+pub(super) fn rows(figures: &Figures) -> [(&'static str, String); 17] {
     let rate = |rate: Option<f64>| rate.map_or_else(dash, count);
     let whole = |number: Option<u64>| number.map_or_else(dash, |number| count(number as f64));
     let size = |number: Option<u64>| number.map_or_else(dash, |number| bytes(number as f64));
     let flow = |rate: Option<f64>| rate.map_or_else(dash, |rate| format!("{}/s", bytes(rate)));
     let busy = |busy: Option<f64>| busy.map_or_else(dash, |busy| format!("{:.0} %", busy * 100.0));
+    let time = |us: Option<f64>| us.map_or_else(dash, duration);
     let age = figures.unsynced_ms.map_or_else(dash, |age| format!("{age} ms"));
     [
         ("reads/s", rate(figures.reads_per_second)),
@@ -22,6 +23,12 @@ pub(super) fn rows(figures: &Figures) -> [(&'static str, String); 16] {
         (
             "hit ratio",
             figures.hit_ratio.map_or_else(dash, |ratio| format!("{:.2} %", ratio * 100.0)),
+        ),
+        (
+            "p50 p99 p99.9",
+            [figures.latency_p50_us, figures.latency_p99_us, figures.latency_p999_us]
+                .map(time)
+                .join(" "),
         ),
         ("evictions/s", rate(figures.evictions_per_second)),
         ("cpu user + system", format!("{} + {}", busy(figures.cpu_user), busy(figures.cpu_system))),
@@ -46,6 +53,17 @@ fn dash() -> String {
 /// Returns a number with at most four digits and a unit: 1234, 56.7 k, 8.90 M.
 pub(super) fn count(number: f64) -> String {
     scaled(number, 1000.0, &["", "k", "M", "G", "T"])
+}
+
+/// Returns a time with at most three digits and a unit: 0.8 µs, 12 µs, 4.6 ms.
+fn duration(us: f64) -> String {
+    let (number, unit) = match us {
+        us if us < 999.5 => (us, "µs"),
+        us if us < 999_500.0 => (us / 1000.0, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    let digits = usize::from(number < 9.95);
+    format!("{number:.digits$} {unit}")
 }
 
 /// Returns a size in binary units.
@@ -140,6 +158,10 @@ mod tests {
         assert_eq!(count(0.5), "0.50");
         assert_eq!(bytes(1024.0 * 1024.0 * 300.0), "300 MiB");
         assert_eq!(bytes(5.0), "5 B");
+        assert_eq!(
+            [0.846, 9.96, 999.4, 999.6, 4560.0, 2.5e6].map(duration),
+            ["0.8 µs", "10 µs", "999 µs", "1.0 ms", "4.6 ms", "2.5 s"]
+        );
     }
 
     #[test]
@@ -152,8 +174,11 @@ mod tests {
         let reads = text.lines().find(|line| line.starts_with("reads/s")).unwrap();
         assert_eq!(reads.split_whitespace().collect::<Vec<_>>(), ["reads/s", "5", "–"]);
         assert!(text.lines().last().unwrap().ends_with("refused"));
+        let times = text.lines().find(|line| line.starts_with("p50 p99 p99.9")).unwrap();
+        assert_eq!(times.matches('–').count(), 4, "{times}");
         let json: serde_json::Value = serde_json::from_str(&json(&results).unwrap()).unwrap();
         assert_eq!(json[0]["reads_per_second"], 5.0);
+        assert_eq!(json[0]["latency_p999_us"], serde_json::Value::Null);
         assert_eq!(json[1]["error"], "refused");
         assert!(json[1].get("reads_per_second").is_none());
     }

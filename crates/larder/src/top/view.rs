@@ -131,7 +131,7 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, panel: &Panel) {
         let rows = rows.into_iter().map(|(name, value)| {
             Row::new([Line::from(name).dim(), Line::from(value).right_aligned()])
         });
-        let widths = [Constraint::Length(18), Constraint::Fill(1)];
+        let widths = [Constraint::Length(17), Constraint::Fill(1)];
         frame.render_widget(Table::new(rows, widths), list);
     }
 }

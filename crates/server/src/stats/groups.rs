@@ -9,7 +9,7 @@ use super::{connections, settings, table};
 use crate::server::Running;
 
 /// The groups whose rows are metrics.
-const METRIC_GROUPS: [&str; 5] = ["", "items", "slabs", "limits", "latency"];
+const METRIC_GROUPS: [&str; 6] = ["", "items", "slabs", "limits", "latency", "buckets"];
 
 /// Calls `row` for every row of a group; the empty name is the general group. Returns false without
 /// any row if the group does not exist.

@@ -1,6 +1,7 @@
-//! `stats latency`: how long commands took, by their class.
+//! `stats latency`: how long commands took, by their class. `stats buckets` has the histograms, from
+//! which others compute the latencies of an interval.
 
-use super::super::metric::MetricKind::{Counter, Gauge, Histogram};
+use super::super::metric::MetricKind::{Counter, Gauge, Histogram, Info};
 use super::super::metric::MetricUnit::{Microseconds, Nanoseconds};
 use super::super::metric::{Metric, Reading, of_class, some};
 use crate::latency::ClassLatency;
@@ -30,4 +31,12 @@ pub(super) static METRICS: &[Metric] = &[
         quantile(class, 0.999)
     })
     .unit(Nanoseconds),
+    of_class(
+        "buckets:CLASS",
+        Info,
+        "The histogram of their latencies, as pairs `BOUND:COUNT`: the commands that took at most \
+         this time, in ns, and longer than the bound before it. The last bound is `inf`.",
+        |class| some(class.buckets_text()),
+    )
+    .group("buckets"),
 ];
