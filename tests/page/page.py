@@ -5,8 +5,10 @@ usage: tests/page/page.py [--chromium PROGRAM] [--pictures DIRECTORY] LARDER
 """
 
 import argparse
+import json
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
 from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
-VIEWS = ["now", "history", "durability", "tiers", "limits", "statistics"]
+VIEWS = ["now", "history", "durability", "tiers", "limits", "lab", "statistics"]
 # Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
 PREFIX = "login/<img/src=x/onerror=alert(1)>"
 STORE = "st<b>ore"
@@ -171,6 +173,7 @@ EXPECTED_CHARTS = {
     "durability": {"unsynced", "commit", "written"},
     "tiers": {"flash", "written", "on-devices"},
     "limits": {"limits"},
+    "lab": set(),
     "statistics": set(),
 }
 
@@ -313,6 +316,45 @@ def test_durability(check, page, server):
     check.that("durability: commits are counted", shown["commits"] > 0 and shown["commit_us_p99"] >= shown["commit_us_p50"] > 0, shown)
 
 
+def test_amplification_after_reset(check, page, server):
+    """Both parts of the ratio begin anew with `stats reset`."""
+    before = float(server.stats()["larder_device_written_bytes"])
+    server.stats("reset")
+    show(page, "durability")
+    figure = '#view-durability [data-figure="amplification"]'
+    # Bytes are written within a second of the load.
+    page.wait_for_function("figure => document.querySelector(figure).dataset.value !== ''", arg=figure)
+    time.sleep(3)
+    shown, stats = values_of(page, "durability")["amplification"], server.stats()
+    written, records = float(stats["larder_device_written_bytes"]), float(stats["larder_written_bytes"])
+    check.that("durability: the amplification begins anew with a reset", 0 < written < before and abs(shown - written / records) < 1, (shown, written, records, before))
+
+
+def test_lab(check, page, directory):
+    """The view opens the report, which works and cannot reach the admin port."""
+    show(page, "lab")
+    page.wait_for_selector('#view-lab a[href="lab/report.html"]')
+    text = page.inner_text("#view-lab")
+    results = json.loads((directory / "lab" / "report.json").read_text())
+    told = [results["larder"]["version"], results["machine"]["cpu"], *(experiment["id"] for experiment in results["experiments"])]
+    check.that("lab: the run is told", all(word in text for word in told), (told, text))
+    check.that("lab: systems are counted", values_of(page, "lab")["lab_systems"] == len(results["systems"]), text)
+    with page.context.expect_page() as opened:
+        page.click('#view-lab a[href="lab/report.html"]')
+    report = opened.value
+    trouble = []
+    report.on("pageerror", lambda error: trouble.append(str(error)))
+    try:
+        report.wait_for_selector("h2", timeout=20000, state="attached")
+        verdict = report.evaluate("() => document.querySelector('#verdict')?.textContent ?? document.querySelector('main').textContent")
+        check.that("lab: the report draws itself", "Larder" in verdict and not trouble, (verdict[:200], trouble))
+        check.that("lab: the report has no origin", report.evaluate("self.origin") == "null" and report.evaluate("window.opener === null"))
+        asked = report.evaluate("fetch('/v1/stats').then(() => 'answered', error => String(error))")
+        check.that("lab: the report cannot ask the admin port", "TypeError" in asked, asked)
+    finally:
+        report.close()
+
+
 def test_history(check, page):
     """Ranges, zoom by dragging, moving and reset."""
     show(page, "history")
@@ -452,7 +494,7 @@ def test_features_off(check, browser, program, directory):
     try:
         page.goto(bare.url)
         page.wait_for_selector("#condition.good")
-        for name, word in (("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]")):
+        for name, word in (("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]"), ("lab", "--lab-report")):
             show(page, name)
             page.wait_for_selector(f"#view-{name} .off:not([hidden])")
             check.that(f"{name}: says how to turn it on", word in page.inner_text(f"#view-{name} .off"))
@@ -493,13 +535,17 @@ def main():
         directory = pathlib.Path(folder)
         (directory / STORE).mkdir()
         (directory / "limits.toml").write_text(POLICIES, encoding="utf-8")
-        options = ["--config", directory / "limits.toml", "--memory", "64MB", "--store", f"{directory / STORE}:128MB"]
+        (directory / "lab").mkdir()
+        results = pathlib.Path(__file__).resolve().parent.parent.parent / "crates/bench/src/lab/report/made-up.json"
+        shutil.copy(results, directory / "lab" / "report.json")
+        subprocess.run([program, "bench", "report", results, "--html", directory / "lab" / "report.html"], check=True, stdout=subprocess.DEVNULL)
+        options = ["--lab-report", directory / "lab", "--config", directory / "limits.toml", "--memory", "64MB", "--store", f"{directory / STORE}:128MB"]
         server = Larder(program, directory, options)
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
         try:
             server.start()
             server.start_load()
-            run(check, browser, server, arguments.pictures)
+            run(check, browser, server, directory, arguments.pictures)
             test_features_off(check, browser, program, directory)
         finally:
             browser.close()
@@ -508,7 +554,7 @@ def main():
     return 1 if check.failed else 0
 
 
-def run(check, browser, server, pictures):
+def run(check, browser, server, directory, pictures):
     page = browser.new_page(viewport=WIDE)
     trouble, requests = [], []
     page.on("console", lambda message: message.type in ("error", "warning") and trouble.append(message.text))
@@ -524,12 +570,14 @@ def run(check, browser, server, pictures):
     test_limits(check, page, server)
     test_escaping(check, page, server)
     test_durability(check, page, server)
+    test_lab(check, page, directory)
     test_history(check, page)
     test_widths(check, page)
     test_themes(check, page)
     if pictures:
         take_pictures(page, server, pictures)
     test_keyboard(check, page, server)
+    test_amplification_after_reset(check, page, server)
     trouble = [text for text in trouble if READ_BACK not in text]
     check.that("nothing was complained about", not trouble, trouble[:5])
     # From here on the browser complains that it cannot reach the server.

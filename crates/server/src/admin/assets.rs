@@ -59,6 +59,7 @@ pub(super) static ASSETS: &[Asset] = &[
     module!("format.js"),
     module!("header.js"),
     module!("history.js"),
+    module!("lab.js"),
     module!("limits.js"),
     module!("main.js"),
     module!("model.js"),

@@ -8,6 +8,7 @@ mod door;
 mod events;
 mod health;
 mod history;
+mod lab;
 mod live;
 pub(crate) mod origin;
 mod series;
@@ -103,6 +104,8 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
         .route("/v1/history", get(live::history))
         .route("/v1/live", get(live::stream))
+        .route("/v1/lab", get(lab::description))
+        .route("/lab/report.html", get(lab::report))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&subject), origin::check))
         .with_state(subject)

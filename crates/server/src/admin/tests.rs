@@ -1,3 +1,4 @@
+mod lab;
 mod scraped;
 
 use std::io::{BufRead, BufReader, Read, Write};

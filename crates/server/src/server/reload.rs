@@ -10,7 +10,7 @@ use super::running::Running;
 use crate::settings::{Settings, log_level_name};
 
 /// The keys of settings that a running server can change.
-const RELOADED: [&str; 12] = [
+const RELOADED: [&str; 13] = [
     "admin-host",
     "disable-control",
     "disable-dumping",
@@ -19,6 +19,7 @@ const RELOADED: [&str; 12] = [
     "drain-timeout",
     "enable-shutdown",
     "idle-timeout",
+    "lab-report",
     "log-level",
     "max-connections",
     "memory",

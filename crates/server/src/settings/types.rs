@@ -107,6 +107,8 @@ pub struct Settings {
     /// Host names that requests to the admin page and the limit port may use, beside addresses and
     /// localhost.
     pub admin_hosts: Vec<String>,
+    /// The report of the lab that the admin page opens: the file, or its directory.
+    pub lab_report: Option<PathBuf>,
     /// The port of rate limits over HTTP, at the addresses of the data port.
     pub limit_port: Port,
     /// RAM for data, index and buffers, in bytes.
@@ -198,6 +200,7 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             admin: Some(DEFAULT_ADMIN),
             admin_hosts: Vec::new(),
+            lab_report: None,
             limit_port: Port::Off,
             memory: 64 << 20,
             max_item_size: 1 << 20,

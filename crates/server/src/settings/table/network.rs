@@ -100,6 +100,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         field!(admin_hosts, parse_hosts, |s| s.admin_hosts.join(",")),
     ),
     setting(
+        "lab-report",
+        None,
+        Value("PATH"),
+        Network,
+        "Report of larder bench all that the admin page opens: its directory, or the file",
+        field!(lab_report, path, |s| show_path(s.lab_report.as_ref())),
+    ),
+    setting(
         "limit-port",
         None,
         Value("PORT"),

@@ -17,7 +17,7 @@ const COLUMNS = [
 ];
 /** Pairs of rows that a meter shows: used and capacity. */
 const METERS = [
-  ["bytes", "capacity", "Fill"],
+  ["bytes", "room", "Fill"],
   ["fast_used", "fast_capacity", "Fill of the fast device"],
   ["lower_used", "lower_capacity", "Fill of the big device"],
 ];

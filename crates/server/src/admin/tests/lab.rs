@@ -1,0 +1,133 @@
+//! The report of the lab, as the admin port serves it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::super::lab::{HEADERS, REPORT_MAX};
+use super::{ask, get, settings};
+use crate::server::Server;
+use crate::settings::Settings;
+
+/// A directory that is removed afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("larder-lab-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn server(&self, name: &str) -> Server {
+        let lab_report = Some(self.0.join(name));
+        Server::start(Settings { lab_report, ..settings() }).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn described(server: &Server) -> serde_json::Value {
+    let (code, json) = get(server, "/v1/lab");
+    assert_eq!(code, 200);
+    serde_json::from_str(&json).unwrap()
+}
+
+#[test]
+fn the_report_is_served_apart_from_the_page() {
+    let folder = Folder::new("served");
+    // Longer than several chunks.
+    let html = "<!doctype html><title>r</title>".repeat(10_000);
+    folder.write("report.html", &html);
+    folder.write("secret.html", "secret");
+    // The directory and the file name the same.
+    for name in ["", "report.html"] {
+        let server = folder.server(name);
+        let address = server.admin_address().unwrap();
+        let head = format!("GET /lab/report.html HTTP/1.1\r\nHost: {address}");
+        let reply = ask(address, &head);
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 ") && body == html, "{head}");
+        assert!(head.contains(&format!("content-length: {}", html.len())), "{head}");
+        for (name, value) in HEADERS {
+            assert_eq!(head.matches(&format!("\r\n{name}: {value}")).count(), 1, "{head}");
+        }
+        assert_eq!(head.matches("content-security-policy").count(), 1, "{head}");
+        // Without this word, the report could ask the admin port in the page's name.
+        assert!(!head.contains("allow-same-origin"), "{head}");
+        // A report that asks for something has no origin.
+        let head = format!("GET /v1/stats HTTP/1.1\r\nHost: {address}\r\nOrigin: null");
+        assert!(ask(address, &head).starts_with("HTTP/1.1 403 "));
+        for path in ["/lab/secret.html", "/lab/../secret.html", "/lab/%2e%2e/secret.html", "/lab/"]
+        {
+            assert_eq!(get(&server, path).0, 404, "{path}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_served_unless_it_is_set() {
+    let server = Server::start(settings()).unwrap();
+    let (code, reason) = get(&server, "/lab/report.html");
+    assert!(code == 404 && reason.contains("--lab-report"), "{reason}");
+    assert_eq!(described(&server)["file"], serde_json::Value::Null);
+    // A reload sets it.
+    let folder = Folder::new("reload");
+    folder.write("report.html", "a report");
+    let new = Settings { lab_report: Some(folder.0.clone()), ..settings() };
+    assert_eq!(server.reloader().reload(&new).needs_restart, Vec::<String>::new());
+    assert_eq!(get(&server, "/lab/report.html"), (200, "a report".to_owned()));
+}
+
+#[test]
+fn a_report_that_cannot_be_served_has_a_reason() {
+    let folder = Folder::new("problems");
+    let refused = |name: &str, reason: &str| {
+        let server = folder.server(name);
+        let (code, text) = get(&server, "/lab/report.html");
+        assert!(code == 404 && text.contains(reason), "{name}: {code} {text}");
+        let problem = &described(&server)["problem"];
+        assert!(problem.as_str().unwrap().contains(reason), "{problem}");
+    };
+    refused("nothing.html", "No such file");
+    refused("", "report.html: No such file");
+    let large = File::create(folder.0.join("large.html")).unwrap();
+    large.set_len(REPORT_MAX + 1).unwrap();
+    refused("large.html", "is larger than 64 MiB");
+    assert!(Command::new("mkfifo").arg(folder.0.join("pipe")).status().unwrap().success());
+    refused("pipe", "is no file");
+    refused("pipe/x", "Not a directory");
+}
+
+#[test]
+fn the_results_beside_the_report_are_described() {
+    let folder = Folder::new("described");
+    folder.write("report.html", "a report");
+    let server = folder.server("");
+    let without = described(&server);
+    assert_eq!((&without["bytes"], &without["problem"]), (&8.into(), &serde_json::Value::Null));
+    assert!(without["changed"].as_u64().unwrap() > 1_600_000_000_000, "{without}");
+    assert_eq!(without["results"], serde_json::Value::Null);
+    let run =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/2026-11-26-lab-small.json");
+    std::fs::copy(run, folder.0.join("report.json")).unwrap();
+    let results = &described(&server)["results"];
+    assert_eq!(results["date"], "2026-11-26T18:48:51.406831Z");
+    assert_eq!(results["larder"]["revision"], "2fd4734");
+    assert!(results["systems"].as_u64().unwrap() > 10, "{results}");
+    assert_eq!(results["experiments"][0]["id"], "counter");
+    for foreign in ["", "{}", "[1", "{\"date\": 3}", "<html>"] {
+        folder.write("report.json", foreign);
+        assert_eq!(described(&server)["results"], serde_json::Value::Null, "{foreign}");
+    }
+}
