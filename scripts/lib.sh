@@ -80,6 +80,15 @@ need_nginx() {
     if [ -d /run/systemd/system ]; then as_root systemctl disable --quiet --now nginx; fi
 }
 
+# Installs Prometheus and promtool, and stops the services that Debian starts after the installation.
+need_prometheus() {
+    command -v promtool >/dev/null && return
+    apt_install prometheus
+    if [ -d /run/systemd/system ]; then
+        as_root systemctl disable --quiet --now prometheus prometheus-node-exporter || true
+    fi
+}
+
 # Installs a C++ compiler, because libFuzzer is written in C++.
 need_cxx() { command -v c++ >/dev/null || apt_install g++; }
 

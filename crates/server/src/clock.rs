@@ -66,6 +66,12 @@ impl Clock {
         u64::from(self.now()).saturating_add_signed(self.wall_ahead())
     }
 
+    /// Returns how far the wall clock is from where it would be without steps since the start.
+    pub(crate) fn stepped(&self) -> Duration {
+        let expected = self.start.wall.saturating_add(self.nanos_up());
+        Duration::from_nanos(wall(SystemTime::now()).abs_diff(expected))
+    }
+
     /// Returns the time since the start of the server.
     pub(crate) fn uptime(&self) -> Duration {
         Duration::from_nanos(self.nanos_up())
@@ -166,6 +172,18 @@ mod tests {
                 assert!(clock.nanos() >= slewed && clock.nanos() - slewed < HOUR / 60);
                 assert!(clock.wall().abs_diff(wall) <= 60);
             }
+        }
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_seen() {
+        let clock = Clock::start();
+        assert!(clock.stepped() < Duration::from_secs(1));
+        // The time of the store has no part in it.
+        assert!(clock.continuing(clock.began - HOUR).stepped() < Duration::from_secs(1));
+        for wall in [clock.start.wall - HOUR, clock.start.wall + HOUR] {
+            let stepped = Clock { start: MachineTime { wall, ..clock.start }, ..clock }.stepped();
+            assert!(stepped.abs_diff(Duration::from_secs(3600)) < Duration::from_secs(1));
         }
     }
 

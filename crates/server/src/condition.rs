@@ -71,6 +71,9 @@ pub fn number(text: &str) -> Option<f64> {
 /// The age of acknowledged, unsynced writes that is too old, in milliseconds.
 const OLD_UNSYNCED_MS: u64 = 5000;
 
+/// The largest step of the wall clock that is not worth a word, in milliseconds.
+const CLOCK_OFF_MS: u64 = 2000;
+
 impl Condition {
     /// Returns the most urgent condition in an interval.
     pub fn of(interval: &dyn Interval) -> Condition {
@@ -94,6 +97,14 @@ impl Condition {
         }
         if grew("larder_limiters_evicted") {
             return alarm("Rate limiters are evicted: raise the memory limit.".to_owned());
+        }
+        let off = interval.text("larder_clock_off_ms").and_then(|off| off.parse().ok());
+        if let Some(off) = off.filter(|&off: &u64| off > CLOCK_OFF_MS) {
+            let seconds = off / 1000;
+            return notice(format!(
+                "The wall clock was stepped by {seconds} s: absolute expiry times are off by this \
+                 until a restart."
+            ));
         }
         if grew("evictions") {
             let rate = interval.rate(&["evictions"]).unwrap_or_default();
@@ -147,5 +158,8 @@ mod tests {
         assert_eq!(condition(&[("accepting_conns", "1")], "").0, Level::Good);
         assert!(condition(&[("larder_unsynced_ms", "7500")], "").1.contains("7 s"));
         assert_eq!(condition(&[("larder_unsynced_ms", "500")], "").0, Level::Good);
+        let stepped = condition(&[("larder_clock_off_ms", "3600999")], "evictions");
+        assert!(stepped.0 == Level::Notice && stepped.1.contains(" 3600 s:"), "{}", stepped.1);
+        assert_eq!(condition(&[("larder_clock_off_ms", "2000")], "").0, Level::Good);
     }
 }

@@ -1,6 +1,8 @@
 //! `/metrics` as programs of others read it: promtool, Prometheus and the memcached exporter. A
 //! test whose program is missing prints so and passes.
 
+mod packaged;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -30,20 +32,34 @@ const UNCONVENTIONAL: [&str; 7] = [
 /// A server with a store, whose path needs escaping, and with policies.
 struct Full {
     server: Server,
-    path: PathBuf,
+    paths: Vec<PathBuf>,
 }
 
 impl Full {
     fn start(name: &str) -> Full {
-        let file = format!("larder-{name}-me\"trics-{}", std::process::id());
-        let path = std::env::temp_dir().join(file);
-        let store = StorePath { path: path.clone(), size: Some(16 << 20), tier: None };
+        Full::with_tiers(name, &[None])
+    }
+
+    /// Starts a server with one device for each tier.
+    fn with_tiers(name: &str, tiers: &[Option<&str>]) -> Full {
+        let path = |tier: &Option<&str>| {
+            let tier = tier.unwrap_or_default();
+            let file = format!("larder-{name}{tier}-me\"trics-{}", std::process::id());
+            std::env::temp_dir().join(file)
+        };
+        let paths: Vec<PathBuf> = tiers.iter().map(path).collect();
+        let store = paths.iter().zip(tiers).map(|(path, tier)| StorePath {
+            path: path.clone(),
+            size: Some(16 << 20),
+            tier: tier.map(str::to_owned),
+        });
+        let store = store.collect();
         let policies = vec![
             Policy::new("a", Limit::fixed(10, 0)),
             Policy::new("b", Limit::gcra(10, 60_000_000_000, 5).unwrap()),
         ];
-        let server = Server::start(Settings { store: vec![store], policies, ..settings() });
-        Full { server: server.unwrap(), path }
+        let server = Server::start(Settings { store, policies, ..settings() });
+        Full { server: server.unwrap(), paths }
     }
 
     fn metrics(&self) -> String {
@@ -81,7 +97,9 @@ impl Full {
 
 impl Drop for Full {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        for path in &self.paths {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -147,13 +165,17 @@ struct Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // Both fail if the program has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
 }
 
 impl Foreign {
+    fn end(&mut self) {
+        // Both fail if the program has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Starts a program and waits until it accepts connections. `address` is its own, so that no
     /// other test can get the port meanwhile.
     fn start(command: &mut Command, address: SocketAddr) -> Foreign {
@@ -196,11 +218,12 @@ fn the_memcached_exporter_shows_the_same() {
     if !is_here("memcached_exporter", "--version") {
         return;
     }
+    let address = free("127.77.1.1");
     let exporter = Foreign::start(
         Command::new("memcached_exporter")
             .arg(format!("--memcached.address={}", full.server.addresses()[0]))
-            .arg("--web.listen-address=127.77.1.1:9150"),
-        "127.77.1.1:9150".parse().unwrap(),
+            .arg(format!("--web.listen-address={address}")),
+        address,
     );
     let theirs = exporter.get("/metrics").unwrap();
     let ours = full.metrics();
@@ -242,6 +265,72 @@ fn encoded(query: &str) -> String {
     query.bytes().map(byte).collect()
 }
 
+/// A Prometheus that scrapes a server four times per second and evaluates the packaged alerts.
+struct Prometheus {
+    foreign: Foreign,
+    folder: PathBuf,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.foreign.end();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Prometheus {
+    fn start(name: &str, full: &Full) -> Prometheus {
+        let folder = format!("larder-prometheus-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let config = folder.join("prometheus.yml");
+        let target = full.server.admin_address().unwrap();
+        let text = format!(
+            "global: {{scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}}\n\
+             rule_files: ['{}']\n\
+             scrape_configs: [{{job_name: larder, static_configs: [{{targets: ['{target}']}}]}}]\n",
+            packaged::file("alerts.yml").display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let address = free("127.77.2.1");
+        let foreign = Foreign::start(
+            Command::new("prometheus")
+                .arg(format!("--config.file={}", config.display()))
+                .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+                .arg(format!("--web.listen-address={address}")),
+            address,
+        );
+        Prometheus { foreign, folder }
+    }
+
+    /// Returns the reply to a question of its API; `None` if it is not ready yet.
+    fn ask(&self, path: &str) -> Option<serde_json::Value> {
+        Some(serde_json::from_str(&self.foreign.get(path)?).unwrap())
+    }
+
+    /// Returns the first value of a query.
+    fn answer(&self, query: &str) -> Option<f64> {
+        let reply = self.ask(&format!("/api/v1/query?query={}", encoded(query)))?;
+        let value = reply["data"]["result"][0]["value"][1].as_str()?;
+        Some(value.parse().unwrap())
+    }
+
+    /// Returns the first value of a query once there is one.
+    fn wait_for(&self, query: &str) -> f64 {
+        let begun = Instant::now();
+        loop {
+            // `up` is 0 after a scrape that failed.
+            assert_ne!(self.answer("up"), Some(0.0), "{:?}", self.ask("/api/v1/targets"));
+            if let Some(value) = self.answer(query) {
+                return value;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "no value: {query}");
+            // Nothing tells when Prometheus has scraped.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
 #[test]
 fn prometheus_scrapes_a_server() {
     let full = Full::start("prometheus");
@@ -249,40 +338,9 @@ fn prometheus_scrapes_a_server() {
     if !is_here("prometheus", "--version") {
         return;
     }
-    let folder = std::env::temp_dir().join(format!("larder-prometheus-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let config = folder.join("prometheus.yml");
-    let target = full.server.admin_address().unwrap();
-    let text = format!(
-        "global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}\n\
-         scrape_configs: [{{job_name: larder, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    );
-    std::fs::write(&config, text).unwrap();
-    let address = free("127.77.2.1");
-    let prometheus = Foreign::start(
-        Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-            .arg(format!("--web.listen-address={address}")),
-        address,
-    );
-    let answer = |query: &str| -> Option<f64> {
-        let reply = prometheus.get(&format!("/api/v1/query?query={}", encoded(query)))?;
-        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
-        let value = reply["data"]["result"][0]["value"][1].as_str()?;
-        Some(value.parse().unwrap())
-    };
-    let begun = Instant::now();
-    let hits = loop {
-        // `up` is 0 after a scrape that failed.
-        assert_ne!(answer("up"), Some(0.0), "{:?}", prometheus.get("/api/v1/targets"));
-        if let Some(hits) = answer("memcached_commands_total{command=\"get\",status=\"hit\"}") {
-            break hits;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "no scrape");
-        // Nothing tells when Prometheus has scraped.
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let prometheus = Prometheus::start("scrapes", &full);
+    let answer = |query: &str| prometheus.answer(query);
+    let hits = prometheus.wait_for("memcached_commands_total{command=\"get\",status=\"hit\"}");
     assert_eq!(hits, 1.0);
     let median = "histogram_quantile(0.5, \
         sum by (le) (larder_command_duration_seconds_bucket{command=\"set\"}))";
@@ -290,8 +348,6 @@ fn prometheus_scrapes_a_server() {
     assert!(median > 0.0 && median < 1.0, "{median} s");
     let scraped = answer("scrape_samples_scraped").unwrap();
     assert_eq!(scraped, samples(&full.metrics()).len() as f64);
-    drop(prometheus);
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Clients must not be able to create series, which fill Prometheus' memory.

@@ -1,5 +1,8 @@
 //! The rows of `stats` that only Larder has, except those of the store.
 
+use larder_engine::WhenFull;
+
+use super::super::metric::MetricUnit::Milliseconds;
 use super::super::metric::{Metric, counter, gauge, some, text};
 use crate::process;
 
@@ -12,6 +15,21 @@ pub(super) static SERVER: &[Metric] = &[
     }),
     gauge("larder_ready", "1 if clients should use the server now.", |s| some(s.readiness.is_ok()))
         .named("larder_ready"),
+    gauge(
+        "larder_evicts",
+        "1 if items are evicted when there is no room, 0 if writes are refused; see `--when-full`.",
+        |s| some(s.settings.when_full == WhenFull::Evict),
+    )
+    .named("larder_evicts"),
+    gauge(
+        "larder_clock_off_ms",
+        "How far the machine's wall clock has been stepped since the start. Larder's own time does \
+         not follow a step, so absolute expiry times of clients are off by it until a restart.",
+        |s| some(s.running.clock.stepped().as_millis() as u64),
+    )
+    .unit(Milliseconds)
+    .largest()
+    .named("larder_clock_off_seconds"),
     text("larder_io", "The kernel interface of the event loops.", |s| {
         some(s.running.net.backend().kind.name())
     })

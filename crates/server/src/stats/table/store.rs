@@ -212,6 +212,11 @@ pub(super) static METRICS: &[Metric] = &[
     })
     .bytes()
     .named("larder_lane_capacity_bytes"),
+    of_lane("larder_lane_N_room", Gauge, "Room for segments on the lane's devices.", |lane| {
+        some(lane.stats.fast_bytes + lane.stats.lower_bytes)
+    })
+    .bytes()
+    .named("larder_lane_room_bytes"),
     of_lane("larder_lane_N_lower_device", Info, "With two tiers: the big device.", |lane| {
         lane.state.lower.as_deref().map(Into::into)
     }),
