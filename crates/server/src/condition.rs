@@ -90,7 +90,10 @@ impl Condition {
         if grew("store_no_memory") {
             return alarm("Writes are refused, because there is no space: raise it.".to_owned());
         }
-        let age = interval.text("larder_unsynced_ms").and_then(|age| age.parse().ok());
+        // Without durability, writes wait for nothing.
+        let waits = interval.text("larder_durability") != Some("none");
+        let age = interval.text("larder_unsynced_ms").filter(|_| waits);
+        let age = age.and_then(|age| age.parse().ok());
         if let Some(age) = age.filter(|&age: &u64| age > OLD_UNSYNCED_MS) {
             let seconds = age / 1000;
             return alarm(format!("The device is late: acknowledged writes wait for {seconds} s."));
@@ -158,6 +161,8 @@ mod tests {
         assert_eq!(condition(&[("accepting_conns", "1")], "").0, Level::Good);
         assert!(condition(&[("larder_unsynced_ms", "7500")], "").1.contains("7 s"));
         assert_eq!(condition(&[("larder_unsynced_ms", "500")], "").0, Level::Good);
+        let careless = [("larder_unsynced_ms", "7500"), ("larder_durability", "none")];
+        assert_eq!(condition(&careless, "").0, Level::Good);
         let stepped = condition(&[("larder_clock_off_ms", "3600999")], "evictions");
         assert!(stepped.0 == Level::Notice && stepped.1.contains(" 3600 s:"), "{}", stepped.1);
         assert_eq!(condition(&[("larder_clock_off_ms", "2000")], "").0, Level::Good);

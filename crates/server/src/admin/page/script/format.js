@@ -48,6 +48,10 @@ export function clock(time, withSeconds = true) {
 /** Shows day and time, the day only if it is not today. */
 export function moment(time) {
   const date = new Date(time * 1000);
-  if (date.toDateString() === new Date().toDateString()) return clock(time);
+  return date.toDateString() === new Date().toDateString() ? clock(time) : dayAndTime(time);
+}
+
+export function dayAndTime(time) {
+  const date = new Date(time * 1000);
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(time)}`;
 }

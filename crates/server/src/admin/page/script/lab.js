@@ -1,8 +1,8 @@
 // The view "Lab": opens the report that `larder bench all` wrote. The report is a document of its own.
 
 import { ask } from "./connection.js";
-import { example, group, h, say, setFigure, showEither } from "./elements.js";
-import { bytes, moment, whole } from "./format.js";
+import { example, figure, h, say, setFigure, showEither } from "./elements.js";
+import { bytes, dayAndTime, whole } from "./format.js";
 
 /** Age after which the description is asked for again while the view is shown, in milliseconds. */
 const FRESH = 10_000;
@@ -34,8 +34,8 @@ export class LabView {
       h("p", {}, h("a", { href: "lab/report.html", target: "_blank", rel: "noopener" }, "Open the report"),
         " in a tab of its own."),
       this.#about, this.#file,
-      h("div", { class: "cards" }, group("The run", [["systems", "lab_systems"], ["experiments", "lab_experiments"],
-        ["size of the report", "lab_bytes"]])));
+      h("dl", { class: "figures wide" }, figure("systems", "lab_systems"), figure("experiments", "lab_experiments"),
+        figure("size of the report", "lab_bytes")));
     this.element = h("div", {}, this.without, this.with);
   }
 
@@ -62,7 +62,7 @@ export class LabView {
       : `The report cannot be opened: ${lab.problem}.`);
     const { results } = lab;
     say(this.#about, results === null ? "" : aboutText(results));
-    say(this.#file, `${lab.file}, written ${moment(lab.changed / 1000)}`);
+    say(this.#file, `${lab.file}, written ${dayAndTime(lab.changed / 1000)}`);
     const set = (name, value, format) => setFigure(this.with, name, value, format);
     set("lab_systems", results?.systems ?? null, whole);
     set("lab_experiments", results?.experiments.length ?? null, whole);
@@ -73,6 +73,6 @@ export class LabView {
 function aboutText({ date, larder, scale, interrupted, machine, experiments }) {
   const build = [larder.revision, larder.profile && `${larder.profile} build`].filter(Boolean).join(", ");
   const end = interrupted ? " The run was interrupted, so some figures are missing." : "";
-  return `A run that ended at ${moment(Date.parse(date) / 1000)} with Larder ${larder.version}${build && ` (${build})`} at scale `
+  return `A run that ended at ${dayAndTime(Date.parse(date) / 1000)} with Larder ${larder.version}${build && ` (${build})`} at scale `
     + `${scale}, on ${machine.cpus} processors (${machine.cpu}): ${experiments.map(({ id }) => id).join(", ")}.${end}`;
 }
