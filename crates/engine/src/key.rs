@@ -37,6 +37,13 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
+    /// Returns half of the key's hash. It names the key in lists for operators, which must not show
+    /// the key itself. The same key has another hash in another server.
+    #[inline]
+    pub fn hash64(&self) -> u64 {
+        self.lo
+    }
+
     #[inline]
     pub(crate) fn position(&self) -> u32 {
         self.lo as u32 & ((1 << POSITION_BITS) - 1)

@@ -72,6 +72,12 @@ impl Clock {
         Duration::from_nanos(wall(SystemTime::now()).abs_diff(expected))
     }
 
+    /// Returns the milliseconds since the Unix epoch, by the wall clock as it was at the start, at a
+    /// time of [`nanos`](Self::nanos).
+    pub(crate) fn wall_ms(&self, nanos: u64) -> u64 {
+        (nanos / 1_000_000).saturating_add_signed(self.wall_ahead().saturating_mul(1000))
+    }
+
     /// Returns the time since the start of the server.
     pub(crate) fn uptime(&self) -> Duration {
         Duration::from_nanos(self.nanos_up())

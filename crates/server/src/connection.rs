@@ -13,11 +13,13 @@ pub(crate) mod arrivals;
 mod batch;
 mod body;
 mod gates;
+mod slow;
 #[cfg(test)]
 mod tests;
 mod value_buffers;
 mod withheld;
 
+use crate::clients::{Registered, Spoken};
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
 use crate::command::{
@@ -26,6 +28,7 @@ use crate::command::{
 use crate::latency::Timer;
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::policies::PolicyReader;
+use crate::waits::{Wait, Waits};
 use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
 use body::Body;
@@ -33,13 +36,19 @@ use gates::{Gates, Repair};
 use larder_engine::{Engine, Reads, Session};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
+use slow::First;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
+    id: ConnectionId,
+    /// What others see of it.
+    registered: Arc<Registered>,
     protocol: Protocol,
+    /// What the request that was not executed has waited for; meaningless if there is none.
+    waited_for: Waits,
     /// A value that is being sent. It is sent before anything else.
     value: Option<Box<LongValue>>,
     state: State,
@@ -58,6 +67,29 @@ enum Protocol {
     Undecided,
     Text,
     Binary,
+}
+
+impl Connection {
+    /// Returns what the next request has waited for so far.
+    #[inline]
+    fn waits(&self) -> Waits {
+        if self.waits_since == 0 { Waits::NONE } else { self.waited_for }
+    }
+
+    /// Notes that the next request waits since `since_ns`, with another reason.
+    #[cold]
+    fn park(&mut self, since_ns: u64, reason: Wait) {
+        self.waited_for = self.waits().with(reason);
+        self.waits_since = since_ns;
+        self.registered.set_waits(Waits::NONE.with(reason));
+    }
+
+    /// Notes that no request waits any more.
+    #[cold]
+    fn unpark(&mut self) {
+        self.waits_since = 0;
+        self.registered.set_waits(Waits::NONE);
+    }
 }
 
 /// The work that the connection has begun but not finished.
@@ -285,7 +317,7 @@ impl Service for Worker {
     fn turn(&mut self) {
         let now = (self.clock)();
         self.session.tick_at(now);
-        self.timer.begin_turn(now, self.context.latencies.is_on());
+        self.timer.begin_turn(now, &self.context.latencies);
         self.policies.refresh();
         if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
@@ -324,8 +356,12 @@ impl Service for Worker {
         body.waits_for_place() && body.give_up()
     }
 
-    fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Connection {
+    fn connect(&mut self, peer: Peer, id: ConnectionId) -> Connection {
+        let entry = Registered::new(peer, self.session.now());
         Connection {
+            id,
+            registered: self.context.registry.add(id, entry),
+            waited_for: Waits::NONE,
             protocol: Protocol::Undecided,
             value: None,
             state: State::Ready,
@@ -350,33 +386,13 @@ impl Service for Worker {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
-        if connection.gates.is_some()
-            && let Some(flow) = self.release(connection, output)
-        {
-            if let Some(wanted) = self.session.take_reads()
-                && let Some(before) = connection.reads.replace(wanted)
-            {
-                self.session.release(before);
-            }
-            return flow;
-        }
-        let reads = connection.reads.take();
-        self.timer.begin(connection.waits_since);
-        let flow = self.go_on(connection, input, output);
-        self.timer.end(&self.clock);
-        // No input is read until a parked connection continues, so all its input waits.
-        connection.waits_since = if flow == Flow::Park { self.timer.began_ns() } else { 0 };
-        self.session.forget_items();
-        let wanted = self.session.take_reads();
-        // Released only now, because this call may want the records that the last one read.
-        if let Some(reads) = reads {
-            self.session.release(reads);
-        }
-        match wanted {
-            Some(reads) if flow == Flow::Read => self.session.release(reads),
-            reads => connection.reads = reads,
-        }
-        if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
+        let flow = self.serve(connection, input, output);
+        connection.registered.called(self.session.now(), input.consumed(), output.len());
+        flow
+    }
+
+    fn notes_buffers(&mut self, connection: &mut Connection, input: usize, output: usize) {
+        connection.registered.set_kept(input, output);
     }
 
     fn awaits(&self, connection: &mut Connection) -> bool {
@@ -394,6 +410,7 @@ impl Service for Worker {
     }
 
     fn disconnect(&mut self, mut connection: Connection) {
+        self.context.registry.remove(connection.id);
         // Dropping the connection also frees a value that has arrived in part.
         self.forget(&mut connection);
         if let Some(reads) = connection.reads {
@@ -403,6 +420,53 @@ impl Service for Worker {
 }
 
 impl Worker {
+    /// Sends the withheld replies that may be sent, and executes what has arrived.
+    #[inline]
+    fn serve(
+        &mut self,
+        connection: &mut Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        if connection.gates.is_some()
+            && let Some(flow) = self.release(connection, output)
+        {
+            if let Some(wanted) = self.session.take_reads()
+                && let Some(before) = connection.reads.replace(wanted)
+            {
+                self.session.release(before);
+            }
+            return flow;
+        }
+        let reads = connection.reads.take();
+        self.timer.begin(connection.waits_since);
+        let first = First::of(connection, input);
+        let flow = self.go_on(connection, input, output);
+        if let Some(answered) = self.timer.end(&self.clock) {
+            connection.registered.answered(answered.commands);
+            if self.timer.is_slow(answered.took_ns) {
+                self.note_slow_call(connection, &answered, first, input.consumed(), output.len());
+            }
+        }
+        self.session.forget_items();
+        let wanted = self.session.take_reads();
+        // No input is read until a parked connection continues, so all its input waits.
+        if flow == Flow::Park {
+            connection.park(self.timer.began_ns(), connection.parks_for(wanted.is_some()));
+        } else if connection.waits_since != 0 {
+            connection.unpark();
+        }
+        // Released only now, because this call may want the records that the last one read.
+        if let Some(reads) = reads {
+            self.session.release(reads);
+        }
+        match wanted {
+            Some(reads) if flow == Flow::Read => self.session.release(reads),
+            reads => connection.reads = reads,
+        }
+        if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
+    }
+
     /// Executes what has arrived.
     #[inline]
     fn go_on(
@@ -422,11 +486,13 @@ impl Worker {
                 Protocol::Text => self.batch::<Text>(connection, input, output),
                 Protocol::Binary => self.batch::<Binary>(connection, input, output),
                 Protocol::Undecided => {
-                    connection.protocol = match input.bytes() {
+                    let (protocol, spoken) = match input.bytes() {
                         [] => return Flow::Read,
-                        [BINARY_MAGIC, ..] => Protocol::Binary,
-                        _ => Protocol::Text,
+                        [BINARY_MAGIC, ..] => (Protocol::Binary, Spoken::Binary),
+                        _ => (Protocol::Text, Spoken::Text),
                     };
+                    connection.protocol = protocol;
+                    connection.registered.set_protocol(spoken);
                     Step::Next
                 }
             };

@@ -1,61 +1,26 @@
-//! The layer in front of the service, for every protocol: it enforces `--protocol` and keeps the
-//! list behind `stats conns`, so the parsers know neither. Authentication would belong here too,
-//! before a parser sees a byte.
+//! The layer in front of the service, for every protocol: it enforces `--protocol`, so the parsers do
+//! not know this setting. Authentication would belong here too, before a parser sees a byte.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use larder_protocol::BINARY_MAGIC;
 
+use crate::clients::Registry;
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::settings::Protocol;
-
-/// A connection as `stats conns` shows it.
-#[derive(Debug)]
-pub(crate) struct Registered {
-    pub(crate) peer: Peer,
-    pub(crate) last_command: AtomicU32,
-}
-
-/// The connections of all workers. The lock is taken when a connection opens or closes, and by
-/// readers.
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
-    entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,
-    /// Number of connections that began with an HTTP request.
-    pub(crate) http: AtomicU64,
-}
-
-impl Registry {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Registered>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns all open connections.
-    pub(crate) fn snapshot(&self) -> Vec<(ConnectionId, Arc<Registered>)> {
-        self.lock().iter().map(|(id, entry)| (*id, Arc::clone(entry))).collect()
-    }
-}
-
-/// The present second of a worker. The worker's clock writes it once per turn, and its guard reads
-/// it.
-pub(crate) type Now = Arc<AtomicU32>;
 
 /// The layer around the service of one worker.
 pub(crate) struct Guard<S> {
     service: S,
     registry: Arc<Registry>,
     protocol: Protocol,
-    now: Now,
 }
 
 /// A connection with the state that this layer keeps for it.
 pub(crate) struct Guarded<C> {
     connection: C,
-    id: ConnectionId,
-    entry: Arc<Registered>,
     /// True once its first bytes were checked for an allowed protocol and for HTTP.
     greeted: bool,
 }
@@ -64,8 +29,8 @@ pub(crate) struct Guarded<C> {
 const HTTP: [&[u8]; 6] = [b"OPTIONS /", b"DELETE /", b"POST /", b"HEAD /", b"GET /", b"PUT /"];
 
 impl<S> Guard<S> {
-    pub(crate) fn new(service: S, registry: Arc<Registry>, protocol: Protocol, now: Now) -> Self {
-        Guard { service, registry, protocol, now }
+    pub(crate) fn new(service: S, registry: Arc<Registry>, protocol: Protocol) -> Self {
+        Guard { service, registry, protocol }
     }
 
     /// Returns true if a connection may begin with this byte.
@@ -107,6 +72,10 @@ impl<S: Service> Service for Guard<S> {
         self.service.keeps(&guarded.connection)
     }
 
+    fn notes_buffers(&mut self, guarded: &mut Self::Connection, input: usize, output: usize) {
+        self.service.notes_buffers(&mut guarded.connection, input, output);
+    }
+
     fn can_give_up(&self, guarded: &Self::Connection) -> bool {
         self.service.can_give_up(&guarded.connection)
     }
@@ -116,11 +85,7 @@ impl<S: Service> Service for Guard<S> {
     }
 
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection {
-        let last_command = AtomicU32::new(self.now.load(Relaxed));
-        let entry = Arc::new(Registered { peer: peer.clone(), last_command });
-        self.registry.lock().insert(id, Arc::clone(&entry));
-        let connection = self.service.connect(peer, id);
-        Guarded { connection, id, entry, greeted: false }
+        Guarded { connection: self.service.connect(peer, id), greeted: false }
     }
 
     #[inline]
@@ -146,7 +111,6 @@ impl<S: Service> Service for Guard<S> {
                 self.registry.http.fetch_add(1, Relaxed);
             }
         }
-        guarded.entry.last_command.store(self.now.load(Relaxed), Relaxed);
         self.service.process(&mut guarded.connection, input, output)
     }
 
@@ -159,7 +123,6 @@ impl<S: Service> Service for Guard<S> {
     }
 
     fn disconnect(&mut self, guarded: Self::Connection) {
-        self.registry.lock().remove(&guarded.id);
         self.service.disconnect(guarded.connection);
     }
 }

@@ -4,10 +4,14 @@
 //! that arrived together are answered together.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use larder_engine::NANOS;
 
 use crate::net::Counter;
+use crate::waits::Waits;
 
 /// A class of commands with a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,10 @@ pub(crate) enum CommandClass {
     Other,
 }
 
+/// The largest number of slow commands per second and worker whose details are recorded. The others
+/// are only counted.
+const DETAILED: u32 = 32;
+
 /// The number of classes.
 pub(crate) const CLASSES: usize = 7;
 
@@ -41,6 +49,10 @@ impl CommandClass {
         (CommandClass::Limit, "limit"),
         (CommandClass::Other, "other"),
     ];
+
+    pub(crate) fn name(self) -> &'static str {
+        CommandClass::ALL[self as usize].1
+    }
 }
 
 /// The upper bounds of the buckets below 1 µs. The bounds of each further decade are ten times
@@ -106,7 +118,11 @@ fn bucket_of(ns: u64) -> usize {
 /// which processors fetch in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct LatencyCounters([ClassCounters; CLASSES]);
+pub(crate) struct LatencyCounters {
+    classes: [ClassCounters; CLASSES],
+    /// Commands that took at least as long as the threshold of slow commands.
+    slow: Counter,
+}
 
 #[derive(Debug)]
 struct ClassCounters {
@@ -119,32 +135,39 @@ const _: () = assert!(size_of::<LatencyCounters>() <= 4096);
 
 impl Default for LatencyCounters {
     fn default() -> Self {
-        LatencyCounters(std::array::from_fn(|_| ClassCounters {
+        let classes = std::array::from_fn(|_| ClassCounters {
             buckets: std::array::from_fn(|_| Counter::default()),
             sum_ns: Counter::default(),
-        }))
+        });
+        LatencyCounters { classes, slow: Counter::default() }
     }
 }
 
 impl LatencyCounters {
     /// Adds `n` commands of a class that took `ns` nanoseconds each.
     fn add(&self, class: usize, ns: u64, n: u64) {
-        let counters = &self.0[class];
+        let counters = &self.classes[class];
         counters.buckets[bucket_of(ns)].add(n);
         counters.sum_ns.add(ns.saturating_mul(n));
     }
 }
 
-/// The histograms of all workers, and the switch that turns them on.
+/// The histograms of all workers, and the settings of what is measured.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     on: AtomicBool,
+    /// The least time of a slow command, in nanoseconds; [`NEVER`] if none is slow.
+    slow_ns: AtomicU64,
     workers: Mutex<Vec<Arc<LatencyCounters>>>,
 }
 
+/// A threshold that no command reaches.
+const NEVER: u64 = u64::MAX;
+
 impl Default for Latencies {
     fn default() -> Self {
-        Latencies { on: AtomicBool::new(true), workers: Mutex::default() }
+        let slow_ns = AtomicU64::new(NEVER);
+        Latencies { on: AtomicBool::new(true), slow_ns, workers: Mutex::default() }
     }
 }
 
@@ -156,6 +179,8 @@ impl Latencies {
         Timer {
             counters,
             on: Cell::new(false),
+            slow_ns: Cell::new(NEVER),
+            detailed: Cell::new((0, 0)),
             turn_ns: Cell::new(0),
             began_ns: Cell::new(0),
             done: std::array::from_fn(|_| Cell::new(0)),
@@ -172,11 +197,23 @@ impl Latencies {
         self.on.store(on, Relaxed);
     }
 
+    /// Returns the least time of a slow command; `None` if none is slow.
+    pub(crate) fn slow_from(&self) -> Option<Duration> {
+        Some(self.slow_ns.load(Relaxed)).filter(|ns| *ns != NEVER).map(Duration::from_nanos)
+    }
+
+    /// Sets the least time of a slow command. Each worker follows in its next turn.
+    pub(crate) fn set_slow_from(&self, least: Option<Duration>) {
+        let ns = least.and_then(|least| u64::try_from(least.as_nanos()).ok());
+        self.slow_ns.store(ns.unwrap_or(NEVER), Relaxed);
+    }
+
     /// Returns the sums over all workers.
     pub(crate) fn totals(&self) -> LatencyTotals {
         let mut totals = LatencyTotals::default();
         for worker in &*self.workers.lock().unwrap_or_else(PoisonError::into_inner) {
-            for (total, counters) in totals.0.iter_mut().zip(&worker.0) {
+            totals.slow = totals.slow.wrapping_add(worker.slow.get());
+            for (total, counters) in totals.classes.iter_mut().zip(&worker.classes) {
                 total.sum_ns = total.sum_ns.wrapping_add(counters.sum_ns.get());
                 for (sum, bucket) in total.buckets.iter_mut().zip(&counters.buckets) {
                     *sum += bucket.get();
@@ -192,6 +229,10 @@ impl Latencies {
 pub(crate) struct Timer {
     counters: Arc<LatencyCounters>,
     on: Cell<bool>,
+    /// The least time of a slow command.
+    slow_ns: Cell<u64>,
+    /// The second of the last slow command with details, and the number of those in this second.
+    detailed: Cell<(u64, u32)>,
     /// When the present turn of the event loop began.
     turn_ns: Cell<u64>,
     /// When the requests of the present call had arrived.
@@ -203,21 +244,70 @@ pub(crate) struct Timer {
 /// A command whose reply is withheld.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
-    class: CommandClass,
     began_ns: u64,
+    /// The hash of its first key; 0 if it has none.
+    key: u64,
+    /// Length of the request, in bytes.
+    request_bytes: u32,
+    class: CommandClass,
+    /// What it has waited for so far.
+    waits: Waits,
+}
+
+// Every withheld reply has one.
+const _: () = assert!(size_of::<Timing>() <= 24);
+
+impl Timing {
+    pub(crate) fn class(&self) -> CommandClass {
+        self.class
+    }
+
+    pub(crate) fn key(&self) -> Option<u64> {
+        Some(self.key).filter(|key| *key != 0)
+    }
+
+    pub(crate) fn request_bytes(&self) -> u64 {
+        self.request_bytes.into()
+    }
+
+    pub(crate) fn waits(&self) -> Waits {
+        self.waits
+    }
+}
+
+/// The commands that a call has answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) commands: u32,
+    /// The class of one of them.
+    pub(crate) class: CommandClass,
+    pub(crate) took_ns: u64,
 }
 
 impl Timer {
     /// Begins a turn of the event loop.
-    pub(crate) fn begin_turn(&self, now_ns: u64, on: bool) {
+    pub(crate) fn begin_turn(&self, now_ns: u64, latencies: &Latencies) {
         self.turn_ns.set(now_ns);
-        self.on.set(on);
+        self.on.set(latencies.is_on());
+        self.slow_ns.set(latencies.slow_ns.load(Relaxed));
     }
 
     /// Begins a call. Its first request waits since `since_ns`; 0 means that it has just arrived.
     #[inline]
     pub(crate) fn begin(&self, since_ns: u64) {
         self.began_ns.set(if since_ns == 0 { self.turn_ns.get() } else { since_ns });
+    }
+
+    /// Lets the present call begin earlier, because its first request had already waited for
+    /// `waited_ns`. Returns the new beginning.
+    pub(crate) fn begin_before(&self, waited_ns: u64) -> u64 {
+        self.began_ns.set(self.began_ns.get().saturating_sub(waited_ns));
+        self.began_ns.get()
+    }
+
+    /// Returns when the present turn of the event loop began.
+    pub(crate) fn turn_ns(&self) -> u64 {
+        self.turn_ns.get()
     }
 
     /// Returns when the requests of the present call had arrived.
@@ -236,35 +326,77 @@ impl Timer {
     }
 
     /// Returns the timing of a command whose reply is withheld. It is passed to
-    /// [`released`](Self::released) when the reply may be sent.
-    pub(crate) fn withheld(&self, class: CommandClass) -> Option<Timing> {
-        self.on.get().then(|| Timing { class, began_ns: self.began_ns.get() })
+    /// [`released`](Self::released) when the reply may be sent. `key` is the hash of the command's
+    /// first key, and `waits` what the command has waited for so far.
+    pub(crate) fn withheld(
+        &self,
+        class: CommandClass,
+        key: Option<u64>,
+        request_bytes: usize,
+        waits: Waits,
+    ) -> Option<Timing> {
+        let request_bytes = request_bytes.try_into().unwrap_or(u32::MAX);
+        let (began_ns, key) = (self.began_ns.get(), key.unwrap_or(0));
+        self.on.get().then_some(Timing { began_ns, key, request_bytes, class, waits })
     }
 
-    /// Ends a call. Reads the clock only if the call has answered commands.
+    /// Ends a call. Returns `None` without reading the clock if the call has answered no commands.
     #[inline]
-    pub(crate) fn end(&self, now_ns: impl FnOnce() -> u64) {
+    pub(crate) fn end(&self, now_ns: impl FnOnce() -> u64) -> Option<Answered> {
         if self.done.iter().all(|done| done.get() == 0) {
-            return;
+            return None;
         }
         let took_ns = now_ns().saturating_sub(self.began_ns.get());
-        for (class, done) in self.done.iter().enumerate() {
+        let mut answered = Answered { commands: 0, class: CommandClass::Other, took_ns };
+        for ((class, _), done) in CommandClass::ALL.iter().zip(&self.done) {
             match done.replace(0) {
                 0 => {}
-                n => self.counters.add(class, took_ns, n.into()),
+                n => {
+                    self.counters.add(*class as usize, took_ns, n.into());
+                    answered.commands += n;
+                    answered.class = *class;
+                }
             }
         }
+        Some(answered)
     }
 
-    /// Counts a command whose reply is no longer withheld.
-    pub(crate) fn released(&self, timing: Timing, now_ns: u64) {
-        self.counters.add(timing.class as usize, now_ns.saturating_sub(timing.began_ns), 1);
+    /// Counts a command whose reply is no longer withheld. Returns the time that it took, in
+    /// nanoseconds.
+    pub(crate) fn released(&self, timing: &Timing, now_ns: u64) -> u64 {
+        let took_ns = now_ns.saturating_sub(timing.began_ns);
+        self.counters.add(timing.class as usize, took_ns, 1);
+        took_ns
+    }
+
+    /// Returns true if commands that took so long are slow.
+    #[inline]
+    pub(crate) fn is_slow(&self, took_ns: u64) -> bool {
+        took_ns >= self.slow_ns.get()
+    }
+
+    /// Counts slow commands. Returns true if their details should be recorded. Recording is limited,
+    /// so that a worker whose commands are all slow does not become slower.
+    #[cold]
+    pub(crate) fn count_slow(&self, commands: u32, now_ns: u64) -> bool {
+        self.counters.slow.add(commands.into());
+        let second = now_ns / NANOS;
+        let so_far = match self.detailed.get() {
+            (last, so_far) if last == second => so_far,
+            _ => 0,
+        };
+        self.detailed.set((second, (so_far + 1).min(DETAILED)));
+        so_far < DETAILED
     }
 }
 
 /// The sums of all workers' histograms.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LatencyTotals([ClassLatency; CLASSES]);
+pub(crate) struct LatencyTotals {
+    classes: [ClassLatency; CLASSES],
+    /// Slow commands.
+    pub(crate) slow: u64,
+}
 
 /// The histogram of a class, or the sum of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,7 +414,8 @@ impl Default for ClassLatency {
 impl LatencyTotals {
     /// Returns the latencies since `earlier`.
     pub(crate) fn since(mut self, earlier: &LatencyTotals) -> LatencyTotals {
-        for (class, before) in self.0.iter_mut().zip(&earlier.0) {
+        self.slow = self.slow.wrapping_sub(earlier.slow);
+        for (class, before) in self.classes.iter_mut().zip(&earlier.classes) {
             *class = class.since(before);
         }
         self
@@ -291,13 +424,13 @@ impl LatencyTotals {
     /// Returns the histogram of all commands.
     pub(crate) fn all(&self) -> ClassLatency {
         let mut all = ClassLatency::default();
-        self.0.iter().for_each(|class| all.add(class));
+        self.classes.iter().for_each(|class| all.add(class));
         all
     }
 
     /// Returns the name and the histogram of each class.
     pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, &ClassLatency)> {
-        CommandClass::ALL.iter().map(|(_, name)| *name).zip(&self.0)
+        CommandClass::ALL.iter().map(|(_, name)| *name).zip(&self.classes)
     }
 }
 
@@ -411,7 +544,7 @@ mod tests {
     fn the_commands_of_a_call_share_its_time() {
         let latencies = Latencies::default();
         let timer = latencies.timer();
-        timer.begin_turn(1_000_000, true);
+        timer.begin_turn(1_000_000, &latencies);
         timer.begin(0);
         timer.answered(CommandClass::Get);
         timer.answered(CommandClass::Get);
@@ -434,7 +567,9 @@ mod tests {
         assert_eq!(class(&totals, "set").count(), 1);
         assert_eq!((totals.all().count(), totals.all().sum_ns), (4, 3 * 3000 + 500_000));
         let before = totals.clone();
-        timer.released(timer.withheld(CommandClass::Get).unwrap(), 700_000_000);
+        let timing = timer.withheld(CommandClass::Get, Some(7), 9, Waits::NONE).unwrap();
+        assert_eq!(timer.released(&timing, 700_000_000), 700_000_000 - 600_000);
+        assert_eq!((timing.key(), timing.request_bytes()), (Some(7), 9));
         let get = class(&latencies.totals().since(&before), "get");
         assert_eq!((get.count(), get.sum_ns), (1, 700_000_000 - 600_000));
     }
@@ -443,11 +578,12 @@ mod tests {
     fn nothing_is_timed_while_it_is_off() {
         let latencies = Latencies::default();
         let timer = latencies.timer();
-        timer.begin_turn(1, false);
+        latencies.set_on(false);
+        timer.begin_turn(1, &latencies);
         timer.begin(0);
         timer.answered(CommandClass::Get);
         timer.end(|| panic!("the clock was read"));
-        assert!(timer.withheld(CommandClass::Get).is_none());
+        assert!(timer.withheld(CommandClass::Get, None, 9, Waits::NONE).is_none());
         assert_eq!(class(&latencies.totals(), "get").count(), 0);
     }
 
@@ -473,6 +609,24 @@ mod tests {
         // Counts that a foreign server makes up must not end the program.
         later.add(&class);
         assert!(later.quantile_ns(0.5).is_some());
+    }
+
+    #[test]
+    fn slow_commands_are_counted_and_few_are_recorded() {
+        let latencies = Latencies::default();
+        let timer = latencies.timer();
+        timer.begin_turn(1, &latencies);
+        assert!(!timer.is_slow(u64::MAX - 1) && latencies.slow_from().is_none());
+        latencies.set_slow_from(Some(Duration::from_millis(10)));
+        timer.begin_turn(1, &latencies);
+        assert!(timer.is_slow(10_000_000) && !timer.is_slow(9_999_999));
+        let recorded =
+            |second: u64| (0..100).filter(|_| timer.count_slow(3, second * NANOS + 5)).count();
+        assert_eq!([recorded(4), recorded(4), recorded(5)], [32, 0, 32]);
+        assert_eq!(latencies.totals().slow, 900);
+        let before = latencies.totals();
+        timer.count_slow(1, 0);
+        assert_eq!(latencies.totals().since(&before).slow, 1);
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! ```
 
 mod admin;
+mod clients;
 mod clock;
 pub mod command;
 pub mod condition;
@@ -32,7 +33,9 @@ pub mod process;
 pub mod server;
 pub mod settings;
 pub mod signals;
+mod slow;
 pub mod stats;
+mod waits;
 
 pub use clock::machine_time;
 pub use latency::ClassLatency;

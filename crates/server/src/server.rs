@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_engine::{Engine, MAX_LANES, second_of};
+use larder_engine::{Engine, MAX_LANES};
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
@@ -256,16 +256,10 @@ impl Server {
                 running.flash_io.set(store::flash_io(&mut session, &worker, running.net.backend()));
         }
         let clock = running.clock;
-        let now = Arc::new(AtomicU32::new(clock.now()));
-        let shown = Arc::clone(&now);
-        let read_clock = Box::new(move || {
-            let nanos = clock.nanos();
-            shown.store(second_of(nanos), Relaxed);
-            nanos
-        });
+        let read_clock = Box::new(move || clock.nanos());
         let service = connection::Worker::new(Arc::clone(context), session, read_clock);
         let registry = Arc::clone(&running.registry);
-        let service = Guard::new(service, registry, running.settings().protocol, now);
+        let service = Guard::new(service, registry, running.settings().protocol);
         let index = worker.index();
         running.workers.fetch_add(1, Relaxed);
         let end = WorkerEnd { running, index, result: Ok(()) };
@@ -407,6 +401,8 @@ fn context(running: &Arc<Running>) -> Arc<ServerContext> {
     let mut context = ServerContext::new(engine, running.clock.started(), hooks);
     context.set_switches(settings.switches);
     context.latencies.set_on(settings.latency);
+    context.latencies.set_slow_from(settings.slow_command);
+    context.registry = Arc::clone(&running.registry);
     context.policies().replace(&settings.policies);
     context.wall_ahead = running.clock.wall_ahead();
     context.version = MEMCACHED_VERSION.to_owned();

@@ -86,6 +86,7 @@ pub(super) async fn beat(subject: Arc<Subject>) {
     let mut finder = EventFinder::default();
     loop {
         interval.tick().await;
+        subject.clients.forget();
         let Some(running) = subject.running() else { continue };
         let now = Moment::of(running);
         if let Some(last) = &last {

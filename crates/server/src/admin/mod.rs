@@ -1,9 +1,11 @@
 //! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
 //! already answers before a store is read. It is read-only. It takes no lock that a request takes, but
-//! for a moment those of a writer that opens a segment and of copies that are kept.
+//! for a moment those of a writer that opens a segment and of copies that are kept, and that of the
+//! list of connections, which a new connection takes.
 //! Invariant: a foreign web page cannot read it, see [`origin`].
 
 mod assets;
+mod clients;
 mod door;
 mod events;
 mod health;
@@ -102,6 +104,7 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/v1/stats", get(show_stats))
         .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
+        .route("/v1/clients", get(clients::clients))
         .route("/v1/history", get(live::history))
         .route("/v1/live", get(live::stream))
         .route("/v1/lab", get(lab::description))

@@ -114,8 +114,7 @@ impl Moment {
         stats::group(running, b"", &mut |name, value| {
             rows.insert(name.to_owned(), value.to_string());
         });
-        let ahead = running.clock.wall_ahead().saturating_mul(1000);
-        let time = (running.clock.nanos() / 1_000_000).saturating_add_signed(ahead);
+        let time = running.clock.wall_ms(running.clock.nanos());
         Moment { time, rows, latency: running.latencies_ever().map(|all| all.all()) }
     }
 

@@ -6,6 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 
+use super::clients::ClientList;
 use super::live::Live;
 use crate::server::Running;
 use crate::settings::Settings;
@@ -20,6 +21,7 @@ pub(crate) struct Subject {
     /// Set when the server serves.
     running: OnceLock<Arc<Running>>,
     pub(super) live: Live,
+    pub(super) clients: ClientList,
 }
 
 impl Subject {
@@ -30,6 +32,7 @@ impl Subject {
             progress,
             running: OnceLock::new(),
             live: Live::new(),
+            clients: ClientList::default(),
         }
     }
 

@@ -1,10 +1,12 @@
 //! The state that all workers share, and the counters of each worker.
 
 use super::PrefixStats;
+use crate::clients::Registry;
 use crate::connection::arrivals::Arrivals;
 use crate::latency::Latencies;
 use crate::net::{Counter, counters};
 use crate::policies::CurrentPolicies;
+use crate::slow::SlowCommands;
 use larder_engine::{Engine, OpenError, ScanCursor, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -110,6 +112,8 @@ pub struct ServerContext {
     policies: Arc<CurrentPolicies>,
     counters: Mutex<Vec<Arc<CommandCounters>>>,
     pub(crate) latencies: Arc<Latencies>,
+    pub(crate) slow: Arc<SlowCommands>,
+    pub(crate) registry: Arc<Registry>,
     /// The places of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
@@ -139,6 +143,8 @@ impl ServerContext {
             policies: Arc::default(),
             counters: Mutex::default(),
             latencies: Arc::default(),
+            slow: Arc::default(),
+            registry: Arc::default(),
             dumps: Mutex::default(),
         }
     }

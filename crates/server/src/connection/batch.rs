@@ -178,6 +178,11 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
     }
 }
 
+/// Returns the hash of the first key.
+pub(super) fn first_hash(keys: &[Key<'_>]) -> Option<u64> {
+    keys.first().map(Key::hash64)
+}
+
 /// Returns the offset in `whole` at which its subslice `part` ends.
 pub(super) fn end_within(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize + part.len()
@@ -310,7 +315,8 @@ impl Worker {
             let withheld = match &entry.action {
                 Action::Execute(request) if x.points.is_some() => {
                     let whole = &bytes[done..entry.end];
-                    let timing = self.timer.withheld(class);
+                    let key = first_hash(own);
+                    let timing = self.timer.withheld(class, key, whole.len(), connection.waits());
                     connection.withhold_reply::<D>(&mut x, start, request, whole, &executed, timing)
                 }
                 _ => false,

@@ -5,12 +5,13 @@
 //! decides which values may arrive.
 
 use super::arrivals::{Arrival, Memory, Standing};
-use super::batch::KeyBatch;
+use super::batch::{KeyBatch, first_hash};
 use super::gates::Repair;
 use super::{Connection, State, Step, Worker};
 use crate::command::{Dialect, Executed, Execution};
-use crate::latency::CommandClass;
+use crate::latency::{CommandClass, Timing};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
+use crate::waits::Waits;
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
 use std::sync::Arc;
@@ -32,6 +33,13 @@ pub(super) struct Announced {
     pub(super) trailer: usize,
 }
 
+impl Announced {
+    /// Returns the length of the whole request, in bytes.
+    fn len(&self) -> usize {
+        self.header + self.value + self.trailer
+    }
+}
+
 /// A value that is being received.
 #[derive(Debug)]
 pub(super) struct Body {
@@ -42,6 +50,10 @@ pub(super) struct Body {
     /// Bytes of value and trailer that have arrived.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
+    /// Time for which the client had to wait before the rest could arrive, in nanoseconds.
+    waited_ns: u64,
+    /// What it waited for.
+    waited_for: Waits,
 }
 
 /// The progress of a value.
@@ -57,6 +69,11 @@ enum Received {
 }
 
 impl Body {
+    /// Returns the header of the request, and the length of the whole request in bytes.
+    pub(super) fn request(&self) -> (Arc<[u8]>, usize) {
+        (Arc::clone(&self.header), self.announced.len())
+    }
+
     /// Returns true if it waits for a place.
     pub(super) fn waits_for_place(&self) -> bool {
         self.arrival.as_ref().is_some_and(|arrival| arrival.standing() == Standing::Waiting)
@@ -145,13 +162,15 @@ impl Worker {
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
                 let repair = Repair::Say(D::failure_reply(request));
-                self.withhold_timed(connection, &mut x, start, repair, D::class(request));
+                let (class, waits) = (D::class(request), connection.waits());
+                let timing = self.timer.withheld(class, first_hash(keys), announced.len(), waits);
+                self.withhold_timed(connection, &mut x, start, repair, (class, timing));
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
             }
         }
-        if header + value + trailer <= HELD_MAX {
+        if announced.len() <= HELD_MAX {
             return Step::Stop(Flow::Read);
         }
         let body = Body {
@@ -160,6 +179,8 @@ impl Worker {
             announced,
             filled: 0,
             trailer: [0; TRAILER_MAX],
+            waited_ns: 0,
+            waited_for: Waits::NONE,
         };
         input.consume(header);
         connection.state = State::Body(Box::new(body));
@@ -173,9 +194,8 @@ impl Worker {
         x: &mut Execution<'_, '_>,
         start: usize,
         repair: Repair,
-        class: CommandClass,
+        (class, timing): (CommandClass, Option<Timing>),
     ) {
-        let timing = self.timer.withheld(class);
         if !connection.withhold_output(x, start, repair, false, timing) {
             self.timer.answered(class);
         }
@@ -231,6 +251,7 @@ impl Worker {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Step {
+        let (since_ns, waits) = (connection.waits_since, connection.waits());
         let State::Body(body) = &mut connection.state else { return Step::Next };
         // The keys borrow from the header while the rest of the body changes.
         let header = Arc::clone(&body.header);
@@ -242,6 +263,21 @@ impl Worker {
             return Step::Stop(Flow::Close);
         };
         let received = body.fill(self, &keys, input);
+        if let Received::All | Received::NoMemory = received {
+            let waited_ns = std::mem::take(&mut body.waited_ns);
+            if waited_ns > 0 {
+                connection.waits_since = self.timer.begin_before(waited_ns);
+                connection.waited_for = waits.and(body.waited_for);
+            }
+        } else if let Received::Part = received
+            && since_ns != 0
+        {
+            body.waited_ns += self.timer.turn_ns().saturating_sub(since_ns);
+            body.waited_for = body.waited_for.and(waits);
+        }
+        let waits = waits.and(body.waited_for);
+        let (class, len) = (D::class(&request), body.announced.len());
+        let timed = (class, self.timer.withheld(class, first_hash(&keys), len, waits));
         let start = output.len();
         let mut x = self.execution(output);
         let repair = Repair::Say(D::failure_reply(&request));
@@ -256,13 +292,13 @@ impl Worker {
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Swallow(body.missing());
-                self.withhold_timed(connection, &mut x, start, repair, D::class(&request));
+                self.withhold_timed(connection, &mut x, start, repair, timed);
                 return Step::Next;
             }
         }
         if !body.has_good_trailer() {
             D::bad_trailer(&mut x, &request);
-            self.timer.answered(D::class(&request));
+            self.timer.answered(class);
             connection.state = State::Ready;
             return Step::Next;
         }
@@ -279,7 +315,7 @@ impl Worker {
             Executed::Close => Step::Stop(Flow::Close),
             _ => {
                 connection.state = State::Ready;
-                self.withhold_timed(connection, &mut x, start, repair, D::class(&request));
+                self.withhold_timed(connection, &mut x, start, repair, timed);
                 Step::Next
             }
         }

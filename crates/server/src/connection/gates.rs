@@ -145,13 +145,13 @@ impl Gates {
     }
 
     /// Appends to the output everything that may be sent. `state` returns the state of a commit.
-    /// `released` receives the timings of these replies. Must be called at the beginning of a call,
+    /// `released` receives the timings of these replies and their lengths. Must be called at the beginning of a call,
     /// or after the call's output was absorbed.
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
         output: &mut OutputBuffer<'_>,
-        released: &mut impl FnMut(Timing),
+        released: &mut impl FnMut(Timing, usize),
     ) -> Front {
         let (mut done, mut passed, mut cost) = (0, 0, 0);
         let front = loop {
@@ -163,13 +163,16 @@ impl Gates {
             let (start, end) = (self.index(gate.start), self.index(gate.end));
             output.extend(&self.bytes[done..start]);
             done = start;
+            let before = output.len();
             match gate.points.state(&state) {
                 CommitState::Pending => break Front::Pending,
                 CommitState::Durable => output.extend(&self.bytes[start..end]),
                 CommitState::Failed if !gate.open && gate.repair.put(output) => {}
                 CommitState::Failed => break Front::Failed,
             }
-            gate.timing.into_iter().for_each(&mut *released);
+            if let Some(timing) = gate.timing {
+                released(timing, output.len() - before);
+            }
             done = end;
             passed += 1;
             cost += gate.cost();

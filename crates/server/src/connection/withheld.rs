@@ -14,7 +14,9 @@ use crate::command::text::Text;
 use crate::command::{Dialect, Executed, Execution, FailureReply, LongValue, Points};
 use crate::latency::Timing;
 use crate::net::{Flow, OutputBuffer};
+use crate::waits::{Wait, Waits};
 use larder_protocol::Parse;
+use std::sync::Arc;
 
 /// Result of executing a retrieval again.
 enum Again {
@@ -92,11 +94,13 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Option<Flow> {
         loop {
-            let gates = connection.gates.as_mut()?;
             let mut now = None;
-            let mut released = |timing| {
-                self.timer.released(timing, *now.get_or_insert_with(&self.clock));
+            let Connection { id, registered, gates, .. } = &mut *connection;
+            let mut released = |timing: Timing, len: usize| {
+                let now = *now.get_or_insert_with(&self.clock);
+                self.note_released(*id, registered, &timing, len, now);
             };
+            let gates = gates.as_mut()?;
             match gates.release(|point| self.session.commit_state(point), output, &mut released) {
                 Front::None => {
                     let closing = gates.closing;
@@ -136,14 +140,16 @@ impl Worker {
             failed.open = false;
         }
         let timing = failed.timing;
-        let released = || {
+        let (id, registered) = (connection.id, Arc::clone(&connection.registered));
+        let released = |len: usize| {
             if let Some(timing) = timing {
-                self.timer.released(timing, (self.clock)());
+                self.note_released(id, &registered, &timing, len, (self.clock)());
             }
         };
+        let before = output.len();
         let Repair::Again(request) = &failed.repair else {
             if failed.repair.put(output) {
-                released();
+                released(output.len() - before);
                 return None;
             }
             self.forget(connection);
@@ -161,7 +167,7 @@ impl Worker {
                 }
                 match (&points, &mut connection.gates) {
                     (Some(_), Some(gates)) => gates.put_back(failed, points, output),
-                    _ => released(),
+                    _ => released(output.len() - before),
                 }
                 None
             }
@@ -220,6 +226,7 @@ impl Worker {
     ) -> Flow {
         let Some(gates) = &mut connection.gates else { return flow };
         gates.absorb(output);
+        connection.registered.set_waits(Waits::NONE.with(Wait::Commit));
         gates.closing |= flow == Flow::Close;
         gates.charge(&**self.session.engine());
         gates.each_lane(|point| self.session.wake_on_commit(point));
@@ -238,6 +245,7 @@ impl Worker {
     /// Drops the withheld replies.
     pub(super) fn forget(&self, connection: &mut Connection) {
         if let Some(mut gates) = connection.gates.take() {
+            connection.registered.set_waits(Waits::NONE);
             gates.discharge(&**self.session.engine());
         }
     }

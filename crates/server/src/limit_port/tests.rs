@@ -10,6 +10,7 @@ use super::connections::BUFFER;
 use crate::policies::Policy;
 use crate::server::Server;
 use crate::settings::{ListenAddress, Port, Settings, StorePath};
+use crate::slow::SentBy;
 
 const HOUR: u64 = 3600 * NANOS;
 
@@ -348,6 +349,34 @@ fn limiters_of_a_store_are_read_and_kept() {
     let server = with_store(&folder, Durability::Sync, policy());
     take(&server, 2);
     assert_eq!(timed(&server), KEYS as u64);
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn slow_requests_name_their_limiters() {
+    let folder = std::env::temp_dir().join(format!("larder-limit-slow-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let durable = Policy { durability: Some(Durability::Sync), ..logins(9) };
+    let quick = Policy::new("quick", Limit::fixed(9, HOUR));
+    let store = vec![StorePath { path: folder.clone(), size: Some(256 << 20), tier: None }];
+    // Every request is slow.
+    let slow_command = Some(Duration::from_nanos(1));
+    let settings = Settings { store, slow_command, ..settings(vec![durable, quick]) };
+    let server = Server::start(settings).unwrap();
+    assert_eq!(ask(&server, "POST /v1/limit/quick?key=ann", "").0, 200);
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann", "").0, 200);
+    let session = server.engine().session(std::task::Waker::noop().clone());
+    let slow = server.running.context().unwrap().slow.newest_first();
+    let shown: Vec<_> = slow
+        .iter()
+        .map(|command| (command.key, command.waits.names().collect::<Vec<_>>().join(" ")))
+        .collect();
+    let hash = |key: &[u8]| Some(session.key(key).hash64());
+    let expected = [(hash(b"login/ann"), "commit".to_owned()), (hash(b"ann"), String::new())];
+    assert_eq!(shown, expected);
+    assert!(slow.iter().all(|command| matches!(command.sent_by, SentBy::LimitPort)));
+    drop(session);
     drop(server);
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -15,8 +15,10 @@ use super::call::{Call, LimitAction, LimitRequest};
 use super::reply;
 use crate::clock::Clock;
 use crate::latency::{CommandClass, Latencies, Timer, Timing};
-use crate::policies::PolicyReader;
+use crate::policies::{Policy, PolicyReader};
 use crate::server::Running;
+use crate::slow::{SentBy, SlowCommand, SlowCommands};
+use crate::waits::{Wait, Waits};
 
 /// The largest number of requests per turn.
 const TURN: usize = 256;
@@ -28,6 +30,7 @@ pub(super) struct LimitWorker {
     policies: PolicyReader,
     latencies: Arc<Latencies>,
     timer: Timer,
+    slow: Arc<SlowCommands>,
     calls: mpsc::Receiver<Call>,
     /// Notified by the engine when a request that waits may go on.
     woken: Arc<Woken>,
@@ -44,6 +47,8 @@ struct ParkedCall {
     reads: Option<Reads>,
     /// The time since which it waits, in nanoseconds of the clock; 0 if it has just arrived.
     since: u64,
+    /// What it has waited for.
+    waits: Waits,
 }
 
 #[derive(Debug)]
@@ -79,11 +84,23 @@ impl LimitWorker {
         let mut session = running.engine.session(Arc::clone(&woken).into());
         session.tick_at(clock.nanos());
         session.sleep();
-        let latencies =
-            running.context().map(|context| Arc::clone(&context.latencies)).unwrap_or_default();
+        let context = running.context();
+        let of_context = context.map(|it| (Arc::clone(&it.latencies), Arc::clone(&it.slow)));
+        let (latencies, slow) = of_context.unwrap_or_default();
         let timer = latencies.timer();
         let (parked, withheld) = (Vec::new(), Vec::new());
-        LimitWorker { session, clock, policies, latencies, timer, calls, woken, parked, withheld }
+        LimitWorker {
+            session,
+            clock,
+            policies,
+            latencies,
+            timer,
+            slow,
+            calls,
+            woken,
+            parked,
+            withheld,
+        }
     }
 
     /// Executes calls until all senders of calls are gone.
@@ -101,7 +118,7 @@ impl LimitWorker {
     fn turn(&mut self, calls: &mut Vec<Call>) {
         let now = self.clock.nanos();
         self.session.tick_at(now);
-        self.timer.begin_turn(now, self.latencies.is_on());
+        self.timer.begin_turn(now, &self.latencies);
         self.policies.refresh();
         for withheld in std::mem::take(&mut self.withheld) {
             self.release(withheld);
@@ -110,7 +127,7 @@ impl LimitWorker {
             self.go_on(parked);
         }
         for call in calls.drain(..) {
-            self.go_on(ParkedCall { call, reads: None, since: 0 });
+            self.go_on(ParkedCall { call, reads: None, since: 0, waits: Waits::NONE });
         }
         self.session.sleep();
     }
@@ -128,27 +145,30 @@ impl LimitWorker {
                 self.parked.push(parked);
                 return;
             }
-            self.execute(parked.call, parked.since);
+            self.execute(parked.call, parked.since, parked.waits);
             // Released only now, because the call needed the records.
             self.session.release(reads);
         } else {
-            self.execute(parked.call, parked.since);
+            self.execute(parked.call, parked.since, parked.waits);
         }
     }
 
-    fn execute(&mut self, call: Call, since: u64) {
+    fn execute(&mut self, call: Call, since: u64, waits: Waits) {
         self.timer.begin(since);
         let outcome = respond(&self.session, &self.policies, &call.request);
         let reads = self.session.take_reads();
         match outcome {
             Outcome::NeedsRead | Outcome::NeedsSpace => {
-                self.parked.push(ParkedCall { call, reads, since: self.timer.began_ns() });
+                let wait = if reads.is_some() { Wait::Read } else { Wait::Space };
+                let (since, waits) = (self.timer.began_ns(), waits.with(wait));
+                self.parked.push(ParkedCall { call, reads, since, waits });
                 return;
             }
-            Outcome::Ready(response) => self.answer(call, response),
-            Outcome::Refused(refusal) => self.answer(call, reply::refused(refusal)),
+            Outcome::Ready(response) => self.answer(call, response, waits),
+            Outcome::Refused(refusal) => self.answer(call, reply::refused(refusal), waits),
             Outcome::AfterCommit(response, point) => {
-                let timing = self.timer.withheld(CommandClass::Limit);
+                let key = self.key_hash(&call.request);
+                let timing = self.timer.withheld(CommandClass::Limit, key, 0, waits);
                 self.release(WithheldReply { reply: call.reply, response, point, timing });
             }
         }
@@ -156,10 +176,35 @@ impl LimitWorker {
     }
 
     /// Sends a reply that waits for no commit.
-    fn answer(&self, call: Call, response: Response) {
+    fn answer(&self, call: Call, response: Response, waits: Waits) {
         self.timer.answered(CommandClass::Limit);
-        self.timer.end(|| self.clock.nanos());
+        if let Some(answered) = self.timer.end(|| self.clock.nanos())
+            && self.timer.is_slow(answered.took_ns)
+        {
+            let time_ns = self.timer.began_ns().saturating_add(answered.took_ns);
+            if self.timer.count_slow(answered.commands, time_ns) {
+                self.slow.push(SlowCommand {
+                    time_ns,
+                    took_ns: answered.took_ns,
+                    sent_by: SentBy::LimitPort,
+                    class: CommandClass::Limit,
+                    name: None,
+                    commands: answered.commands,
+                    key: self.key_hash(&call.request),
+                    request_bytes: 0,
+                    reply_bytes: 0,
+                    waits,
+                });
+            }
+        }
         send(call.reply, response);
+    }
+
+    /// Returns the hash of a request's key.
+    fn key_hash(&self, request: &LimitRequest) -> Option<u64> {
+        let policy = self.policies.named(&request.policy)?;
+        let key = whole_key(policy, request);
+        (key.len() <= KEY_LEN_MAX).then(|| self.session.key(&key).hash64())
     }
 
     /// Sends a reply if its commit has ended.
@@ -173,7 +218,11 @@ impl LimitWorker {
         if state != CommitState::Pending
             && let Some(timing) = withheld.timing
         {
-            self.timer.released(timing, self.clock.nanos());
+            let now = self.clock.nanos();
+            let took_ns = self.timer.released(&timing, now);
+            if self.timer.is_slow(took_ns) && self.timer.count_slow(1, now) {
+                self.slow.push(SlowCommand::withheld(SentBy::LimitPort, &timing, took_ns, now, 0));
+            }
         }
         match state {
             CommitState::Pending => self.withheld.push(withheld),
@@ -188,6 +237,12 @@ fn send(reply: oneshot::Sender<Response>, response: Response) {
     let _ = reply.send(response);
 }
 
+/// Returns the key of a limiter, with the policy's prefix.
+fn whole_key(policy: &Policy, request: &LimitRequest) -> Vec<u8> {
+    let prefix = policy.prefix.as_deref().unwrap_or_default();
+    [prefix.as_bytes(), &request.key].concat()
+}
+
 /// Executes a request and returns its reply.
 fn respond(
     session: &Session,
@@ -197,10 +252,10 @@ fn respond(
     let Some(policy) = policies.named(&request.policy) else {
         return Outcome::Ready(reply::unknown_policy());
     };
-    let prefix = policy.prefix.as_deref().unwrap_or_default();
-    let key = [prefix.as_bytes(), &request.key].concat();
+    let key = whole_key(policy, request);
     if key.len() > KEY_LEN_MAX {
-        return Outcome::Ready(reply::long_key(prefix.len(), KEY_LEN_MAX));
+        let prefix_len = key.len() - request.key.len();
+        return Outcome::Ready(reply::long_key(prefix_len, KEY_LEN_MAX));
     }
     let key = session.key(&key);
     let cost = match request.action {

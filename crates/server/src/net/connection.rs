@@ -85,6 +85,13 @@ impl<C, I> Connection<C, I> {
         }
     }
 
+    /// Tells the service the sizes of the buffers.
+    fn note_buffers(&mut self, service: &mut impl Service<Connection = C>) {
+        if let Some(state) = &mut self.service {
+            service.notes_buffers(state, self.input.capacity(), self.output.capacity());
+        }
+    }
+
     /// Returns true if the service may process arriving input at once, because no output, unseen
     /// input or parked command comes before it.
     #[inline]
@@ -198,8 +205,11 @@ impl<S: Service, I> Core<S, I> {
                 Some(all) => connection.input.replace(&all[consumed..], budget),
                 None => connection.input.consume(consumed, budget),
             }
-            self.counters.buffer_bytes.adjust(before, connection.input.capacity());
-            self.look_at_budget |= connection.input.capacity() > before;
+            if connection.input.capacity() != before {
+                self.counters.buffer_bytes.adjust(before, connection.input.capacity());
+                self.look_at_budget |= connection.input.capacity() > before;
+                connection.note_buffers(&mut self.service);
+            }
             if flow.reads() && !postponed && seen - consumed >= MAX_INPUT_HELD {
                 self.counters.input_overflows.add(1);
                 connection.flow = Flow::Close;
@@ -224,6 +234,7 @@ impl<S: Service, I> Core<S, I> {
         let before = connection.input.capacity();
         connection.input.append(bytes, &*self.shared.options.budget);
         self.counters.buffer_bytes.adjust(before, connection.input.capacity());
+        connection.note_buffers(&mut self.service);
         connection.unseen = true;
         self.look_at_budget = true;
     }
@@ -235,6 +246,7 @@ impl<S: Service, I> Core<S, I> {
         connection.note_kept(now);
         connection.output.replace(bytes, &*self.shared.options.budget);
         self.counters.buffer_bytes.adjust(0, connection.output.capacity());
+        connection.note_buffers(&mut self.service);
         self.counters.output_stalls.add(1);
         self.look_at_budget = true;
     }
@@ -247,6 +259,7 @@ impl<S: Service, I> Core<S, I> {
         connection.stamp = self.now;
         connection.moved += n as u64;
         self.counters.buffer_bytes.adjust(before, connection.output.capacity());
+        connection.note_buffers(&mut self.service);
         self.sent(n);
     }
 

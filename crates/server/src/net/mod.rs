@@ -131,6 +131,11 @@ pub trait Service {
     /// budget.
     fn keeps(&self, connection: &Self::Connection) -> usize;
 
+    /// Tells the service the sizes of the buffers that the loop keeps for a connection, in bytes. Called
+    /// when they change.
+    fn notes_buffers(&mut self, _connection: &mut Self::Connection, _input: usize, _output: usize) {
+    }
+
     /// Returns true if a [parked](Flow::Park) connection waits for something that the service can
     /// [give up](Service::gives_up).
     fn can_give_up(&self, connection: &Self::Connection) -> bool;

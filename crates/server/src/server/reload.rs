@@ -10,7 +10,7 @@ use super::running::Running;
 use crate::settings::{Settings, log_level_name};
 
 /// The keys of settings that a running server can change.
-const RELOADED: [&str; 13] = [
+const RELOADED: [&str; 14] = [
     "admin-host",
     "disable-control",
     "disable-dumping",
@@ -23,6 +23,7 @@ const RELOADED: [&str; 13] = [
     "log-level",
     "max-connections",
     "memory",
+    "slow-command",
     "verbose",
 ];
 

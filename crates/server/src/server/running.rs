@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use larder_engine::{Engine, Health, OpenError};
 
 use super::stopper::Stopper;
+use crate::clients::Registry;
 use crate::clock::Clock;
 use crate::command::ServerContext;
-use crate::guard::Registry;
 use crate::latency::LatencyTotals;
 use crate::net;
 use crate::policies::Policies;
@@ -112,6 +113,7 @@ impl Running {
         if let Some(context) = self.context() {
             context.set_switches(settings.switches);
             context.latencies.set_on(settings.latency);
+            context.latencies.set_slow_from(settings.slow_command);
             context.policies().replace(&settings.policies);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
@@ -174,6 +176,18 @@ impl Running {
     pub(crate) fn latencies_ever(&self) -> Option<LatencyTotals> {
         let context = self.context()?;
         context.latencies.is_on().then(|| context.latencies.totals())
+    }
+
+    /// Returns the least time of a slow command.
+    ///
+    /// # Errors
+    /// Returns the reason if slow commands are not recorded.
+    pub(crate) fn slow_from(&self) -> Result<Duration, &'static str> {
+        let context = self.context().ok_or("the server is starting")?;
+        if !context.latencies.is_on() {
+            return Err("latencies are not measured: start without --disable-latency");
+        }
+        context.latencies.slow_from().ok_or("--slow-command is 0: set it to a time, such as 10ms")
     }
 
     /// Checks if the server is ready for traffic.

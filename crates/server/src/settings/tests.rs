@@ -87,6 +87,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "store" => "/data:64GB",
         "durability" => "none",
         "sync-interval" => "250ms",
+        "slow-command" => "5ms",
         "prefix-delimiter" => "/",
         "user" => "nobody",
         "pidfile" => "/tmp/p",

@@ -147,6 +147,8 @@ pub struct Settings {
     pub switches: Switches,
     /// True if the latencies of commands are measured.
     pub latency: bool,
+    /// The least time of a slow command; `None` if none is recorded.
+    pub slow_command: Option<Duration>,
     /// True if `stats detail` counts from the start.
     pub detail: bool,
     /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
@@ -219,6 +221,7 @@ impl Default for Settings {
             switches: Switches::default(),
             watch: true,
             latency: true,
+            slow_command: Some(Duration::from_millis(10)),
             detail: false,
             prefix_delimiter: ':',
             verbosity: 0,

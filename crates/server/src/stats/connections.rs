@@ -1,7 +1,6 @@
 //! `stats conns`: listeners and connections.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::rows::Row;
 use crate::net::{Endpoint, Peer};
@@ -30,7 +29,7 @@ pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
         row(&format!("{name}:secs_since_last_cmd"), format_args!("{uptime}"));
     }
     let now = running.clock.now();
-    for (id, entry) in running.registry.snapshot() {
+    running.registry.each(|id, entry| {
         let (from, to) = match &entry.peer {
             Peer::Tcp { from, to } => (tcp(from), tcp(to)),
             // Clients of a Unix socket have no address. A socket unit may pass several such
@@ -40,7 +39,7 @@ pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
         row(&format!("{id}:addr"), format_args!("{from}"));
         row(&format!("{id}:listen_addr"), format_args!("{to}"));
         row(&format!("{id}:state"), format_args!("conn_read"));
-        let idle = now.saturating_sub(entry.last_command.load(Relaxed));
+        let idle = now.saturating_sub(entry.last_command());
         row(&format!("{id}:secs_since_last_cmd"), format_args!("{idle}"));
-    }
+    });
 }

@@ -5,7 +5,7 @@ use super::exporter::RowTexts;
 use super::metric::each;
 use super::rows::Row;
 use super::snapshot::Snapshot;
-use super::{connections, settings, table};
+use super::{connections, settings, slow, table};
 use crate::server::Running;
 
 /// The groups whose rows are metrics.
@@ -18,6 +18,7 @@ pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool 
         b"settings" => settings::rows(running, row),
         b"sizes" => row("sizes_status", format_args!("disabled")),
         b"conns" => connections::rows(running, row),
+        b"slow" => slow::rows(running, row),
         // memcached without a flash tier shows no rows either.
         b"extstore" => {}
         _ => match METRIC_GROUPS.into_iter().find(|name| name.as_bytes() == group) {

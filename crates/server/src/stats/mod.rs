@@ -13,6 +13,7 @@ mod metric;
 mod prometheus;
 mod rows;
 mod settings;
+mod slow;
 mod snapshot;
 mod table;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod failing;
 mod long;
+mod slow;
 mod timed;
 mod waiting;
 

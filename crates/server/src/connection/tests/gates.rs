@@ -128,7 +128,7 @@ impl World {
         let mut output = memory.buffer(1 << 20);
         let mut left_load = 0;
         while let Some(gates) = &mut self.gates {
-            match gates.release(|point| self.commits.state(point), &mut output, &mut |_| {}) {
+            match gates.release(|point| self.commits.state(point), &mut output, &mut |_, _| {}) {
                 Front::None => {
                     gates.discharge(&self.meter);
                     self.gates = None;

@@ -5,8 +5,9 @@ use super::super::setting::Kind::{Count, Switch, Value};
 use super::super::setting::{Setting, choice, field, setting, switch};
 use super::super::units::parse_duration;
 use super::super::values::{
-    LOG_FORMATS, LOG_LEVELS, name_of, one_of, optional, parse_switch, parse_threads,
-    parse_verbosity, path, set_prefix_delimiter, show_duration, show_path, show_switch,
+    LOG_FORMATS, LOG_LEVELS, name_of, one_of, optional, optional_duration, parse_switch,
+    parse_threads, parse_verbosity, path, set_prefix_delimiter, show_duration, show_path,
+    show_switch,
 };
 
 pub(super) static SETTINGS: &[Setting] = &[
@@ -80,6 +81,16 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Do not measure how long commands take",
         latency,
         false
+    ),
+    setting(
+        "slow-command",
+        None,
+        Value("DURATION"),
+        Process,
+        "Record commands that take this long; 0 records none",
+        field!(slow_command, optional_duration, |s| {
+            show_duration(s.slow_command.unwrap_or_default())
+        }),
     ),
     setting(
         "drain-timeout",

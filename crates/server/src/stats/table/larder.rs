@@ -164,6 +164,12 @@ pub(super) static LOOPS: &[Metric] = &[
         |s| some(s.loops().accept_errors),
     )
     .named("larder_accept_errors_total"),
+    counter(
+        "larder_slow_commands",
+        "Commands that took at least as long as `--slow-command`. Only while latencies are measured.",
+        |s| Some(s.latencies.as_ref()?.slow.into()),
+    )
+    .named("larder_slow_commands_total"),
     counter("larder_idle_closed", "Connections closed as idle.", |s| some(s.loops().idle_closed))
         .named("larder_connections_idle_closed_total"),
     counter("larder_http_connections", "Connections of the data port that spoke HTTP.", |s| {

@@ -6,10 +6,10 @@ use larder_engine::NANOS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
 /// Gives the client's worker a clock that the test advances.
-fn clock(client: &mut Client) -> Arc<AtomicU64> {
+pub(super) fn clock(client: &mut Client) -> Arc<AtomicU64> {
     let clock = Arc::new(AtomicU64::new(u64::from(NOW) * NANOS));
     let shown = Arc::clone(&clock);
     client.worker.clock = Box::new(move || shown.load(Relaxed));

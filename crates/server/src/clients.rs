@@ -1,0 +1,224 @@
+//! The connections of all workers, for `stats conns` and the page. A connection's worker counts in
+//! the connection's entry with plain stores.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_engine::UnixSeconds;
+
+use crate::net::{ConnectionId, Counter, Peer};
+use crate::waits::Waits;
+
+/// The largest number of entries that are visited under one lock.
+const VISITED: usize = 128;
+
+/// Returns the address of a client as text.
+pub(crate) fn address_of(peer: &Peer) -> String {
+    match peer {
+        Peer::Tcp { from, .. } => from.to_string(),
+        // Clients of a Unix socket have no address.
+        Peer::Unix => "unix".to_owned(),
+    }
+}
+
+/// The protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spoken {
+    /// Nothing has arrived yet.
+    Nothing,
+    Text,
+    Binary,
+}
+
+impl Spoken {
+    /// All values with their names.
+    pub(crate) const ALL: [(Spoken, &'static str); 3] =
+        [(Spoken::Nothing, "none yet"), (Spoken::Text, "text"), (Spoken::Binary, "binary")];
+
+    pub(crate) fn name(self) -> &'static str {
+        Spoken::ALL[self as usize].1
+    }
+}
+
+/// A connection as others see it. Only its worker writes. The fields that every call writes stand
+/// together at the beginning, and those that never change at the end. In the heap, entries are 128
+/// bytes apart, so the counts of two connections share no cache line.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Registered {
+    /// Time of the last call.
+    last_command: AtomicU32,
+    /// Bytes of input and output that the loop keeps.
+    kept: AtomicU32,
+    /// Consumed input, in bytes.
+    received: Counter,
+    /// Replies, in bytes.
+    sent: Counter,
+    /// Answered commands. They are counted only while latencies are measured.
+    commands: Counter,
+    /// What the connection waits for now.
+    waits: AtomicU8,
+    protocol: AtomicU8,
+    /// True if the client does not read its replies.
+    is_blocked: AtomicU8,
+    pub(crate) since: UnixSeconds,
+    pub(crate) peer: Peer,
+}
+
+// An idle connection costs this much memory in addition to that of its socket and of its worker.
+const _: () = assert!(size_of::<Registered>() <= 104);
+
+impl Registered {
+    pub(crate) fn new(peer: Peer, now: UnixSeconds) -> Registered {
+        Registered {
+            last_command: AtomicU32::new(now),
+            kept: AtomicU32::new(0),
+            received: Counter::default(),
+            sent: Counter::default(),
+            commands: Counter::default(),
+            waits: AtomicU8::new(0),
+            protocol: AtomicU8::new(Spoken::Nothing as u8),
+            is_blocked: AtomicU8::new(0),
+            since: now,
+            peer,
+        }
+    }
+
+    /// Counts a call of the service.
+    #[inline]
+    pub(crate) fn called(&self, now: UnixSeconds, received: usize, sent: usize) {
+        self.last_command.store(now, Relaxed);
+        self.received.add(received as u64);
+        self.sent.add(sent as u64);
+    }
+
+    /// Counts answered commands.
+    #[inline]
+    pub(crate) fn answered(&self, commands: u32) {
+        self.commands.add(commands.into());
+    }
+
+    /// Notes what the connection waits for.
+    pub(crate) fn set_waits(&self, waits: Waits) {
+        self.waits.store(waits.bits(), Relaxed);
+    }
+
+    pub(crate) fn set_protocol(&self, protocol: Spoken) {
+        self.protocol.store(protocol as u8, Relaxed);
+    }
+
+    /// Notes the sizes of the buffers that the loop keeps.
+    pub(crate) fn set_kept(&self, input: usize, output: usize) {
+        let kept = input.saturating_add(output);
+        self.kept.store(kept.try_into().unwrap_or(u32::MAX), Relaxed);
+        self.is_blocked.store((output > 0).into(), Relaxed);
+    }
+
+    pub(crate) fn last_command(&self) -> UnixSeconds {
+        self.last_command.load(Relaxed)
+    }
+
+    pub(crate) fn kept(&self) -> u32 {
+        self.kept.load(Relaxed)
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received.get()
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    pub(crate) fn commands(&self) -> u64 {
+        self.commands.get()
+    }
+
+    pub(crate) fn waits(&self) -> Waits {
+        Waits::of_bits(self.waits.load(Relaxed))
+    }
+
+    pub(crate) fn protocol(&self) -> Spoken {
+        let known = self.protocol.load(Relaxed);
+        Spoken::ALL.get(usize::from(known)).map_or(Spoken::Nothing, |(spoken, _)| *spoken)
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Relaxed) != 0
+    }
+}
+
+/// The connections of all workers. The lock is taken when a connection opens or closes, and by
+/// readers for a bounded number of entries.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,
+    /// Number of connections that began with an HTTP request.
+    pub(crate) http: AtomicU64,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Registered>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection.
+    pub(crate) fn add(&self, id: ConnectionId, entry: Registered) -> Arc<Registered> {
+        let entry = Arc::new(entry);
+        self.lock().insert(id, Arc::clone(&entry));
+        entry
+    }
+
+    pub(crate) fn remove(&self, id: ConnectionId) {
+        self.lock().remove(&id);
+    }
+
+    /// Calls `visit` with every open connection, in the order of their ids. Workers may open and
+    /// close connections meanwhile.
+    pub(crate) fn each(&self, mut visit: impl FnMut(ConnectionId, &Registered)) {
+        let mut from = ConnectionId::new(0);
+        loop {
+            let entries = self.lock();
+            let mut visited = 0;
+            for (id, entry) in entries.range(from..).take(VISITED) {
+                visit(*id, entry);
+                from = ConnectionId::new(id.get() + 1);
+                visited += 1;
+            }
+            if visited < VISITED {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_is_visited_once() {
+        let registry = Registry::default();
+        for number in (1..=3 * VISITED as u64).rev() {
+            registry.add(ConnectionId::new(number), Registered::new(Peer::Unix, 7));
+        }
+        registry.remove(ConnectionId::new(9));
+        let mut seen = Vec::new();
+        registry.each(|id, entry| {
+            assert_eq!((entry.last_command(), entry.protocol()), (7, Spoken::Nothing));
+            seen.push(id.get());
+        });
+        let expected: Vec<_> = (1..=3 * VISITED as u64).filter(|number| *number != 9).collect();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn sizes_of_buffers_saturate() {
+        let entry = Registered::new(Peer::Unix, 7);
+        entry.set_kept(usize::MAX, 1);
+        assert_eq!((entry.kept(), entry.is_blocked()), (u32::MAX, true));
+        entry.set_kept(5, 0);
+        assert_eq!((entry.kept(), entry.is_blocked()), (5, false));
+    }
+}

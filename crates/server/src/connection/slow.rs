@@ -1,0 +1,158 @@
+//! What a worker records of slow commands. All of it happens after a call was slow, so it costs fast
+//! calls nothing.
+
+use super::batch::{KeyBatch, first_hash};
+use super::{Connection, Protocol, State, Worker};
+use crate::clients::Registered;
+use crate::command::Dialect;
+use crate::command::binary::Binary;
+use crate::command::text::Text;
+use crate::latency::{Answered, CommandClass, Timing};
+use crate::net::{ConnectionId, InputBuffer};
+use crate::slow::{SentBy, SlowCommand};
+use crate::waits::Wait;
+use larder_protocol::Parse;
+use std::sync::Arc;
+
+/// The longest name of a command that is recorded, in bytes.
+const NAME_MAX: usize = 16;
+
+/// The place of the first request of a call.
+pub(super) enum First<'i> {
+    /// It begins with these bytes.
+    Input(&'i [u8]),
+    /// Its value was being received: its header, and the length of the whole request in bytes.
+    Header(Arc<[u8]>, usize),
+    /// The call began in the middle of other work.
+    Unknown,
+}
+
+impl<'i> First<'i> {
+    /// Finds the first request of a call that is about to begin.
+    #[inline]
+    pub(super) fn of(connection: &Connection, input: &InputBuffer<'i>) -> First<'i> {
+        match &connection.state {
+            _ if connection.value.is_some() => First::Unknown,
+            State::Ready => First::Input(input.bytes()),
+            State::Body(body) => {
+                let (header, len) = body.request();
+                First::Header(header, len)
+            }
+            _ => First::Unknown,
+        }
+    }
+}
+
+/// What is known of the first request of a call.
+struct FirstRequest {
+    class: CommandClass,
+    name: Option<Box<str>>,
+    key: Option<u64>,
+}
+
+/// Returns the name of a text command, or the number of a binary one.
+fn name_of(protocol: Protocol, request: &[u8]) -> Option<Box<str>> {
+    if protocol == Protocol::Binary {
+        return request.get(1).map(|opcode| format!("{opcode:#04x}").into());
+    }
+    let name = request.split(u8::is_ascii_whitespace).next()?;
+    let is_name = name.len() <= NAME_MAX && name.iter().all(u8::is_ascii_graphic);
+    if is_name { Some(str::from_utf8(name).ok()?.into()) } else { None }
+}
+
+impl Connection {
+    /// Returns what the connection waits for when it parks. `reads` is true if it has asked for
+    /// reads of records.
+    #[cold]
+    pub(super) fn parks_for(&self, reads: bool) -> Wait {
+        match &self.state {
+            _ if self.is_open() => Wait::Commit,
+            State::Body(body) if body.waits_for_place() => Wait::Place,
+            _ if reads => Wait::Read,
+            _ => Wait::Space,
+        }
+    }
+}
+
+impl Worker {
+    /// Parses the first request of a call again.
+    fn first_request<D: Dialect>(&self, protocol: Protocol, bytes: &[u8]) -> Option<FirstRequest> {
+        let mut keys = KeyBatch::new(&self.session, Vec::new());
+        let (Parse::Request { request, .. } | Parse::NeedValue { request, .. }) =
+            D::parse(bytes, &mut keys)
+        else {
+            return None;
+        };
+        let key = first_hash(keys.all());
+        Some(FirstRequest { class: D::class(&request), name: name_of(protocol, bytes), key })
+    }
+
+    /// Records a slow call. `received` and `sent` are the lengths of its input and output, in bytes.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_slow_call(
+        &self,
+        connection: &Connection,
+        answered: &Answered,
+        first: First<'_>,
+        received: usize,
+        sent: usize,
+    ) {
+        let time_ns = self.timer.began_ns().saturating_add(answered.took_ns);
+        if !self.timer.count_slow(answered.commands, time_ns) {
+            return;
+        }
+        let (bytes, request_bytes) = match &first {
+            First::Input(bytes) => (*bytes, received),
+            First::Header(header, len) => (&**header, *len),
+            First::Unknown => (&[][..], received),
+        };
+        let protocol = connection.protocol;
+        let first = match protocol {
+            Protocol::Binary => self.first_request::<Binary>(protocol, bytes),
+            Protocol::Undecided | Protocol::Text => self.first_request::<Text>(protocol, bytes),
+        };
+        let unknown = FirstRequest { class: answered.class, name: None, key: None };
+        let FirstRequest { class, name, key } = first.unwrap_or(unknown);
+        self.context.slow.push(SlowCommand {
+            time_ns,
+            took_ns: answered.took_ns,
+            sent_by: sent_by(connection.id, &connection.registered),
+            class,
+            name,
+            commands: answered.commands,
+            key,
+            request_bytes: request_bytes as u64,
+            reply_bytes: sent as u64,
+            waits: connection.waits(),
+        });
+    }
+
+    /// Counts a command whose reply of `len` bytes is no longer withheld.
+    pub(super) fn note_released(
+        &self,
+        id: ConnectionId,
+        registered: &Registered,
+        timing: &Timing,
+        len: usize,
+        now_ns: u64,
+    ) {
+        registered.answered(1);
+        let took_ns = self.timer.released(timing, now_ns);
+        if !self.timer.is_slow(took_ns) || !self.timer.count_slow(1, now_ns) {
+            return;
+        }
+        self.context.slow.push(SlowCommand::withheld(
+            sent_by(id, registered),
+            timing,
+            took_ns,
+            now_ns,
+            len,
+        ));
+    }
+}
+
+fn sent_by(id: ConnectionId, registered: &Registered) -> SentBy {
+    let peer = registered.peer.clone();
+    SentBy::Connection { id, peer, protocol: registered.protocol() }
+}

@@ -1,0 +1,178 @@
+//! Which slow commands are recorded, with the reasons why they were slow.
+
+use super::long::store_with_a_on_the_device;
+use super::timed::{MS, clock};
+use super::{Client, Flow, LOST, Store};
+use crate::clients::Spoken;
+use crate::connection::Worker;
+use crate::slow::{SentBy, SlowCommand};
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+use std::time::Duration;
+
+/// Makes commands of 10 ms slow.
+fn watched(store: &Store) -> Client {
+    let client = store.client();
+    client.worker.context.latencies.set_slow_from(Some(Duration::from_millis(10)));
+    client
+}
+
+fn recorded(client: &Client) -> Vec<SlowCommand> {
+    client.worker.context.slow.newest_first()
+}
+
+/// Returns the only record, in short.
+#[track_caller]
+fn only(client: &Client) -> SlowCommand {
+    let recorded = recorded(client);
+    assert_eq!(recorded.len(), 1, "{recorded:?}");
+    recorded.into_iter().next().unwrap()
+}
+
+fn hash(worker: &Worker, key: &str) -> Option<u64> {
+    Some(worker.session.key(key.as_bytes()).hash64())
+}
+
+fn waits(command: &SlowCommand) -> String {
+    command.waits.names().collect::<Vec<_>>().join(" ")
+}
+
+fn now(client: &Client) -> String {
+    let connection = client.connection.as_ref().unwrap();
+    connection.registered.waits().names().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_write_waits_for_its_commit() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    let request = b"set a 0 0 1\r\nx\r\n";
+    client.sends(request, b"");
+    assert_eq!(now(&client), "commit");
+    clock.fetch_add(12 * MS, Relaxed);
+    store.commit();
+    client.gets(b"STORED\r\n");
+    assert_eq!(now(&client), "");
+    let slow = only(&client);
+    assert_eq!((waits(&slow).as_str(), slow.class.name(), slow.commands), ("commit", "set", 1));
+    assert_eq!((slow.took_ns, slow.key), (12 * MS, hash(&client.worker, "a")));
+    assert_eq!((slow.request_bytes, slow.reply_bytes), (request.len() as u64, 8));
+    assert!(matches!(slow.sent_by, SentBy::Connection { protocol: Spoken::Text, .. }));
+    assert_eq!(client.worker.context.latencies.totals().slow, 1);
+    // Faster commands are not recorded, and neither are others that wait behind them.
+    client.sends(b"set b 0 0 1\r\nx\r\nget none\r\n", b"");
+    clock.fetch_add(9 * MS, Relaxed);
+    store.commit();
+    client.gets(b"STORED\r\nEND\r\n");
+    assert_eq!(recorded(&client).len(), 1);
+}
+
+#[test]
+fn a_failed_write_is_slow_too() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    let long = [&b"set a 0 0 20000\r\n"[..], &[b'x'; 20_000], b"\r\n"].concat();
+    client.sends(&long, b"");
+    clock.fetch_add(10 * MS, Relaxed);
+    store.fail();
+    client.gets(LOST);
+    let slow = only(&client);
+    assert_eq!((slow.key, waits(&slow).as_str()), (hash(&client.worker, "a"), "commit"));
+    assert_eq!((slow.request_bytes, slow.reply_bytes), (long.len() as u64, LOST.len() as u64));
+}
+
+#[test]
+fn a_read_waits_for_the_device() {
+    let (store, _) = store_with_a_on_the_device(|_| {});
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    assert_eq!(client.send(b"mn\r\nget a\r\nmn\r\n"), b"MN\r\n");
+    assert_eq!((client.flow, now(&client).as_str()), (Flow::Park, "read"));
+    clock.fetch_add(20 * MS, Relaxed);
+    assert!(store.engine.serve_reads());
+    let reply = client.woken();
+    assert!(reply.ends_with(b"\r\nEND\r\nMN\r\n"));
+    assert_eq!(now(&client), "");
+    let slow = only(&client);
+    assert_eq!((waits(&slow).as_str(), slow.name.as_deref()), ("read", Some("get")));
+    assert_eq!((slow.took_ns, slow.key), (20 * MS, hash(&client.worker, "a")));
+    // The command behind it was answered by the same call.
+    assert_eq!((slow.commands, slow.reply_bytes), (2, reply.len() as u64));
+    // What has waited once does not count again.
+    client.sends(b"mn\r\n", b"MN\r\n");
+    clock.fetch_add(20 * MS, Relaxed);
+    client.sends(b"mn\r\n", b"MN\r\n");
+    assert_eq!(recorded(&client).len(), 1);
+}
+
+#[test]
+fn a_long_value_waits_for_its_place() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    let arrivals = &client.worker.context.arrivals;
+    let mut others = Vec::new();
+    while !arrivals.is_waited_for() {
+        others.push(arrivals.enter(1 << 20, Waker::noop()));
+    }
+    client.sends(&[&b"set a 0 0 20000\r\n"[..], &[b'x'; 9_000]].concat(), b"");
+    assert_eq!((client.flow, now(&client).as_str()), (Flow::Park, "place"));
+    clock.fetch_add(15 * MS, Relaxed);
+    drop(others);
+    client.sends(b"xxx", b"");
+    assert_eq!((client.flow, now(&client).as_str()), (Flow::Read, ""));
+    // Now the server waits for the client.
+    clock.fetch_add(100 * MS, Relaxed);
+    client.sends(&[&[b'x'; 10_997][..], b"\r\nmn\r\n"].concat(), b"");
+    clock.fetch_add(5 * MS, Relaxed);
+    store.commit();
+    client.gets(b"STORED\r\nMN\r\n");
+    let slow = recorded(&client);
+    let set = slow.iter().find(|slow| slow.class.name() == "set").unwrap();
+    assert_eq!((set.took_ns, waits(set).as_str()), (20 * MS, "place commit"));
+    assert_eq!((set.key, set.request_bytes), (hash(&client.worker, "a"), 20_019));
+}
+
+/// The worker is busy with something else in the turn.
+#[test]
+fn a_busy_worker_is_no_reason_to_wait() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    let shown = std::sync::Arc::clone(&clock);
+    // Each look at the clock takes 6 ms, and there are two in a call.
+    client.worker.clock = Box::new(move || shown.fetch_add(6 * MS, Relaxed) + 6 * MS);
+    let fast = client.worker.context.latencies.totals().slow;
+    client.sends(b"mg nothing v\r\n", b"EN\r\n");
+    assert_eq!(client.worker.context.latencies.totals().slow, fast);
+    client.worker.context.latencies.set_slow_from(Some(Duration::from_millis(6)));
+    client.sends(b"mg nothing v\r\nmn\r\n", b"EN\r\nMN\r\n");
+    let slow = only(&client);
+    assert_eq!((waits(&slow).as_str(), slow.name.as_deref(), slow.commands), ("", Some("mg"), 2));
+    assert_eq!(slow.key, hash(&client.worker, "nothing"));
+    // The worker follows a change in its next turn.
+    client.worker.context.latencies.set_slow_from(None);
+    client.sends(b"mn\r\n", b"MN\r\n");
+    assert_eq!(client.worker.context.latencies.totals().slow, 2);
+    // Nothing is recorded while nothing is measured.
+    client.worker.context.latencies.set_slow_from(Some(Duration::ZERO));
+    client.worker.context.latencies.set_on(false);
+    client.sends(b"mn\r\nset a 0 0 1 noreply\r\nx\r\n", b"MN\r\n");
+    assert_eq!(client.worker.context.latencies.totals().slow, 2);
+}
+
+#[test]
+fn input_that_is_no_command_has_no_name() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    client.worker.context.latencies.set_slow_from(Some(Duration::ZERO));
+    client.sends(b"<script>alert(1)</script>\r\n", b"ERROR\r\n");
+    let slow = only(&client);
+    assert_eq!((slow.class.name(), slow.name, slow.key), ("other", None, None));
+    let mut binary = watched(&store);
+    binary.worker.context.latencies.set_slow_from(Some(Duration::ZERO));
+    binary.send(&[&[0x80, 0x0a][..], &[0; 22]].concat());
+    assert_eq!(only(&binary).name.as_deref(), Some("0x0a"));
+}

@@ -1,0 +1,131 @@
+//! The last slow commands. A worker looks for slow commands only once per call, when it knows the
+//! call's duration anyway. Everything else happens after a call was slow: the worker parses the
+//! call's first request again to learn its key. Invariant: recording waits for nothing and costs a
+//! bounded time per second, even if all commands are slow.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use crate::clients::Spoken;
+use crate::latency::{CommandClass, Timing};
+use crate::net::{ConnectionId, Peer};
+use crate::waits::{Wait, Waits};
+
+/// The largest number of slow commands that are kept.
+pub(crate) const KEPT: usize = 128;
+
+/// The sender of a slow command.
+#[derive(Clone, Debug)]
+pub(crate) enum SentBy {
+    /// A connection of the data port.
+    Connection { id: ConnectionId, peer: Peer, protocol: Spoken },
+    /// A request of the limit port.
+    LimitPort,
+}
+
+/// A slow command, or a slow call that has answered several commands.
+#[derive(Clone, Debug)]
+pub(crate) struct SlowCommand {
+    /// The time of the reply, in nanoseconds of the workers' clock.
+    pub(crate) time_ns: u64,
+    pub(crate) took_ns: u64,
+    pub(crate) sent_by: SentBy,
+    pub(crate) class: CommandClass,
+    /// The name in the text protocol, or the number of the operation in the binary protocol.
+    pub(crate) name: Option<Box<str>>,
+    /// The number of commands that were answered together. The others follow the first one.
+    pub(crate) commands: u32,
+    /// The hash of the first key.
+    pub(crate) key: Option<u64>,
+    /// Length of the requests, in bytes.
+    pub(crate) request_bytes: u64,
+    /// Length of the replies, in bytes.
+    pub(crate) reply_bytes: u64,
+    /// What the command waited for. Empty if the worker was busy.
+    pub(crate) waits: Waits,
+}
+
+impl SlowCommand {
+    /// Returns the record of a command whose reply of `len` bytes was withheld until `now_ns`.
+    pub(crate) fn withheld(
+        sent_by: SentBy,
+        timing: &Timing,
+        took_ns: u64,
+        now_ns: u64,
+        len: usize,
+    ) -> SlowCommand {
+        SlowCommand {
+            time_ns: now_ns,
+            took_ns,
+            sent_by,
+            class: timing.class(),
+            name: None,
+            commands: 1,
+            key: timing.key(),
+            request_bytes: timing.request_bytes(),
+            reply_bytes: len as u64,
+            waits: timing.waits().with(Wait::Commit),
+        }
+    }
+}
+
+/// The last slow commands of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct SlowCommands(Mutex<VecDeque<SlowCommand>>);
+
+impl SlowCommands {
+    /// Adds a command. Drops it if a reader or another worker holds the lock, because a worker must
+    /// not wait.
+    pub(crate) fn push(&self, command: SlowCommand) {
+        if let Ok(mut kept) = self.0.try_lock() {
+            if kept.len() == KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(command);
+        }
+    }
+
+    /// Returns the commands, the newest first.
+    pub(crate) fn newest_first(&self) -> Vec<SlowCommand> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().rev().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn slow(took_ns: u64) -> SlowCommand {
+        SlowCommand {
+            time_ns: took_ns,
+            took_ns,
+            sent_by: SentBy::LimitPort,
+            class: CommandClass::Get,
+            name: None,
+            commands: 1,
+            key: None,
+            request_bytes: 1,
+            reply_bytes: 1,
+            waits: Waits::NONE,
+        }
+    }
+
+    #[test]
+    fn the_last_commands_are_kept() {
+        let commands = SlowCommands::default();
+        (0..1000).for_each(|ns| commands.push(slow(ns)));
+        let kept: Vec<_> = commands.newest_first().iter().map(|command| command.took_ns).collect();
+        assert_eq!(kept, (1000 - KEPT as u64..1000).rev().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_reader() {
+        let commands = SlowCommands::default();
+        let reader = commands.0.lock().unwrap();
+        commands.push(slow(1));
+        drop(reader);
+        commands.push(slow(2));
+        assert_eq!(commands.newest_first().len(), 1);
+    }
+}
