@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
 from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
-VIEWS = ["now", "history", "durability", "tiers", "limits", "lab", "statistics"]
+VIEWS = ["now", "history", "durability", "tiers", "limits", "clients", "lab", "statistics"]
 # Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
 PREFIX = "login/<img/src=x/onerror=alert(1)>"
 STORE = "st<b>ore"
@@ -178,6 +178,7 @@ EXPECTED_CHARTS = {
     "durability": {"unsynced", "commit", "written"},
     "tiers": {"flash", "written", "on-devices"},
     "limits": {"limits"},
+    "clients": set(),
     "lab": set(),
     "statistics": set(),
 }
@@ -296,6 +297,90 @@ def test_limits(check, page, server):
                 wrong.append((row, before[row], total, after[row]))
     check.that(f"limits: {len(cells)} policies have the counts of stats", len(cells) == 2 and not wrong, wrong)
     check.that("limits: rates are shown", all(10 < rate <= 110 for rate in rates.values()), rates)
+
+
+# The cells of a column of the connections.
+COLUMN = """name => [...document.querySelectorAll(`#view-clients [data-column="${name}"]`)].filter(cell => cell.closest("[aria-label=Connections]")).map(cell => cell.textContent)"""
+
+
+def test_clients(check, page, server):
+    """Connections are those of `stats conns`, with the traffic of `stats`; the table can be sorted and sifted."""
+    show(page, "clients")
+    received = '#view-clients [data-figure="received_per_second"]'
+    next_answer = lambda: page.wait_for_function(
+        "([figure, before]) => !['', before].includes(document.querySelector(figure).dataset.value)",
+        arg=[received, page.get_attribute(received, "data-value")],
+    )
+    next_answer()
+    before, from_time = server.stats(), time.monotonic()
+    rates = []
+    for _ in range(3):
+        next_answer()
+        rates.append(values_of(page, "clients"))
+    after, seconds = server.stats(), time.monotonic() - from_time
+    for figure, row in (("received_per_second", "bytes_read"), ("sent_per_second", "bytes_written")):
+        wanted = (float(after[row]) - float(before[row])) / seconds
+        mean = sum(values[figure] for values in rates) / len(rates)
+        check.that(f"clients: {figure} is that of stats", wanted > 0 and abs(mean - wanted) <= SAMPLING_ERROR * wanted, (mean, wanted))
+    # Asking takes a connection that the page does not see.
+    open_now = float(after["curr_connections"]) - 1
+    check.that("clients: all connections are counted", rates[-1]["open"] == open_now == rates[-1]["text"], (rates[-1], open_now))
+    addresses = page.evaluate(COLUMN, "address")
+    conns = {value.removeprefix("tcp:") for row, value in server.stats("conns").items() if row.endswith(":addr")}
+    check.that(f"clients: all {len(addresses)} connections are listed", len(addresses) == open_now and set(addresses) <= conns, (addresses, conns))
+    talkers = page.inner_text('#view-clients [aria-label="Addresses"] tbody')
+    check.that("clients: the address that moves most is listed", talkers.startswith("127.0.0.1"), talkers)
+    page.focus("#view-clients th button:text-is('Client')")
+    page.keyboard.press("Enter")
+    check.that("clients: a column is sorted by keyboard", page.evaluate(COLUMN, "address") == sorted(addresses))
+    page.keyboard.press("Enter")
+    order = page.get_attribute('#view-clients th[aria-sort]', "aria-sort")
+    check.that("clients: and in reverse", page.evaluate(COLUMN, "address") == sorted(addresses, reverse=True) and order == "descending", order)
+    page.select_option("#client-order", "sent")
+    sent = page.eval_on_selector_all('#view-clients td[data-column="sent"]', "list => list.filter(cell => cell.closest('[aria-label=Connections]')).map(cell => Number(cell.dataset.value))")
+    check.that("clients: the choice sorts", sent == sorted(sent, reverse=True) and sent[0] > 0, sent)
+    page.fill("#client-filter", addresses[0])
+    check.that("clients: the filter works", page.evaluate(COLUMN, "address") == [addresses[0]])
+    check.that("clients: the filter says how many", page.inner_text("#view-clients .controls [role=status]").startswith("1 of "))
+    page.fill("#client-filter", "")
+    page.select_option("#client-order", "bytes_per_second")
+
+
+def test_slow_commands(check, browser, program, directory):
+    """A server that is stopped while commits are in flight has slow commands, and the page says what they waited for."""
+    server = Larder(program, directory, ["--memory", "16MB", "--store", f"{directory / 'sync'}:64MB", "--durability", "sync"])
+    server.start()
+    page = browser.new_page(viewport=WIDE)
+    try:
+        page.goto(f"{server.url}#clients")
+        page.wait_for_selector("#view-clients [data-figure=open][data-value]")
+        server.start_load()
+        for _ in range(20):
+            before = server.stats()
+            server.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.3)
+            server.process.send_signal(signal.SIGCONT)
+            if float(server.stats()["larder_slow_commands"]) > float(before["larder_slow_commands"]):
+                break
+            time.sleep(0.1)
+        waited = "() => [...document.querySelectorAll('#view-clients [aria-label=\"Slow commands\"] tbody tr')].map(row => [...row.children].map(cell => cell.textContent)).find(([, took, , , waited]) => waited.includes('the commit') && parseInt(took) >= 200 && took.endsWith('ms'))"
+        server.end_load()
+        # The command that asks may be slow itself.
+        count = int(server.stats()["larder_slow_commands"])
+        page.wait_for_function("count => Number(document.querySelector('#view-clients [data-figure=slow_count]').dataset.value) >= count", arg=count)
+        shown = values_of(page, "clients")["slow_count"]
+        more = page.locator("#view-clients button:text-matches('^Show all')")
+        if more.is_visible():
+            more.click()
+        row = page.wait_for_function(waited, timeout=20000).json_value()
+        check.that("clients: a slow command is told", re.fullmatch("[0-9a-f]{16}", row[5]) and row[3].startswith("127.0.0.1:"), row)
+        slow = server.stats("slow")
+        check.that("clients: slow commands are those of stats", count <= shown <= int(slow["count"]) <= count + 5 and slow["threshold_us"] == "10000", (count, shown, slow["count"]))
+        keys = {value for name, value in slow.items() if name.endswith(":key_hash")}
+        check.that("clients: the key is that of stats", row[5] in keys, (row, keys))
+    finally:
+        page.close()
+        server.end()
 
 
 def test_escaping(check, page, server):
@@ -495,13 +580,13 @@ def test_restart(check, page, server):
 
 def test_features_off(check, browser, program, directory):
     """Views whose feature is off say how to turn it on."""
-    bare = Larder(program, directory, ["--memory", "16MB"])
+    bare = Larder(program, directory, ["--memory", "16MB", "--slow-command", "0"])
     bare.start()
     page = browser.new_page(viewport=WIDE)
     try:
         page.goto(bare.url)
         page.wait_for_selector("#condition.good")
-        for name, word in (("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]"), ("lab", "--lab-report")):
+        for name, word in (("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]"), ("clients", "--slow-command"), ("lab", "--lab-report")):
             show(page, name)
             page.wait_for_selector(f"#view-{name} .off:not([hidden])")
             check.that(f"{name}: says how to turn it on", word in page.inner_text(f"#view-{name} .off"))
@@ -522,6 +607,8 @@ def take_pictures(page, server, directory):
         page.wait_for_function(DRAWN)
         next_rows = page.inner_text("#facts")
         page.wait_for_function("facts => document.getElementById('facts').textContent !== facts", arg=next_rows, timeout=90000)
+        if name == "clients":  # The first answer has no rates.
+            page.wait_for_selector('[data-figure="sent_per_second"][data-value]:not([data-value=""])')
         page.screenshot(path=directory / f"{name}.png", full_page=name != "statistics")
     show(page, "now")
     page.set_viewport_size(PHONE)
@@ -554,6 +641,7 @@ def main():
             server.start_load()
             run(check, browser, server, directory, arguments.pictures)
             test_features_off(check, browser, program, directory)
+            test_slow_commands(check, browser, program, directory)
         finally:
             browser.close()
             server.end()
@@ -575,6 +663,7 @@ def run(check, browser, server, directory, pictures):
     test_rates(check, page, server)
     test_statistics(check, page, server)
     test_limits(check, page, server)
+    test_clients(check, page, server)
     test_escaping(check, page, server)
     test_durability(check, page, server)
     test_lab(check, page, directory)

@@ -53,6 +53,7 @@ pub(super) static ASSETS: &[Asset] = &[
     },
     module!("chart.js"),
     module!("choice.js"),
+    module!("clients.js"),
     module!("connection.js"),
     module!("durability.js"),
     module!("elements.js"),
