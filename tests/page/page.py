@@ -21,9 +21,10 @@ import urllib.request
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
+from actions import test_actions, test_foreign_pages  # noqa: E402
 from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
-VIEWS = ["now", "history", "durability", "tiers", "limits", "clients", "lab", "statistics"]
+VIEWS = ["now", "history", "durability", "tiers", "limits", "clients", "actions", "lab", "statistics"]
 # Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
 PREFIX = "login/<img/src=x/onerror=alert(1)>"
 STORE = "st<b>ore"
@@ -179,6 +180,7 @@ EXPECTED_CHARTS = {
     "tiers": {"flash", "written", "on-devices"},
     "limits": {"limits"},
     "clients": set(),
+    "actions": set(),
     "lab": set(),
     "statistics": set(),
 }
@@ -635,7 +637,7 @@ def main():
         subprocess.run([program, "bench", "report", results, "--html", directory / "lab" / "report.html"], check=True, stdout=subprocess.DEVNULL)
         options = ["--lab-report", directory / "lab", "--config", directory / "limits.toml", "--memory", "64MB", "--store", f"{directory / STORE}:128MB"]
         server = Larder(program, directory, options)
-        browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"])
         try:
             server.start()
             server.start_load()
@@ -676,6 +678,8 @@ def run(check, browser, server, directory, pictures):
     test_amplification_after_reset(check, page, server)
     trouble = [text for text in trouble if READ_BACK not in text]
     check.that("nothing was complained about", not trouble, trouble[:5])
+    test_actions(check, browser, server, pictures)
+    test_foreign_pages(check, browser, server)
     # From here on the browser complains that it cannot reach the server.
     test_silence(check, page, server)
     test_restart(check, page, server)

@@ -10,7 +10,7 @@ use std::time::Instant;
 use larder_server::notify::{Notifier, inherited_sockets};
 use larder_server::process::{Background, Daemon, daemonize};
 use larder_server::server::{Host, Listed, Reloader, Server, Stopper};
-use larder_server::settings::{Settings, SettingsError};
+use larder_server::settings::{LogFormat, Settings, SettingsError};
 use larder_server::signals::{Signal, Signals};
 use tracing::{error, info, warn};
 
@@ -60,6 +60,7 @@ pub(crate) fn run(
         Ok(server) => server,
         Err(error) => return not_started(background, &error.to_string()),
     };
+    show_token(&server, format);
     if background.is_some() && !keeps_log {
         warn!(event = "log_ends", reason = "in the background", advice = "give --log-file FILE");
     }
@@ -86,6 +87,18 @@ pub(crate) fn run(
             error!(event = "failed", %failure);
             ExitCode::from(FAILED)
         }
+    }
+}
+
+/// Prints the admin page's token if this start has created it. It is not a log line, so it reaches
+/// no log file. JSON lines go to a collector of logs, where the token has no place.
+fn show_token(server: &Server, format: LogFormat) {
+    match server.admin_token() {
+        Some(_) if format == LogFormat::Json => {
+            info!(event = "admin_token_hidden", advice = "give --admin-token-file FILE");
+        }
+        Some(token) => complain!("token for changes on the admin page, until the stop: {token}"),
+        None => {}
     }
 }
 

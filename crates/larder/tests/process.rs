@@ -434,6 +434,42 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     assert!(text.contains("cannot write --log-file"), "{text}");
 }
 
+/// The token is printed once, and reaches neither the log file nor a collector of JSON lines.
+#[test]
+fn the_token_of_the_admin_page_is_printed_but_not_logged() {
+    const TOLD: &str = "token for changes on the admin page, until the stop: ";
+    let folder = Folder::new("token");
+    let log = folder.0.join("log");
+    let start = |more: &[&str]| {
+        let mut command = serve();
+        command.args(["--admin", "127.0.0.1:0"]).arg("--log-file").arg(&log).args(more);
+        let process = Process::spawn(&mut command);
+        let begun = Instant::now();
+        while !fs::read_to_string(&log).is_ok_and(|log| log.contains("serving")) {
+            assert!(begun.elapsed() < PATIENCE, "it does not serve");
+            std::thread::yield_now();
+        }
+        process.signal("-TERM");
+        let (code, said) = process.end();
+        assert_eq!(code, Some(0), "{said}");
+        let logged = fs::read_to_string(&log).expect("a log");
+        fs::remove_file(&log).expect("it is there");
+        assert!(!logged.contains(TOLD), "{logged}");
+        (said, logged)
+    };
+    let (said, logged) = start(&[]);
+    let token = said.trim_end().strip_prefix(TOLD).expect("it prints the token and nothing else");
+    assert!(token.len() == 40 && !logged.contains(token), "{said}");
+    let (said, logged) = start(&["--log-format", "json"]);
+    assert!(said.is_empty() && logged.contains("\"admin_token_hidden\""), "{said}{logged}");
+    let file = folder.0.join("token");
+    fs::write(&file, "token-of-a-file-0\n").expect("a file");
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("it is ours");
+    let (said, logged) = start(&["--admin-token-file", file.to_str().expect("a name")]);
+    assert!(said.is_empty() && !logged.contains("token-of-a-file-0"), "{said}{logged}");
+}
+
 #[test]
 fn the_soft_limit_of_open_files_is_raised_and_a_low_hard_limit_is_reported() {
     let mut command = Command::new("sh");

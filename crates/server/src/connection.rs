@@ -162,6 +162,11 @@ impl Worker {
         Worker { session, context, counters, timer, policies, clock, text, binary, looked }
     }
 
+    /// Returns the session, for calls of its thread that come from no connection.
+    pub(crate) fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
     fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
         Execution {
             session: &self.session,

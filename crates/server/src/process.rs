@@ -181,6 +181,17 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
     (is_private && is_file).then_some((parse(first)?, parse(end)?))
 }
 
+/// Returns random bytes of the kernel that nobody can predict.
+pub(crate) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    const { assert!(N <= 256, "the kernel returns more bytes in parts") };
+    let mut bytes = [0; N];
+    // SAFETY: `bytes` has room for `N` bytes.
+    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } {
+        count if usize::try_from(count) == Ok(N) => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns true if the process runs as root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: takes nothing and cannot fail.

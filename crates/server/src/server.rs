@@ -19,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use larder_engine::{Engine, MAX_LANES};
 use tracing::{debug, error, info, warn};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, AdminToken};
 use crate::clock::{Clock, random_seed};
 use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
@@ -121,7 +122,7 @@ impl Drop for WorkerEnd {
 pub struct Server {
     pub(crate) running: Arc<Running>,
     workers: Vec<JoinHandle<()>>,
-    admin: Option<Admin>,
+    pub(crate) admin: Option<Admin>,
     limit_port: Option<LimitPort>,
     watch: Option<watch::Watch>,
     pidfile: Option<Pidfile>,
@@ -156,8 +157,7 @@ impl Server {
         let store = store::open(&settings, &clock)?;
         let pidfile = Pidfile::write(&settings)?;
         drop_rights(&settings)?;
-        let admin = admin.map(|listener| Admin::start(listener, &settings)).transpose();
-        let admin = admin.map_err(system("start the admin page"))?;
+        let admin = admin.map(|listener| start_admin(listener, &settings)).transpose()?;
         let options = larder_engine::Options {
             memory: settings.memory,
             max_item_size: settings.max_item_size,
@@ -239,6 +239,8 @@ impl Server {
         let watch = watch::Watch::start(Arc::clone(&server.running));
         server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
+            // The cell is empty, because a server has only one admin page.
+            let _ = server.running.admin_token.set(Arc::clone(&admin.subject.token));
             admin.subject.serves(Arc::clone(&server.running));
         }
         Ok(server)
@@ -311,6 +313,11 @@ impl Server {
         self.admin.as_ref().map(|admin| admin.address)
     }
 
+    /// Returns the token of the admin page if this start has created it.
+    pub fn admin_token(&self) -> Option<String> {
+        self.running.admin_token.get()?.created()
+    }
+
     /// Returns the addresses of the limit port, if there is one.
     pub fn limit_addresses(&self) -> &[SocketAddr] {
         self.limit_port.as_ref().map_or(&[], |port| &port.addresses)
@@ -373,7 +380,10 @@ impl Server {
             }
         }
         self.limit_port = None;
-        // The workers have ended, so no client can write any more.
+        if let Some(admin) = &self.admin {
+            admin.stop_actions();
+        }
+        // The workers and the actions have ended, so nothing can write any more.
         if let Err(error) = store::close(&self.running.engine) {
             error!(event = "store_not_closed", %error);
             self.running.stopper.fail(error.to_string());
@@ -392,6 +402,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
+}
+
+/// Starts the admin page, with the token of its file or a new one.
+fn start_admin(listener: std::net::TcpListener, settings: &Settings) -> Result<Admin, StartError> {
+    let file = settings.admin_token_file.as_deref();
+    let token = AdminToken::of(file)
+        .map_err(|reason| StartError::AdminToken { file: file.map(Path::to_owned), reason })?;
+    Admin::start(listener, settings, token).map_err(system("start the admin page"))
 }
 
 fn context(running: &Arc<Running>) -> Arc<ServerContext> {

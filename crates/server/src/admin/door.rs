@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use axum::serve::Listener;
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
@@ -107,6 +108,16 @@ impl Listener for Door {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+}
+
+/// The address of a client of the admin page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientAddress(pub(super) SocketAddr);
+
+impl Connected<IncomingStream<'_, Door>> for ClientAddress {
+    fn connect_info(stream: IncomingStream<'_, Door>) -> ClientAddress {
+        ClientAddress(*stream.remote_addr())
     }
 }
 

@@ -1,15 +1,20 @@
 //! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
-//! already answers before a store is read. It is read-only. It takes no lock that a request takes, but
-//! for a moment those of a writer that opens a segment and of copies that are kept, and that of the
-//! list of connections, which a new connection takes.
-//! Invariant: a foreign web page cannot read it, see [`origin`].
+//! already answers before a store is read. It takes no lock that a request takes, but for a moment
+//! those of a writer that opens a segment and of copies that are kept, and that of the list of
+//! connections, which a new connection takes.
+//! Invariants: a foreign web page cannot read it, see [`origin`]. Only requests with the token change
+//! the server or see values, see [`token`] and [`actions`]; they run on a thread of their own, see
+//! [`inner`].
 
+mod actions;
 mod assets;
 mod clients;
 mod door;
+mod escape;
 mod events;
 mod health;
 mod history;
+mod inner;
 mod lab;
 mod live;
 pub(crate) mod origin;
@@ -17,6 +22,7 @@ mod series;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -31,9 +37,11 @@ use tokio::sync::oneshot;
 
 use crate::settings::Settings;
 use crate::stats;
-use door::Door;
+use actions::ACTIONS;
+use door::{ClientAddress, Door};
 use subject::Serving;
 pub(crate) use subject::Subject;
+pub(crate) use token::AdminToken;
 
 /// A running admin page. Dropping it stops the page.
 #[derive(Debug)]
@@ -56,10 +64,15 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 impl Admin {
     /// Serves on its own thread. Until the server serves, reports the progress of its start.
     /// `settings` are those of the start.
-    pub(crate) fn start(listener: TcpListener, settings: &Settings) -> io::Result<Admin> {
+    pub(crate) fn start(
+        listener: TcpListener,
+        settings: &Settings,
+        token: AdminToken,
+    ) -> io::Result<Admin> {
         let address = listener.local_addr()?;
-        let subject = Arc::new(Subject::new(settings.clone()));
+        let subject = Arc::new(Subject::new(settings.clone(), token, address));
         let router = router(Arc::clone(&subject));
+        let service = router.into_make_service_with_connect_info::<ClientAddress>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
@@ -74,7 +87,7 @@ impl Admin {
                 // delay it.
                 _ = ended => {}
                 () = live::beat(watched) => {}
-                result = axum::serve(Door::new(listener), router) => if let Err(error) = result {
+                result = axum::serve(Door::new(listener), service) => if let Err(error) = result {
                     tracing::error!(event = "admin_failed", %error);
                 },
             }
@@ -86,8 +99,16 @@ impl Admin {
     }
 }
 
+impl Admin {
+    /// Executes no actions any more. Those that wait are given up. The page goes on.
+    pub(crate) fn stop_actions(&self) {
+        self.subject.inner.stop();
+    }
+}
+
 impl Drop for Admin {
     fn drop(&mut self) {
+        self.stop_actions();
         if let Some((end, thread)) = self.running.take() {
             // This fails if the thread has already ended.
             let _ = end.send(());
@@ -97,7 +118,10 @@ impl Drop for Admin {
 }
 
 fn router(subject: Arc<Subject>) -> Router {
-    assets::router()
+    let router = ACTIONS
+        .iter()
+        .fold(assets::router(), |router, action| router.route(action.path, (action.handler)()));
+    router
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/healthz", get(health::ready))

@@ -2,34 +2,75 @@
 //! requests to the loopback address. With DNS rebinding, where the page's own name resolves to that
 //! address, it can also read the replies. Such a request carries the page's name as Host or Origin,
 //! and neither is accepted.
+//!
+//! A POST is accepted only for an action, only as JSON, and by its handler only with the token. A
+//! form cannot send JSON. A script of another origin that sends JSON or the header `Authorization`
+//! first makes the browser ask with OPTIONS, which is refused, so no other header is needed that only
+//! scripts can add. The checks of Origin and `Sec-Fetch-Site` and the token hold each by itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::Subject;
+use super::actions::ACTIONS;
+use super::{HARDENED, Subject};
 
-/// Refuses requests other than GET and HEAD, and requests that a foreign page could have sent.
+/// Refuses requests other than GET, HEAD and actions, and requests that a foreign page could have
+/// sent.
 pub(super) async fn check(
     State(subject): State<Arc<Subject>>,
     request: Request,
     next: Next,
 ) -> Response {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let allowed = [(header::ALLOW, "GET, HEAD")];
-        return (StatusCode::METHOD_NOT_ALLOWED, allowed, "only GET\n").into_response();
+    let path = request.uri().path();
+    let is_action = ACTIONS.iter().any(|action| action.path == path);
+    let allowed = match *request.method() {
+        Method::GET | Method::HEAD => !is_action,
+        Method::POST => is_action,
+        _ => false,
+    };
+    if !allowed {
+        let (allowed, reason) = match is_action {
+            true => ("POST", "only POST\n"),
+            false => ("GET, HEAD", "only GET\n"),
+        };
+        let allowed = [(header::ALLOW, allowed)];
+        return (StatusCode::METHOD_NOT_ALLOWED, HARDENED, allowed, reason).into_response();
     }
-    match judge(request.headers(), &subject.settings().admin_hosts) {
+    let (uri, headers) = (request.uri(), request.headers());
+    let judged = judge(uri.authority(), headers, &subject.settings().admin_hosts);
+    let judged = judged.map_err(|reason| (StatusCode::FORBIDDEN, reason));
+    match judged.and_then(|()| if is_action { judge_action(headers) } else { Ok(()) }) {
         Ok(()) => next.run(request).await,
-        Err(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
+        Err((code, reason)) => (code, HARDENED, reason).into_response(),
     }
 }
 
-fn judge(headers: &HeaderMap, names: &[String]) -> Result<(), &'static str> {
+/// Judges the headers of a POST, after [`judge`].
+fn judge_action(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
+    match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => {}
+        Some(_) => return Err((StatusCode::FORBIDDEN, "pages from elsewhere may not ask\n")),
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    match kind.eq_ignore_ascii_case("application/json") {
+        true => Ok(()),
+        false => Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json\n")),
+    }
+}
+
+/// `authority` is the host of an address that the request names as a whole.
+fn judge(
+    authority: Option<&Authority>,
+    headers: &HeaderMap,
+    names: &[String],
+) -> Result<(), &'static str> {
     let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str());
     let host = match text(header::HOST) {
         Some(Ok(host)) if headers.get_all(header::HOST).iter().count() == 1 => host,
@@ -37,6 +78,9 @@ fn judge(headers: &HeaderMap, names: &[String]) -> Result<(), &'static str> {
     };
     if !is_known(host, names) {
         return Err("this Host is not known here: allow it with --admin-host\n");
+    }
+    if authority.is_some_and(|authority| authority.as_str() != host) {
+        return Err("the address and Host differ\n");
     }
     match text(header::ORIGIN) {
         None => {}
@@ -81,7 +125,7 @@ mod tests {
             .collect::<Vec<(header::HeaderName, header::HeaderValue)>>()
             .into_iter()
             .collect();
-        judge(&headers, &["cache.example".to_owned()]).is_ok()
+        judge(None, &headers, &["cache.example".to_owned()]).is_ok()
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The server that the admin page reports on, first while it starts, then while it serves.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::extract::FromRequestParts;
@@ -7,7 +8,9 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 
 use super::clients::ClientList;
+use super::inner::InnerSession;
 use super::live::Live;
+use super::token::AdminToken;
 use crate::server::Running;
 use crate::settings::Settings;
 
@@ -22,10 +25,16 @@ pub(crate) struct Subject {
     running: OnceLock<Arc<Running>>,
     pub(super) live: Live,
     pub(super) clients: ClientList,
+    /// The address at which the admin page listens.
+    pub(super) address: SocketAddr,
+    /// The token for changes.
+    pub(crate) token: Arc<AdminToken>,
+    /// The session that makes them.
+    pub(super) inner: InnerSession,
 }
 
 impl Subject {
-    pub(super) fn new(settings: Settings) -> Subject {
+    pub(super) fn new(settings: Settings, token: AdminToken, address: SocketAddr) -> Subject {
         let progress = Mutex::new("starting".to_owned());
         Subject {
             settings: Arc::new(settings),
@@ -33,6 +42,9 @@ impl Subject {
             running: OnceLock::new(),
             live: Live::new(),
             clients: ClientList::default(),
+            address,
+            token: Arc::new(token),
+            inner: InnerSession::default(),
         }
     }
 

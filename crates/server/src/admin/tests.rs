@@ -1,3 +1,5 @@
+mod actions;
+mod attacks;
 mod clients;
 mod lab;
 mod scraped;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use larder_engine::{OpenError, StoreError};
 
@@ -27,6 +28,13 @@ pub enum StartError {
         address: SocketAddr,
         /// Why the admin page cannot use it.
         error: io::Error,
+    },
+    /// The token of the admin port cannot be read or created.
+    AdminToken {
+        /// The file with the token, if there is one.
+        file: Option<PathBuf>,
+        /// Why there is no token.
+        reason: String,
     },
     /// A device of the store is given in the wrong role.
     Misplaced {
@@ -67,6 +75,12 @@ impl fmt::Display for StartError {
                 "the admin page cannot listen on {address} ({error}): choose another address with \
                  --admin, or --admin off"
             ),
+            StartError::AdminToken { file: Some(file), reason } => {
+                write!(f, "--admin-token-file {}: {reason}", file.display())
+            }
+            StartError::AdminToken { file: None, reason } => {
+                write!(f, "cannot create the admin page's token: {reason}")
+            }
             StartError::Misplaced { what, instead: None } => f.write_str(what),
             StartError::Misplaced { what, instead: Some(instead) } => {
                 write!(f, "{what}; start with {instead}")

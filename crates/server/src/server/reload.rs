@@ -10,8 +10,9 @@ use super::running::Running;
 use crate::settings::{Settings, log_level_name};
 
 /// The keys of settings that a running server can change.
-const RELOADED: [&str; 14] = [
+const RELOADED: [&str; 15] = [
     "admin-host",
+    "admin-token-file",
     "disable-control",
     "disable-dumping",
     "disable-flush-all",
@@ -80,6 +81,7 @@ impl Reloader {
             }
             let possible = match key {
                 "memory" => running.set_memory_limit(new.memory).map_err(|error| error.to_string()),
+                "admin-token-file" => running.read_admin_token(new).map(|_| ()),
                 "max-connections" if adapted => continue,
                 "max-connections" => allow_connections(new),
                 _ => Ok(()),
@@ -92,6 +94,18 @@ impl Reloader {
             // The log level is reported below, because `verbosity` may have changed it too.
             if !matches!(key, "log-level" | "verbose") {
                 reloaded.changed.push(changed);
+            }
+        }
+        if let Some(file) = new.admin_token_file.as_ref()
+            && old.admin_token_file.as_ref() == Some(file)
+        {
+            // The file may have changed although its name has not.
+            match running.read_admin_token(new) {
+                Ok(true) => reloaded.changed.push("the token of the admin page".to_owned()),
+                Ok(false) => {}
+                Err(reason) => {
+                    reloaded.refused.push(format!("admin-token-file {}: {reason}", file.display()));
+                }
             }
         }
         let policies = old.policy_differences(new);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use larder_engine::{Engine, Health, OpenError};
 
 use super::stopper::Stopper;
+use crate::admin::AdminToken;
 use crate::clients::Registry;
 use crate::clock::Clock;
 use crate::command::ServerContext;
@@ -30,6 +31,8 @@ pub(crate) struct Running {
     pub(crate) net: net::Control,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stopper: Stopper,
+    /// The token of the admin port, if there is one. Set once.
+    pub(crate) admin_token: OnceLock<Arc<AdminToken>>,
     /// Sets the process's log level. `None` in most tests, which must not change it.
     pub(super) set_log_level: Option<SetLogLevel>,
     /// Number of running workers.
@@ -71,6 +74,7 @@ impl Running {
             net,
             registry: Arc::default(),
             stopper,
+            admin_token: OnceLock::new(),
             workers: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
@@ -117,6 +121,19 @@ impl Running {
             context.policies().replace(&settings.policies);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Reads the token of the admin port from the file of `settings`. Returns true if it has
+    /// changed.
+    ///
+    /// # Errors
+    /// Returns the reason if there is no usable file. The token then stays as it was.
+    pub(crate) fn read_admin_token(&self, settings: &Settings) -> Result<bool, String> {
+        match (self.admin_token.get(), &settings.admin_token_file) {
+            (None, _) => Ok(false),
+            (Some(token), Some(file)) => token.read_again(file),
+            (Some(_), None) => Err("only a start creates a token".to_owned()),
+        }
     }
 
     /// Returns the verbosity that the `verbosity` command or `-v` has set.

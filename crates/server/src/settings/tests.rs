@@ -81,6 +81,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "io" => "epoll",
         "admin" => "127.0.0.1:1",
         "admin-host" => "cache.example",
+        "admin-token-file" => "/tmp/t",
         "memory" => "100MB",
         "max-item-size" => "512KB",
         "when-full" => "refuse",

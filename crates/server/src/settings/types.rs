@@ -107,6 +107,8 @@ pub struct Settings {
     /// Host names that requests to the admin page and the limit port may use, beside addresses and
     /// localhost.
     pub admin_hosts: Vec<String>,
+    /// The file with the token of the admin port. `None` if each start creates a token.
+    pub admin_token_file: Option<PathBuf>,
     /// The report of the lab that the admin page opens: the file, or its directory.
     pub lab_report: Option<PathBuf>,
     /// The port of rate limits over HTTP, at the addresses of the data port.
@@ -202,6 +204,7 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             admin: Some(DEFAULT_ADMIN),
             admin_hosts: Vec::new(),
+            admin_token_file: None,
             lab_report: None,
             limit_port: Port::Off,
             memory: 64 << 20,

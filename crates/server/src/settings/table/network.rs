@@ -100,6 +100,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         field!(admin_hosts, parse_hosts, |s| s.admin_hosts.join(",")),
     ),
     setting(
+        "admin-token-file",
+        None,
+        Value("FILE"),
+        Network,
+        "File with the token for changes on the admin page; without it, each start creates and prints one",
+        field!(admin_token_file, path, |s| show_path(s.admin_token_file.as_ref())),
+    ),
+    setting(
         "lab-report",
         None,
         Value("PATH"),

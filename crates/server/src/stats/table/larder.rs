@@ -176,4 +176,16 @@ pub(super) static LOOPS: &[Metric] = &[
         some(s.net.http)
     })
     .named("larder_http_connections_total"),
+    counter(
+        "larder_admin_actions",
+        "Requests to the admin page that the token allowed: commands, look-ups, deletes, drains.",
+        |s| s.running.admin_token.get().and_then(|token| some(token.actions())),
+    )
+    .named("larder_admin_actions_total"),
+    counter(
+        "larder_admin_token_failures",
+        "Requests to the admin page with a wrong token. Somebody may be guessing it.",
+        |s| s.running.admin_token.get().and_then(|token| some(token.failures())),
+    )
+    .named("larder_admin_token_failures_total"),
 ];

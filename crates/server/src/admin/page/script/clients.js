@@ -1,5 +1,6 @@
 // The view "Clients": connections, the addresses that move the most bytes, and the last slow commands.
 
+import { ConsolePanel } from "./console.js";
 import { ask } from "./connection.js";
 import { framed, group, h, say, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, duration, micros, moment, perSecond, whole } from "./format.js";
@@ -142,6 +143,7 @@ export class ClientsView {
   /** @param {import("./model.js").Model} model */
   constructor(model) {
     this.model = model;
+    this.tools.append(new ConsolePanel(model).element);
     this.slow = h("div", {},
       framed("Slow commands", h("thead", {}, h("tr", {}, SLOW_COLUMNS.map((column) => head(column)))),
         this.#slow.element),

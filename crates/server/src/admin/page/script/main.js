@@ -1,5 +1,6 @@
 // Starts the page: one view is shown at a time, named by the fragment of the address.
 
+import { ActionsView } from "./actions.js";
 import { ClientsView } from "./clients.js";
 import { StatisticsView } from "./statistics.js";
 import { listen } from "./connection.js";
@@ -14,7 +15,7 @@ import { NowView } from "./now.js";
 import { TiersView } from "./tiers.js";
 
 const model = new Model();
-const views = [NowView, HistoryView, DurabilityView, TiersView, LimitsView, ClientsView, LabView, StatisticsView]
+const views = [NowView, HistoryView, DurabilityView, TiersView, LimitsView, ClientsView, ActionsView, LabView, StatisticsView]
   .map((View) => new View(model));
 const main = document.getElementById("content");
 const sections = views.map(({ name, title, element }) =>

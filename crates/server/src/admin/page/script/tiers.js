@@ -1,6 +1,7 @@
 // The view "Tiers": the devices of the store, one lane each.
 
 import { Chart } from "./chart.js";
+import { DrainPanel } from "./drain.js";
 import { example, framed, group, h, say, setFigure, showEither } from "./elements.js";
 import { bytes, bytesPerSecond, count, percent, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
@@ -30,6 +31,7 @@ export class TiersView {
   #rows = h("tbody");
   #head = h("tr");
   #headings = "";
+  #drain = new DrainPanel();
   #charts = ["flash", "written", "onDevices"]
     .map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "tiers" }));
 
@@ -50,7 +52,8 @@ export class TiersView {
         group("Items", [["bytes in memory", "resident_items"], ["bytes only on devices", "flash_items"],
           ["copies in memory", "copies"]]),
         group("Damage", [["unreadable items", "unreadable"], ["bad places", "bad_places"]])),
-      h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)));
+      h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)),
+      this.#drain.element);
     this.element = h("div", {}, this.without, this.with);
   }
 
@@ -76,6 +79,7 @@ export class TiersView {
 
   #showLanes() {
     const lanes = lanesOf(this.model.latest.rows);
+    this.#drain.offer(lanes.map((lane) => lane.rows.get("device")).filter((name) => name !== undefined));
     const has = (what) => lanes.some((lane) => lane.rows.has(what));
     const columns = COLUMNS.filter(([what]) => has(what));
     const meters = METERS.filter(([used, capacity]) => has(used) && has(capacity));

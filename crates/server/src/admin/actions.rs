@@ -1,0 +1,395 @@
+//! The requests that change the server or show what clients stored. Each needs the token, is a POST
+//! with a JSON body, and is logged with the address of its client; see [`origin`](super::origin) for
+//! what else it must look like.
+//!
+//! Keys, values and replies have the notation of [`escape`](super::escape).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
+use larder_protocol::{KEY_LEN_MAX, Parse, text};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+use tracing::info;
+
+use super::escape::{escape, unescape};
+use super::inner::{Done, PATIENCE, Task, Undone};
+use super::subject::Serving;
+use super::token::Authorized;
+use super::{HARDENED, Subject};
+use crate::net::Peer;
+
+/// The largest body of a request, in bytes.
+pub(super) const BODY_MAX: usize = 64 << 10;
+/// The longest time in which a body may arrive.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(5);
+/// The largest part of a command or name that is logged, in characters.
+const LOGGED: usize = 300;
+
+/// A request that needs the token.
+pub(super) struct AdminAction {
+    pub(super) path: &'static str,
+    pub(super) handler: fn() -> MethodRouter<Arc<Subject>>,
+}
+
+/// All actions. A POST to any other path is refused.
+pub(super) static ACTIONS: &[AdminAction] = &[
+    AdminAction { path: "/v1/command", handler: || post(command) },
+    AdminAction { path: "/v1/item", handler: || post(item) },
+    AdminAction { path: "/v1/delete", handler: || post(delete) },
+    AdminAction { path: "/v1/drain", handler: || post(drain) },
+];
+
+type BadAction = (StatusCode, String);
+
+fn bad(reason: impl Into<String>) -> BadAction {
+    (StatusCode::BAD_REQUEST, reason.into())
+}
+
+/// Extractor for the JSON body of an action.
+struct JsonBody<T>(T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Subject>> for JsonBody<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, _: &Arc<Subject>) -> Result<Self, Response> {
+        read(request).await.map(JsonBody).map_err(refuse)
+    }
+}
+
+async fn read<T: DeserializeOwned>(request: Request) -> Result<T, BadAction> {
+    let body = timeout(BODY_PATIENCE, to_bytes(request.into_body(), BODY_MAX)).await;
+    let body = body
+        .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the body comes too slowly".to_owned()))?
+        .map_err(|_| {
+            let reason = format!("the body is broken or has more than {BODY_MAX} bytes");
+            (StatusCode::PAYLOAD_TOO_LARGE, reason)
+        })?;
+    serde_json::from_slice(&body)
+        .map_err(|error| bad(format!("the body is not as needed: {error}")))
+}
+
+fn refuse((code, reason): BadAction) -> Response {
+    (code, HARDENED, format!("{reason}\n")).into_response()
+}
+
+fn refuse_undone(undone: Undone) -> Response {
+    let seconds = PATIENCE.as_secs();
+    let (code, reason) = match undone {
+        Undone::Busy => {
+            (StatusCode::SERVICE_UNAVAILABLE, "other requests wait: try again".to_owned())
+        }
+        Undone::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "the server stops".to_owned()),
+        Undone::Late => (
+            StatusCode::GATEWAY_TIMEOUT,
+            format!("no reply within {seconds} s: it was not executed, or not completely"),
+        ),
+        Undone::Unconfirmed => (
+            StatusCode::GATEWAY_TIMEOUT,
+            format!("executed, but not durable within {seconds} s: it may be lost or kept"),
+        ),
+        Undone::Incomplete => (StatusCode::BAD_REQUEST, "the command is incomplete".to_owned()),
+        Undone::Refused(reason) => (StatusCode::CONFLICT, reason),
+    };
+    refuse((code, reason))
+}
+
+fn answer<T: Serialize>(body: T) -> Response {
+    (HARDENED, axum::Json(body)).into_response()
+}
+
+/// Executes a task and returns its result, or the reply that says why there is none.
+async fn execute(running: Serving, subject: &Subject, task: Task) -> Result<Done, Response> {
+    subject.token.note_action();
+    subject.inner.execute(&running.0, task).await.map_err(refuse_undone)
+}
+
+fn log(action: &'static str, client: Option<SocketAddr>, what: &str) {
+    let client = client.map_or("unknown".to_owned(), |client| client.to_string());
+    let what: String = what.chars().take(LOGGED).collect();
+    info!(event = "admin_action", action, client, what);
+}
+
+fn bytes(text: &str) -> Result<Vec<u8>, BadAction> {
+    unescape(text).ok_or_else(|| bad("a backslash is \\\\ and any other byte is \\xHH"))
+}
+
+/// Returns the bytes of a key. It never becomes a part of a command line, so any byte may occur.
+fn key(text: &str) -> Result<Vec<u8>, BadAction> {
+    let key = bytes(text)?;
+    match key.len() {
+        1..=KEY_LEN_MAX => Ok(key),
+        length => Err(bad(format!("a key has 1 to {KEY_LEN_MAX} bytes, and this has {length}"))),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommandRequest {
+    command: String,
+    value: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CommandAnswer {
+    /// The reply; a line end stands for CR LF.
+    reply: String,
+    /// True if the rest of the reply is left out.
+    truncated: bool,
+}
+
+impl CommandRequest {
+    /// Returns the input of exactly one command.
+    fn input(&self) -> Result<Vec<u8>, BadAction> {
+        let mut input = bytes(&self.command)?;
+        // No line end may hide here: it would begin a second command.
+        if input.iter().any(u8::is_ascii_control) {
+            return Err(bad("a command is one line without control characters"));
+        }
+        input.extend(b"\r\n");
+        let announced = match text::parse(&input, &mut Vec::<&[u8]>::new()) {
+            Parse::NeedValue { value, .. } => Some(value),
+            Parse::NeedMore { .. } | Parse::Request { .. } | Parse::Refused { .. } => None,
+        };
+        match (announced, &self.value) {
+            (None, None) => {}
+            (None, Some(_)) => return Err(bad("this command takes no value")),
+            (Some(_), None) => return Err(bad("this command needs a value")),
+            (Some(announced), Some(value)) => {
+                let value = bytes(value)?;
+                if value.len() != announced {
+                    let length = value.len();
+                    return Err(bad(format!(
+                        "the command announces {announced} bytes, but the value has {length}"
+                    )));
+                }
+                input.extend(value);
+                input.extend(b"\r\n");
+            }
+        }
+        Ok(input)
+    }
+}
+
+async fn command(
+    authorized: Authorized,
+    running: Serving,
+    subject: axum::extract::State<Arc<Subject>>,
+    JsonBody(request): JsonBody<CommandRequest>,
+) -> Response {
+    let input = match request.input() {
+        Ok(input) => input,
+        Err(refusal) => return refuse(refusal),
+    };
+    // The line, without a value.
+    let line = input.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    log("command", authorized.client, &escape(line));
+    let client = match authorized.client {
+        Some(from) => Peer::Tcp { from, to: subject.address },
+        None => Peer::Unix,
+    };
+    match execute(running, &subject, Task::Command(input, client)).await {
+        Ok(Done::Replied(reply)) => {
+            let lines: Vec<String> = split_lines(&reply.bytes).map(escape).collect();
+            answer(CommandAnswer { reply: lines.join("\n"), truncated: reply.truncated })
+        }
+        Ok(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+/// Returns the parts between CR LF.
+fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(bytes);
+    std::iter::from_fn(move || {
+        let bytes = rest?;
+        match bytes.windows(2).position(|pair| pair == b"\r\n") {
+            Some(end) => {
+                rest = Some(&bytes[end + 2..]);
+                Some(&bytes[..end])
+            }
+            None => rest.take(),
+        }
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyRequest {
+    key: String,
+}
+
+#[derive(Serialize)]
+struct ItemAnswer {
+    found: bool,
+    #[serde(flatten)]
+    item: Option<ItemFields>,
+}
+
+#[derive(Serialize)]
+struct ItemFields {
+    /// Client flags.
+    flags: u32,
+    /// Seconds until the item expires; absent if it does not.
+    ttl: Option<u32>,
+    /// Length of the value, in bytes.
+    size: usize,
+    /// As text, because a number of JSON may lose digits.
+    cas: String,
+    /// Seconds since the last use, estimated.
+    idle: u32,
+    /// True if the item was read since it was stored.
+    fetched: bool,
+    /// True if meta `I` marked the item stale.
+    stale: bool,
+    value: String,
+    /// True if the rest of the value is left out.
+    truncated: bool,
+}
+
+async fn item(
+    authorized: Authorized,
+    running: Serving,
+    subject: axum::extract::State<Arc<Subject>>,
+    JsonBody(request): JsonBody<KeyRequest>,
+) -> Response {
+    let key = match key(&request.key) {
+        Ok(key) => key,
+        Err(refusal) => return refuse(refusal),
+    };
+    log("look-up", authorized.client, &escape(&key));
+    match execute(running, &subject, Task::Look(key)).await {
+        Ok(Done::Seen(seen)) => {
+            let item = seen.map(|seen| ItemFields {
+                flags: seen.flags,
+                ttl: seen.ttl,
+                size: seen.size,
+                cas: seen.cas.to_string(),
+                idle: seen.idle,
+                fetched: seen.fetched,
+                stale: seen.stale,
+                truncated: seen.value.len() < seen.size,
+                value: escape(&seen.value),
+            });
+            answer(ItemAnswer { found: item.is_some(), item })
+        }
+        Ok(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+#[derive(Serialize)]
+struct DeleteAnswer {
+    /// False if there was no item.
+    deleted: bool,
+}
+
+async fn delete(
+    authorized: Authorized,
+    running: Serving,
+    subject: axum::extract::State<Arc<Subject>>,
+    JsonBody(request): JsonBody<KeyRequest>,
+) -> Response {
+    let key = match key(&request.key) {
+        Ok(key) => key,
+        Err(refusal) => return refuse(refusal),
+    };
+    log("delete", authorized.client, &escape(&key));
+    match execute(running, &subject, Task::Delete(key)).await {
+        Ok(Done::Deleted(deleted)) => answer(DeleteAnswer { deleted }),
+        Ok(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainRequest {
+    /// The device as `--store` names it.
+    device: String,
+    /// False to keep a device that is being drained.
+    drain: bool,
+}
+
+#[derive(Serialize)]
+struct DrainAnswer {
+    draining: bool,
+}
+
+async fn drain(
+    authorized: Authorized,
+    running: Serving,
+    subject: axum::extract::State<Arc<Subject>>,
+    JsonBody(request): JsonBody<DrainRequest>,
+) -> Response {
+    let DrainRequest { device, drain } = request;
+    if !running.0.settings().switches.control {
+        let reason = "--disable-control forbids drains".to_owned();
+        return refuse((StatusCode::FORBIDDEN, reason));
+    }
+    log(if drain { "drain" } else { "keep" }, authorized.client, &escape(device.as_bytes()));
+    match execute(running, &subject, Task::Drain(device, drain)).await {
+        Ok(_) => answer(DrainAnswer { draining: drain }),
+        Err(refusal) => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(command: &str, value: Option<&str>) -> Result<Vec<u8>, String> {
+        let value = value.map(str::to_owned);
+        let request = CommandRequest { command: command.to_owned(), value };
+        request.input().map_err(|(code, reason)| format!("{} {reason}", code.as_u16()))
+    }
+
+    #[test]
+    fn a_request_has_exactly_one_command() {
+        for (command, value, wanted) in [
+            ("get a", None, &b"get a\r\n"[..]),
+            ("set a 0 0 3", Some("abc"), b"set a 0 0 3\r\nabc\r\n"),
+            ("ms a 2", Some("\r\n"), b"ms a 2\r\n\r\n\r\n"),
+            ("set a 0 0 0", Some(""), b"set a 0 0 0\r\n\r\n"),
+            ("get a\\xff\\\\", None, b"get a\xff\\\r\n"),
+            ("nonsense", None, b"nonsense\r\n"),
+            // The reply is an error; no value would be read.
+            ("set a 0 0 x", None, b"set a 0 0 x\r\n"),
+        ] {
+            assert_eq!(input(command, value).as_deref(), Ok(wanted), "{command}");
+        }
+        for (command, value, reason) in [
+            ("get a\r\nflush_all", None, "one line"),
+            ("get a\nflush_all", None, "one line"),
+            ("get a\\x0d\\x0aflush_all", None, "one line"),
+            ("get \0", None, "one line"),
+            ("get a", Some("flush_all"), "takes no value"),
+            ("set a 0 0 x", Some("flush_all"), "takes no value"),
+            ("set a 0 0 3", None, "needs a value"),
+            ("set a 0 0 3", Some("abc\r\nflush_all"), "announces 3"),
+            ("set a 0 0 3", Some("ab"), "announces 3"),
+            ("get \\", None, "backslash"),
+        ] {
+            let refused = input(command, value).unwrap_err();
+            assert!(
+                refused.starts_with("400 ") && refused.contains(reason),
+                "{command}: {refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_keep_every_byte() {
+        for bytes in [&b""[..], b"a", b"a\r\n", b"a\r\n\r\nb\r\n", b"\r\r\n\n", b"\r\n"] {
+            let lines: Vec<&[u8]> = split_lines(bytes).collect();
+            assert_eq!(lines.join(&b"\r\n"[..]), bytes);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+// Empties a device of the store, or keeps it after all.
+
+import { h, say } from "./elements.js";
+import { Question } from "./question.js";
+import { act, TokenField } from "./token.js";
+
+export class DrainPanel {
+  #devices = h("select", { id: "drain-device" });
+  #status = h("p", { role: "status", class: "said" });
+  #question = new Question();
+
+  constructor() {
+    this.element = h("section", { class: "panel drain", "aria-labelledby": "drain-title" },
+      h("h3", { id: "drain-title" }, "Drain a device"),
+      h("p", { class: "soft" }, "The items of a device that is drained move to the others, while clients go on. The "
+        + "device can be taken away when its state is drained."),
+      new TokenField().element,
+      h("form", { class: "controls", submit: (event) => { event.preventDefault(); this.#ask(); } },
+        h("label", { for: "drain-device" }, "Device"), this.#devices,
+        h("button", { class: "danger" }, "Drain …"),
+        h("button", { type: "button", click: () => this.#send(this.#devices.value, false) }, "Keep")),
+      this.#status, this.#question.element);
+  }
+
+  /** Offers these devices. @param {string[]} names */
+  offer(names) {
+    const options = [...this.#devices.options].map((option) => option.value);
+    if (JSON.stringify(options) === JSON.stringify(names)) return;
+    const chosen = this.#devices.value;
+    this.#devices.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === chosen }, name)));
+  }
+
+  #ask() {
+    const device = this.#devices.value;
+    this.#question.ask(`Move all items away from ${device}?`, "Drain it", "Keep it", () => this.#send(device, true));
+  }
+
+  async #send(device, drain) {
+    say(this.#status, "Asking …");
+    try {
+      const { draining } = await act("v1/drain", { device, drain });
+      say(this.#status, draining ? `${device} is being drained.` : `${device} is kept.`);
+    } catch (error) {
+      say(this.#status, error.message);
+    }
+  }
+}

@@ -1,0 +1,87 @@
+// The token for what changes the server or shows values. It stays in the memory of this page, and a reload forgets it:
+// what a browser stores would still be there for the next program that serves a page at this address.
+
+import { h, say } from "./elements.js";
+
+/** Time after which an action counts as not answered, in milliseconds. The server gives up earlier. */
+const PATIENCE = 30000;
+
+/** @type {?string} */
+let token = null;
+/** What is wrong with the last token. */
+let problem = "";
+/** @type {Set<TokenField>} */
+const fields = new Set();
+
+function use(text, reason = "") {
+  token = text;
+  problem = reason;
+  for (const field of fields) field.show();
+}
+
+/**
+ * Asks the server for something that needs the token. Fails with a sentence if it was not done.
+ * @param {string} path
+ * @param {Object<string, unknown>} body
+ */
+export async function act(path, body) {
+  if (token === null) throw new Error("Enter the token first.");
+  let reply;
+  try {
+    reply = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+      body: JSON.stringify(body),
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      signal: AbortSignal.timeout(PATIENCE),
+    });
+  } catch {
+    throw new Error("No answer: it may or may not be done.");
+  }
+  if (reply.ok) return reply.json();
+  const reason = (await reply.text()).trim();
+  if (reply.status === 401) use(null, "The token is wrong. A server without --admin-token-file has a new one after each start.");
+  throw new Error(`${reason.replace(/^[a-z](?=[a-z]* )/, (letter) => letter.toUpperCase())}.`);
+}
+
+/** The field for the token. All fields of the page share one token. */
+export class TokenField {
+  #input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", maxlength: 256, required: true });
+  #problem = h("p", { class: "wrong", role: "alert" });
+  #form = h("form", { class: "controls", submit: (event) => this.#enter(event) },
+    h("label", {}, "Token ", this.#input), h("button", {}, "Use"));
+  #known = h("div", { class: "controls", hidden: true },
+    h("p", { class: "soft" }, "This page has the token, until it is loaded again."),
+    h("button", { type: "button", click: () => this.#forget() }, "Forget the token"));
+  #hint = h("p", { class: "soft" }, "This needs the token. The server prints it when it starts, or a file holds it (",
+    h("code", {}, "--admin-token-file"), ").");
+
+  constructor() {
+    this.element = h("div", { class: "token" }, this.#hint, this.#form, this.#problem, this.#known);
+    fields.add(this);
+    this.show();
+  }
+
+  show() {
+    const isKnown = token !== null;
+    this.#form.hidden = isKnown;
+    this.#hint.hidden = isKnown;
+    this.#known.hidden = !isKnown;
+    say(this.#problem, problem);
+  }
+
+  #enter(event) {
+    event.preventDefault();
+    const text = this.#input.value.trim();
+    this.#input.value = "";
+    if (/^[!-~]+$/.test(text)) use(text);
+    else use(null, "A token has only visible ASCII characters.");
+  }
+
+  #forget() {
+    use(null);
+    this.#input.focus();
+  }
+}
