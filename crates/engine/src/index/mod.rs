@@ -409,6 +409,23 @@ impl Index {
         self.stripes.len()
     }
 
+    /// Returns the number of slots of a stripe's table.
+    pub(crate) fn table_slots(&self, stripe: usize) -> usize {
+        self.views[stripe].table().pages() * table::BUCKETS_PER_PAGE * bucket::SLOTS
+    }
+
+    /// Returns the slot with this number in a stripe's table, if there is one that is not empty.
+    ///
+    /// # Safety
+    /// As [`Index::find`].
+    pub(crate) unsafe fn slot_at(&self, stripe: usize, number: usize) -> Option<Slot> {
+        // SAFETY: as in `find`.
+        let buckets = unsafe { self.views[stripe].table().buckets() };
+        let place = buckets.get(number / bucket::SLOTS)?.0.get(number % bucket::SLOTS)?;
+        let slot = Slot(place.load(Ordering::Acquire));
+        (!slot.is_empty()).then_some(slot)
+    }
+
     /// Calls `visit` for every slot of a stripe, under its lock.
     pub(crate) fn visit_stripe(&self, number: usize, mut visit: impl FnMut(Slot)) {
         let guard = self.lock_stripe(number);

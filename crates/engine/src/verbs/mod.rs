@@ -6,12 +6,14 @@ mod delete;
 mod flush;
 mod get;
 pub(crate) mod recache;
+mod sample;
 mod scan;
 mod store;
 pub(crate) mod take;
 pub(crate) mod version;
 mod write;
 
+pub use sample::ItemSampler;
 pub use scan::ScanCursor;
 
 use crate::limit::{Decision, Limit, Limiter};

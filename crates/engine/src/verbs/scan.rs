@@ -161,7 +161,7 @@ impl LaneSession {
     }
 
     /// Shows the item that a slot leads to, if it is live.
-    fn show(&self, slot: Slot, record: Record<'_>, visit: &mut dyn FnMut(Listed<'_>)) {
+    pub(super) fn show(&self, slot: Slot, record: Record<'_>, visit: &mut dyn FnMut(Listed<'_>)) {
         self.depends_on(slot.address(), &record);
         let Some(record) = self.visible(record) else { return };
         let item = self.item(slot, record);

@@ -114,7 +114,7 @@ impl LaneSession {
     }
 
     /// Returns the identifier by which a record is read; for a jumbo, that of its head.
-    fn read_from(&self, slot: Slot) -> RecordId {
+    pub(in crate::verbs) fn read_from(&self, slot: Slot) -> RecordId {
         let number = slot.address().segment();
         let jumbo = self.lane.log.segment(number).is_jumbo();
         self.lane.log.record_id(if jumbo { Log::jumbo_head(number) } else { slot.address() })
@@ -122,7 +122,7 @@ impl LaneSession {
 
     /// Returns the record that a slot leads to, if it is in memory or was read. The value of a
     /// jumbo may be absent.
-    fn listed(&self, slot: Slot) -> Option<Record<'_>> {
+    pub(in crate::verbs) fn listed(&self, slot: Slot) -> Option<Record<'_>> {
         let segment = self.lane.log.segment(slot.address().segment());
         // SAFETY: the slot was read since the last tick.
         if let Some(record) = unsafe { self.lane.log.record(slot.address()) } {

@@ -1,0 +1,171 @@
+//! Random samples of all items, for statistics: each item is equally likely in each draw.
+//!
+//! Items lie in slots, so a draw picks a slot. Stripes have tables of different lengths. A draw
+//! picks a stripe and the number of a slot of the longest table. It shows nothing if the stripe's
+//! table is shorter or the slot is empty. So every slot of every table is equally likely.
+//!
+//! Records that are only on a device are read through the session's [fetched
+//! records](crate::reads), which limit the memory. Such reads create no copies and do not count as
+//! reads of the items.
+
+use crate::lane::session::LaneSession;
+use crate::{Listed, Session};
+use larder_disk::Random;
+use larder_log::format::partition;
+
+/// The largest number of times that a drawn slot waits for a read of its record.
+const TRIES: u8 = 4;
+/// Number of draws after which the length of the longest table is determined again.
+const FRESH: u32 = 1 << 16;
+
+/// The state of a sample. Dropping it ends the sample.
+#[derive(Debug)]
+pub struct ItemSampler {
+    random: Random,
+    /// Number of slots of the longest table.
+    longest: u64,
+    /// Number of draws since `longest` was determined.
+    draws: u32,
+    /// Drawn slots whose records are being read.
+    waiting: Vec<Drawn>,
+    unreadable: u64,
+}
+
+/// A drawn slot.
+#[derive(Clone, Copy, Debug)]
+struct Drawn {
+    /// The position of the lane among the engine's lanes.
+    lane: usize,
+    stripe: usize,
+    number: usize,
+    tries: u8,
+}
+
+/// What became of a drawn slot.
+enum Look {
+    /// Its item was shown, or it leads to none.
+    Done,
+    /// Its record must be read.
+    NeedsRead,
+    /// Its record cannot be read.
+    Unreadable,
+}
+
+impl ItemSampler {
+    /// Begins a sample that `seed` determines.
+    pub fn new(seed: u64) -> ItemSampler {
+        let (random, waiting) = (Random::new(seed), Vec::new());
+        ItemSampler { random, longest: 0, draws: FRESH, waiting, unreadable: 0 }
+    }
+
+    /// Returns the number of drawn items omitted so far because they could not be read.
+    pub fn unreadable(&self) -> u64 {
+        self.unreadable
+    }
+
+    /// Draws a slot of one of `lanes`. Returns `None` if the drawn stripe has no slot with the drawn
+    /// number.
+    fn draw(&mut self, lanes: &[LaneSession]) -> Option<Drawn> {
+        self.draws += 1;
+        if self.draws > FRESH {
+            self.draws = 0;
+            let indexes = lanes.iter().map(|lane| &lane.lane.index);
+            let lengths =
+                indexes.flat_map(|index| (0..index.stripe_count()).map(|at| index.table_slots(at)));
+            self.longest = lengths.max().unwrap_or(0) as u64;
+        }
+        let stripes: usize = lanes.iter().map(|lane| lane.lane.index.stripe_count()).sum();
+        let mut stripe = self.random.below(stripes as u64) as usize;
+        let lane = lanes.iter().position(|lane| {
+            let count = lane.lane.index.stripe_count();
+            let is_here = stripe < count;
+            stripe -= if is_here { 0 } else { count };
+            is_here
+        })?;
+        let len = lanes[lane].lane.index.table_slots(stripe) as u64;
+        self.longest = self.longest.max(len);
+        if self.longest == 0 {
+            return None;
+        }
+        let number = self.random.below(self.longest);
+        (number < len).then_some(Drawn { lane, stripe, number: number as usize, tries: 0 })
+    }
+}
+
+impl Session {
+    /// Draws `draws` slots at random and shows the items that they lead to. Each live item is
+    /// equally likely in each draw; one that is drawn twice is shown twice. Draws of empty slots
+    /// and of items that have expired show nothing. Showing an item does not count as a read.
+    ///
+    /// Ends early when `reads` items have to be read from a device first. They are shown by a later
+    /// call, which the caller makes after these [reads](Session::take_reads) have arrived. Returns
+    /// the number of items that wait so.
+    ///
+    /// Unlike other answers, shown items may not be durable yet: a crash may revert them.
+    pub fn sample(
+        &self,
+        sampler: &mut ItemSampler,
+        draws: usize,
+        reads: usize,
+        visit: &mut dyn FnMut(Listed<'_>),
+    ) -> usize {
+        for drawn in std::mem::take(&mut sampler.waiting) {
+            self.look_at(sampler, drawn, visit);
+        }
+        for _ in 0..draws {
+            if sampler.waiting.len() >= reads {
+                break;
+            }
+            if let Some(drawn) = sampler.draw(&self.lanes) {
+                self.look_at(sampler, drawn, visit);
+            }
+        }
+        for lane in &self.lanes {
+            // A sample waits for no commit.
+            let _ = lane.answer(());
+        }
+        sampler.waiting.len()
+    }
+
+    fn look_at(&self, sampler: &mut ItemSampler, drawn: Drawn, visit: &mut dyn FnMut(Listed<'_>)) {
+        let partitions = &self.engine.partitions;
+        let look = self.lanes[drawn.lane].look_at(drawn, &mut |item| {
+            // A key in motion may be in two lanes.
+            let owner = || partitions.owner(partition(self.key(item.key()).lo));
+            if partitions.are_settled() || owner() == drawn.lane {
+                visit(item);
+            }
+        });
+        match look {
+            Look::Done => {}
+            Look::NeedsRead if drawn.tries < TRIES => {
+                sampler.waiting.push(Drawn { tries: drawn.tries + 1, ..drawn });
+            }
+            Look::NeedsRead | Look::Unreadable => sampler.unreadable += 1,
+        }
+    }
+}
+
+impl LaneSession {
+    /// Shows the item of a slot, or requests the read of its record. The slot may have changed since
+    /// it was drawn. It is as good as any other nevertheless.
+    fn look_at(&self, drawn: Drawn, visit: &mut dyn FnMut(Listed<'_>)) -> Look {
+        // SAFETY: a session is awake while its calls are made.
+        let slot = unsafe { self.lane.index.slot_at(drawn.stripe, drawn.number) };
+        let Some(slot) = slot else { return Look::Done };
+        if let Some(record) = self.listed(slot) {
+            if self.is_current(slot, &record) {
+                self.show(slot, record, visit);
+            }
+            return Look::Done;
+        }
+        let id = self.read_from(slot);
+        if self.fetched.is_unreadable(id) {
+            return Look::Unreadable;
+        }
+        if drawn.tries < TRIES {
+            self.fetched.want(&self.lane.log, id);
+        }
+        Look::NeedsRead
+    }
+}

@@ -1,0 +1,164 @@
+//! Random samples of items: every item is equally likely, wherever it lies, and none counts as read.
+
+#[path = "common/store.rs"]
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use common::store;
+use larder_disk::SimDevice;
+use larder_engine::{
+    Durability, Engine, Expiry, ItemSampler, ManualCleaner, Options, Outcome, Session, Store,
+    StoreDevice, StoreOptions,
+};
+
+const NOW: u32 = 1000;
+
+struct Machine {
+    engine: Arc<Engine>,
+    session: Session,
+    cleaner: ManualCleaner,
+}
+
+impl Machine {
+    fn open(options: Options) -> Machine {
+        let engine = Engine::open_without_threads(options).unwrap();
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(NOW);
+        Machine { engine, session, cleaner: ManualCleaner::default() }
+    }
+
+    fn turn(&mut self) {
+        self.engine.serve_reads();
+        self.engine.clean(&mut self.cleaner);
+        self.engine.commit();
+        self.session.tick(NOW);
+    }
+
+    fn set(&mut self, key: &str, value: &[u8], expiry: Expiry) {
+        for _ in 0..1000 {
+            match self
+                .session
+                .store(&self.session.key(key.as_bytes()), Store::set(value, 0, expiry))
+            {
+                Outcome::Ready(_) | Outcome::AfterCommit(..) => return,
+                _ => self.turn(),
+            }
+        }
+        panic!("a set waits for ever");
+    }
+
+    /// Draws until `samples` items were shown. Returns how often each one was.
+    fn sample(&mut self, samples: usize, reads: usize) -> (HashMap<Vec<u8>, u64>, u64) {
+        let (mut seen, mut shown) = (HashMap::<Vec<u8>, u64>::new(), 0);
+        let mut sampler = ItemSampler::new(42);
+        for _ in 0..1_000_000 {
+            let waiting = self.session.sample(&mut sampler, 512, reads, &mut |item| {
+                assert!(!item.hit_before());
+                *seen.entry(item.key().to_vec()).or_default() += 1;
+                shown += 1;
+            });
+            assert!(waiting <= reads);
+            if shown >= samples {
+                return (seen, sampler.unreadable());
+            }
+            let wanted = self.session.take_reads();
+            assert_eq!(wanted.is_some(), waiting > 0);
+            self.engine.serve_reads();
+            self.session.tick(NOW);
+            wanted.into_iter().for_each(|reads| self.session.release(reads));
+        }
+        panic!("only {shown} items were shown");
+    }
+}
+
+/// Returns how far the counts are from those of a uniform sample: the statistic chi², less its mean,
+/// in standard deviations.
+fn deviation(seen: &HashMap<Vec<u8>, u64>, keys: usize) -> f64 {
+    let samples: u64 = seen.values().sum();
+    let expected = samples as f64 / keys as f64;
+    let absent = (keys - seen.len()) as f64 * expected;
+    let of = |count: &u64| (*count as f64 - expected).powi(2) / expected;
+    let chi = seen.values().map(of).sum::<f64>() + absent;
+    (chi - (keys - 1) as f64) / (2.0 * (keys - 1) as f64).sqrt()
+}
+
+#[test]
+fn every_item_is_equally_likely_although_tables_differ_in_length() {
+    for lanes in [1, 3] {
+        let memory = (32 << 20) * lanes as u64;
+        let mut machine = Machine::open(Options { memory, lanes, ..Options::default() });
+        let mut keys = 0;
+        for number in 0.. {
+            let key = format!("key{number}");
+            // The first eighth of the stripes has most of the keys.
+            let stripe = machine.session.key(key.as_bytes()).place() >> 24;
+            if stripe < 8 || number % 16 == 0 {
+                machine.set(&key, b"value", Expiry::NEVER);
+                keys += 1;
+            }
+            if keys == 30_000 {
+                break;
+            }
+        }
+        machine.set("expired", b"value", Expiry::at(NOW));
+        let (seen, unreadable) = machine.sample(20 * keys, 1);
+        assert!(!seen.contains_key(&b"expired"[..]));
+        let deviation = deviation(&seen, keys);
+        assert!(deviation.abs() < 4.0, "{lanes} lanes: {deviation} standard deviations");
+        assert_eq!((seen.len(), unreadable), (keys, 0));
+        let totals = machine.engine.totals();
+        assert_eq!((totals.cmd_get, totals.get_hits), (0, 0));
+    }
+}
+
+#[test]
+fn items_on_a_device_are_as_likely_as_those_in_memory() {
+    for durability in [Durability::Async, Durability::Sync] {
+        let device = Arc::new(SimDevice::new(128 << 20, 1));
+        let device = StoreDevice {
+            name: "device".to_owned(),
+            device: Arc::<SimDevice>::clone(&device),
+            lower: None,
+            seeds: [1, 2, 3],
+        };
+        let simulated = Arc::clone(&device.device);
+        let store = StoreOptions { devices: vec![device], ..store(simulated, durability) };
+        let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+        let mut machine = Machine::open(options);
+        let keys = 20_000;
+        for key in 0..keys {
+            let value = vec![b'v'; if key % 2000 == 7 { 600_000 } else { 500 }];
+            machine.set(&format!("key{key}"), &value, Expiry::NEVER);
+            if key % 64 == 0 {
+                machine.turn();
+            }
+        }
+        machine.turn();
+        let before = machine.engine.stats();
+        assert!(before.flash_item_bytes > before.memory_limit, "{before:?}");
+        let (seen, unreadable) = machine.sample(10 * keys, 16);
+        let deviation = deviation(&seen, keys);
+        assert!(deviation.abs() < 4.0, "{durability:?}: {deviation} standard deviations");
+        assert_eq!(unreadable, 0);
+        let after = machine.engine.stats();
+        assert_eq!((after.copies, after.totals.get_hits), (before.copies, 0));
+    }
+}
+
+#[test]
+fn an_empty_cache_has_nothing_to_show() {
+    let mut machine = Machine::open(Options { memory: 32 << 20, ..Options::default() });
+    let mut sampler = ItemSampler::new(1);
+    let mut show = |machine: &mut Machine| {
+        let mut shown = 0;
+        assert_eq!(machine.session.sample(&mut sampler, 70_000, 1, &mut |_| shown += 1), 0);
+        shown
+    };
+    assert_eq!(show(&mut machine), 0);
+    machine.set("key", b"value", Expiry::NEVER);
+    // The first table is longer than those that the sample has seen.
+    assert!(show(&mut machine) > 0);
+}
