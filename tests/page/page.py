@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
 from actions import test_actions, test_foreign_pages  # noqa: E402
 from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
-VIEWS = ["now", "history", "durability", "tiers", "limits", "clients", "actions", "lab", "statistics"]
+VIEWS = ["now", "history", "keys", "durability", "tiers", "limits", "clients", "actions", "lab", "statistics"]
 # Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
 PREFIX = "login/<img/src=x/onerror=alert(1)>"
 STORE = "st<b>ore"
@@ -45,6 +45,9 @@ shadow = true
 """
 MIX = "get=70,set=20,delete=2,incr=5,touch=3"
 RATE = 2000
+HOT_KEY = "hot<b>:key"
+# Requests per second of the hottest key, sent by `ask_hot`.
+HOT_RATE = 400
 # The page and `stats` look at slightly different seconds, and the generator's seconds differ too.
 SAMPLING_ERROR = 0.15
 # Seconds of load before the pictures are taken, so that the charts show something.
@@ -92,6 +95,21 @@ class Larder:
         self.load = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.asking.set()
         threading.Thread(target=self.ask_limits, daemon=True).start()
+        threading.Thread(target=self.ask_hot, daemon=True).start()
+
+    def ask_hot(self):
+        """Asks for one key at a steady rate."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port)) as client:
+                replies = client.makefile("rb")
+                while self.asking.is_set():
+                    client.sendall(f"get {HOT_KEY}\r\nmn\r\n".encode() * (HOT_RATE // 100))
+                    for _ in range(HOT_RATE // 100):
+                        while replies.readline() not in (b"MN\r\n", b""):
+                            pass
+                    time.sleep(0.01)
+        except OSError:
+            pass  # The server was killed.
 
     def ask_limits(self):
         try:
@@ -176,6 +194,7 @@ DRAWN = f"""() => {{ const charts = ({INK})(); return charts.every(chart => char
 EXPECTED_CHARTS = {
     "now": {"requests", "latency", "hits", "cpu", "network", "evictions"},
     "history": {"requests", "latency", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit", "written"},
+    "keys": set(),
     "durability": {"unsynced", "commit", "written"},
     "tiers": {"flash", "written", "on-devices"},
     "limits": {"limits"},
@@ -399,6 +418,63 @@ def test_escaping(check, page, server):
     check.that("no name became an element", not foreign, foreign)
 
 
+def cells_of(page, label):
+    """The values of the cells of a table of the view Keys, by row and heading."""
+    rows = page.eval_on_selector_all(
+        f'#view-keys [aria-label="{label}"] tbody tr',
+        """list => list.map(row => [row.dataset.name,
+            Object.fromEntries([...row.querySelectorAll("td")].map(cell => [cell.dataset.label, [Number(cell.dataset.value), cell.textContent]]))])""",
+    )
+    return dict(rows)
+
+
+def test_keys(check, page, server):
+    """Hot keys and prefixes have the figures of the load, within the error that the view states."""
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        replies = client.makefile("rb")
+        # 1500 items of 2000 bytes in two prefixes, one within the other.
+        for number in range(1500):
+            key = f"page:{'old' if number % 3 else 'new'}:{number}"
+            client.sendall(f"set {key} 0 {600 if number % 3 else 0} 2000\r\n{'v' * 2000}\r\n".encode())
+            replies.readline()
+        client.sendall(f"set {HOT_KEY} 0 0 5\r\nvalue\r\n".encode())
+        replies.readline()
+    show(page, "keys")
+    page.wait_for_selector(f"#view-keys tr[data-name='{HOT_KEY}']", timeout=60000)
+    report = page.evaluate("fetch('v1/keys').then(reply => reply.json())")
+    hot = next(key for key in report["hot"] if key["key"] == HOT_KEY)
+    rank = [key["key"] for key in report["hot"]].index(HOT_KEY)
+    check.that("keys: the hottest key is first", rank == 0 and hot["reads_per_second"] > 0, report["hot"][:3])
+    shown = cells_of(page, "Hot keys")[HOT_KEY]
+    check.that("keys: its row has rates and error", shown["Reads"][0] > 0 and "±" in shown["Error"][1], shown)
+    total, samples = float(server.stats()["curr_items"]), report["items"]["samples"]
+    check.that("keys: all items are counted", abs(report["items"]["total"] - total) <= 0.05 * total, (report["items"], total))
+    page.click('#view-keys tr[data-name="page:"] button')
+    page.wait_for_selector('#view-keys tr[data-name="page:new:"]')
+    # Samples from before these items were set are in the window for a minute.
+    deadline = time.monotonic() + 90
+    while True:
+        tree, wrong = cells_of(page, "Prefixes"), []
+        for prefix, items in (("page:", 1500), ("page:old:", 1000), ("page:new:", 500)):
+            share = items / total
+            error = 2 * (share * (1 - share) / samples) ** 0.5 * total
+            if abs(tree[prefix]["Items"][0] - items) > 2 * error:
+                wrong.append((prefix, tree[prefix]["Items"], items, error))
+        if not wrong or time.monotonic() > deadline:
+            break
+        page.wait_for_timeout(1000)
+    check.that(f"keys: prefixes have their items, from {samples} samples", not wrong, wrong)
+    check.that("keys: times to live are shown", "min" in tree["page:old:"]["Time to live"][1] and tree["page:new:"]["Time to live"][1] == "no end", tree)
+    page.focus('#view-keys tr[data-name="page:"] button')
+    page.keyboard.press("Enter")
+    page.wait_for_selector('#view-keys tr[data-name="page:new:"]', state="detached")
+    closed = page.get_attribute('#view-keys tr[data-name="page:"] button', "aria-expanded")
+    focus = page.evaluate("document.activeElement.closest('tr')?.dataset.name")
+    check.that("keys: a prefix is closed by keyboard, and keeps the focus", (closed, focus) == ("false", "page:"), (closed, focus))
+    check.that("keys: large items are shown", any(values["Bytes"][0] > 5000 for values in cells_of(page, "Large items").values()))
+    check.that("keys: a key with markup is text", page.query_selector("#view-keys tbody b") is None and HOT_KEY in page.inner_text("#view-keys"))
+
+
 def test_durability(check, page, server):
     show(page, "durability")
     page.wait_for_function("() => document.querySelector('#view-durability [data-figure=\"device_written\"]').dataset.value > 0")
@@ -582,13 +658,13 @@ def test_restart(check, page, server):
 
 def test_features_off(check, browser, program, directory):
     """Views whose feature is off say how to turn it on."""
-    bare = Larder(program, directory, ["--memory", "16MB", "--slow-command", "0"])
+    bare = Larder(program, directory, ["--memory", "16MB", "--slow-command", "0", "--disable-key-sampling"])
     bare.start()
     page = browser.new_page(viewport=WIDE)
     try:
         page.goto(bare.url)
         page.wait_for_selector("#condition.good")
-        for name, word in (("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]"), ("clients", "--slow-command"), ("lab", "--lab-report")):
+        for name, word in (("keys", "disable-key-sampling"), ("durability", "--durability sync"), ("tiers", "--store"), ("limits", "[[limit]]"), ("clients", "--slow-command"), ("lab", "--lab-report")):
             show(page, name)
             page.wait_for_selector(f"#view-{name} .off:not([hidden])")
             check.that(f"{name}: says how to turn it on", word in page.inner_text(f"#view-{name} .off"))
@@ -667,6 +743,7 @@ def run(check, browser, server, directory, pictures):
     test_limits(check, page, server)
     test_clients(check, page, server)
     test_escaping(check, page, server)
+    test_keys(check, page, server)
     test_durability(check, page, server)
     test_lab(check, page, directory)
     test_history(check, page)

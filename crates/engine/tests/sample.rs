@@ -154,7 +154,7 @@ fn an_empty_cache_has_nothing_to_show() {
     let mut sampler = ItemSampler::new(1);
     let mut show = |machine: &mut Machine| {
         let mut shown = 0;
-        assert_eq!(machine.session.sample(&mut sampler, 70_000, 1, &mut |_| shown += 1), 0);
+        assert_eq!(machine.session.sample(&mut sampler, 10_000, 1, &mut |_| shown += 1), 0);
         shown
     };
     assert_eq!(show(&mut machine), 0);

@@ -20,11 +20,13 @@ mod value_buffers;
 mod withheld;
 
 use crate::clients::{Registered, Spoken};
+use crate::clock::random_seed;
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
 use crate::command::{
     CommandCounters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
 };
+use crate::keys::{KeySampler, SampledRequest};
 use crate::latency::Timer;
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::policies::PolicyReader;
@@ -138,6 +140,7 @@ pub struct Worker {
     context: Arc<ServerContext>,
     counters: Arc<CommandCounters>,
     timer: Timer,
+    sampler: KeySampler,
     policies: PolicyReader,
     clock: Box<dyn Fn() -> u64 + Send>,
     text: Scratch<Text>,
@@ -156,10 +159,11 @@ impl Worker {
     ) -> Self {
         session.tick_at(clock());
         let (counters, timer) = (context.register(), context.latencies.timer());
+        let sampler = KeySampler::new(Arc::clone(&context.hot_keys), random_seed());
         let policies = context.policies().reader();
         let (text, binary) = (Scratch::default(), Scratch::default());
         let looked = Instant::now();
-        Worker { session, context, counters, timer, policies, clock, text, binary, looked }
+        Worker { session, context, counters, timer, sampler, policies, clock, text, binary, looked }
     }
 
     /// Returns the session, for calls of its thread that come from no connection.
@@ -277,6 +281,11 @@ impl Worker {
         let progress = text::answer_keys(&mut x, get, keys.all());
         let (unready, value) = (progress.unready, progress.value);
         let open = value.is_some();
+        if self.sampler.counts(progress.answered) {
+            let reply = &x.output.bytes()[start..];
+            let request = SampledRequest { writes: get.exptime.is_some(), len: 0, reply };
+            self.sampler.sample(&keys.all()[..progress.answered], request);
+        }
         connection.value = value;
         connection.withhold_output(&mut x, start, Repair::Close, open, None);
         let interrupted = open || progress.answered < keys.all().len();
@@ -323,6 +332,7 @@ impl Service for Worker {
         let now = (self.clock)();
         self.session.tick_at(now);
         self.timer.begin_turn(now, &self.context.latencies);
+        self.sampler.begin_turn(now);
         self.policies.refresh();
         if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();

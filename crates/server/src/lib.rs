@@ -24,6 +24,7 @@ pub mod command;
 pub mod condition;
 pub mod connection;
 mod guard;
+mod keys;
 mod latency;
 mod limit_port;
 pub mod net;

@@ -33,6 +33,7 @@ use crate::clock::{Clock, random_seed};
 use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
 use crate::guard::Guard;
+use crate::keys::{HotKeys, Prefixes, Survey, SurveyThread};
 use crate::limit_port::LimitPort;
 use crate::net::{self, Listener};
 use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings, durability_name, when_full_name};
@@ -125,6 +126,7 @@ pub struct Server {
     pub(crate) admin: Option<Admin>,
     limit_port: Option<LimitPort>,
     watch: Option<watch::Watch>,
+    survey: Option<SurveyThread>,
     pidfile: Option<Pidfile>,
 }
 
@@ -226,7 +228,8 @@ impl Server {
         let context = context(&running);
         running.set_context(&context);
         let (workers, limit_port, watch, pidfile) = (Vec::new(), None, None, None);
-        let mut server = Server { running, workers, admin, limit_port, watch, pidfile };
+        let mut server =
+            Server { running, workers, admin, limit_port, watch, survey: None, pidfile };
         for worker in loops {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
@@ -241,6 +244,9 @@ impl Server {
         if let Some(admin) = &server.admin {
             // The cell is empty, because a server has only one admin page.
             let _ = server.running.admin_token.set(Arc::clone(&admin.subject.token));
+            let (survey, running) = (Arc::clone(&context.survey), &server.running);
+            let survey = SurveyThread::start(survey, Arc::clone(&running.engine), running.clock);
+            server.survey = Some(survey.map_err(system("start the survey of keys"))?);
             admin.subject.serves(Arc::clone(&server.running));
         }
         Ok(server)
@@ -383,6 +389,7 @@ impl Server {
         if let Some(admin) = &self.admin {
             admin.stop_actions();
         }
+        self.survey = None;
         // The workers and the actions have ended, so nothing can write any more.
         if let Err(error) = store::close(&self.running.engine) {
             error!(event = "store_not_closed", %error);
@@ -421,6 +428,10 @@ fn context(running: &Arc<Running>) -> Arc<ServerContext> {
     context.latencies.set_on(settings.latency);
     context.latencies.set_slow_from(settings.slow_command);
     context.registry = Arc::clone(&running.registry);
+    let prefixes = Prefixes { delimiter: settings.prefix_delimiter as u8 };
+    context.hot_keys = Arc::new(HotKeys::new(prefixes));
+    context.hot_keys.set_on(settings.samples_keys());
+    context.survey = Arc::new(Survey::new(prefixes));
     context.policies().replace(&settings.policies);
     context.wall_ahead = running.clock.wall_ahead();
     context.version = MEMCACHED_VERSION.to_owned();

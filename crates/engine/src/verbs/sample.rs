@@ -13,6 +13,8 @@ use crate::{Listed, Session};
 use larder_disk::Random;
 use larder_log::format::partition;
 
+/// Number of draws per wanted item after which a call ends: most slots may be empty.
+const DRAWS: usize = 32;
 /// The largest number of times that a drawn slot waits for a read of its record.
 const TRIES: u8 = 4;
 /// Number of draws after which the length of the longest table is determined again.
@@ -93,9 +95,10 @@ impl ItemSampler {
 }
 
 impl Session {
-    /// Draws `draws` slots at random and shows the items that they lead to. Each live item is
+    /// Draws slots at random and shows up to `items` items that they lead to. Each live item is
     /// equally likely in each draw; one that is drawn twice is shown twice. Draws of empty slots
-    /// and of items that have expired show nothing. Showing an item does not count as a read.
+    /// and of items that have expired show nothing, and their number is limited. Showing an item
+    /// does not count as a read.
     ///
     /// Ends early when `reads` items have to be read from a device first. They are shown by a later
     /// call, which the caller makes after these [reads](Session::take_reads) have arrived. Returns
@@ -105,19 +108,23 @@ impl Session {
     pub fn sample(
         &self,
         sampler: &mut ItemSampler,
-        draws: usize,
+        items: usize,
         reads: usize,
         visit: &mut dyn FnMut(Listed<'_>),
     ) -> usize {
         for drawn in std::mem::take(&mut sampler.waiting) {
             self.look_at(sampler, drawn, visit);
         }
-        for _ in 0..draws {
-            if sampler.waiting.len() >= reads {
+        let mut shown = 0;
+        for _ in 0..items.saturating_mul(DRAWS) {
+            if shown >= items || sampler.waiting.len() >= reads {
                 break;
             }
             if let Some(drawn) = sampler.draw(&self.lanes) {
-                self.look_at(sampler, drawn, visit);
+                self.look_at(sampler, drawn, &mut |item| {
+                    shown += 1;
+                    visit(item);
+                });
             }
         }
         for lane in &self.lanes {

@@ -64,6 +64,7 @@ pub(super) static ASSETS: &[Asset] = &[
     module!("header.js"),
     module!("history.js"),
     module!("item.js"),
+    module!("keys.js"),
     module!("lab.js"),
     module!("limits.js"),
     module!("main.js"),

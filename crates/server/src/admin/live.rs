@@ -88,6 +88,9 @@ pub(super) async fn beat(subject: Arc<Subject>) {
         interval.tick().await;
         subject.clients.forget();
         let Some(running) = subject.running() else { continue };
+        if let Some(context) = running.context() {
+            context.hot_keys.beat(running.clock.nanos() / 1_000_000);
+        }
         let now = Moment::of(running);
         if let Some(last) = &last {
             subject.live.take(Span { from: last, to: &now }, &mut finder, running);

@@ -10,11 +10,12 @@ mod actions;
 mod assets;
 mod clients;
 mod door;
-mod escape;
+pub(crate) mod escape;
 mod events;
 mod health;
 mod history;
 mod inner;
+mod keys;
 mod lab;
 mod live;
 pub(crate) mod origin;
@@ -130,6 +131,7 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
         .route("/v1/clients", get(clients::clients))
         .route("/v1/history", get(live::history))
+        .route("/v1/keys", get(keys::show))
         .route("/v1/live", get(live::stream))
         .route("/v1/lab", get(lab::description))
         .route("/lab/report.html", get(lab::report))

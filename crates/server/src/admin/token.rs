@@ -278,7 +278,6 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
 /// Extractor for requests that may see names of keys: they come from this machine, or carry the
 /// token. A request that a proxy has forwarded counts as from elsewhere.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "for requests that list keys"))]
 pub(super) struct Trusted;
 
 impl FromRequestParts<Arc<Subject>> for Trusted {

@@ -3,6 +3,7 @@
 use super::PrefixStats;
 use crate::clients::Registry;
 use crate::connection::arrivals::Arrivals;
+use crate::keys::{HotKeys, Survey};
 use crate::latency::Latencies;
 use crate::net::{Counter, counters};
 use crate::policies::CurrentPolicies;
@@ -114,6 +115,8 @@ pub struct ServerContext {
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) slow: Arc<SlowCommands>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) hot_keys: Arc<HotKeys>,
+    pub(crate) survey: Arc<Survey>,
     /// The places of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
@@ -145,6 +148,8 @@ impl ServerContext {
             latencies: Arc::default(),
             slow: Arc::default(),
             registry: Arc::default(),
+            hot_keys: Arc::default(),
+            survey: Arc::default(),
             dumps: Mutex::default(),
         }
     }

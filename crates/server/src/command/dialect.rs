@@ -69,6 +69,12 @@ pub(crate) trait Dialect: Sized {
     /// request.
     fn class(request: &Self::Request<'_>) -> CommandClass;
 
+    /// Returns the key of a request whose key is not among those of its batch, because it is
+    /// encoded.
+    fn encoded_key(_request: &Self::Request<'_>) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Returns the reply for a request whose commit failed, so that its write or the data it read
     /// was not kept.
     fn failure_reply(request: &Self::Request<'_>) -> FailureReply;

@@ -119,6 +119,18 @@ pub(crate) enum Executed {
     Close,
 }
 
+impl Executed {
+    /// Returns the number of keys that were executed, out of the `all` keys of the request.
+    #[inline(always)]
+    pub(crate) fn keys(&self, all: usize) -> usize {
+        match self {
+            Executed::Again => 0,
+            Executed::Keys(part) => part.answered,
+            _ => all,
+        }
+    }
+}
+
 // Every request returns this type, so it must fit into two registers.
 const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
 

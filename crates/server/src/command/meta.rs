@@ -60,6 +60,12 @@ fn key_of<'k>(
     }
 }
 
+/// Returns the key of a command whose key is in base64.
+pub(super) fn encoded_key(command: &Meta<'_>) -> Option<Vec<u8>> {
+    let mut decoded = DECODED;
+    base64::decode(command.key, &mut decoded).filter(|_| command.base64).map(<[u8]>::to_vec)
+}
+
 /// Returns the properties of a command that do not depend on its key.
 #[inline(always)]
 pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {

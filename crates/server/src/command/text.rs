@@ -159,6 +159,13 @@ impl Dialect for Text {
         }
     }
 
+    fn encoded_key(request: &Request<'_>) -> Option<Vec<u8>> {
+        match request {
+            Request::Meta(command) => meta::encoded_key(command),
+            _ => None,
+        }
+    }
+
     fn failure_reply(request: &Request<'_>) -> FailureReply {
         if Self::properties(request).noreply { FailureReply::Silent } else { FailureReply::Line }
     }

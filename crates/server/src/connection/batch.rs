@@ -6,6 +6,7 @@ use super::{Connection, State, Step, Worker};
 use crate::command::binary::Binary;
 use crate::command::text::{PREFETCH_WINDOW, Text};
 use crate::command::{Dialect, Executed};
+use crate::keys::SampledRequest;
 use crate::latency::CommandClass;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Session};
@@ -308,6 +309,11 @@ impl Worker {
                     Executed::Done
                 }
             };
+            if self.sampler.counts(executed.keys(own.len().max(1)))
+                && let Action::Execute(request) = &entry.action
+            {
+                self.sample::<D>(request, own, entry.end - done, &x.output.bytes()[start..]);
+            }
             let class = match &entry.action {
                 Action::Execute(request) => D::class(request),
                 Action::Refuse(_) => CommandClass::Other,
@@ -337,6 +343,23 @@ impl Worker {
         }
         input.consume(done);
         None
+    }
+
+    /// Samples an executed request. `len` is its length in bytes, with its value.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn sample<D: Dialect>(
+        &self,
+        request: &D::Request<'_>,
+        keys: &[Key<'_>],
+        len: usize,
+        reply: &[u8],
+    ) {
+        let sampled = SampledRequest { writes: !D::properties(request).only_reads(), len, reply };
+        match D::encoded_key(request) {
+            Some(key) if keys.is_empty() => self.sampler.sample(&[self.session.key(&key)], sampled),
+            _ => self.sampler.sample(keys, sampled),
+        }
     }
 
     /// Prefetches the lock of a request that follows shortly.

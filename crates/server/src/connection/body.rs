@@ -310,7 +310,13 @@ impl Worker {
             None => Ok(execute(&mut Memory::None)),
         };
         // Another worker may have taken the place before the value was marked as complete.
-        match executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys)) {
+        let executed = executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys));
+        if self.sampler.counts(executed.keys(keys.len().max(1))) {
+            let Announced { header, value, trailer } = body.announced;
+            let len = header + value + trailer;
+            self.sample::<D>(&request, &keys, len, &x.output.bytes()[start..]);
+        }
+        match executed {
             Executed::Again => Step::Stop(Flow::Park),
             Executed::Close => Step::Stop(Flow::Close),
             _ => {

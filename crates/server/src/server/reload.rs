@@ -10,12 +10,13 @@ use super::running::Running;
 use crate::settings::{Settings, log_level_name};
 
 /// The keys of settings that a running server can change.
-const RELOADED: [&str; 15] = [
+const RELOADED: [&str; 16] = [
     "admin-host",
     "admin-token-file",
     "disable-control",
     "disable-dumping",
     "disable-flush-all",
+    "disable-key-sampling",
     "disable-latency",
     "drain-timeout",
     "enable-shutdown",

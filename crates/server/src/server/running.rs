@@ -118,6 +118,7 @@ impl Running {
             context.set_switches(settings.switches);
             context.latencies.set_on(settings.latency);
             context.latencies.set_slow_from(settings.slow_command);
+            context.hot_keys.set_on(settings.samples_keys());
             context.policies().replace(&settings.policies);
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);

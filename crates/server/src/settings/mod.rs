@@ -57,6 +57,11 @@ impl Settings {
         table::all().filter(|s| s.is_shown()).map(|s| (s.key, (s.show)(self)))
     }
 
+    /// Returns true if keys are sampled. Only the admin page shows them.
+    pub(crate) fn samples_keys(&self) -> bool {
+        self.key_sampling && self.admin.is_some()
+    }
+
     /// Checks the conditions that depend on several values.
     fn check(&mut self) -> Result<(), SettingsError> {
         let together = |reason: String| Err(SettingsError::Together(reason));

@@ -151,6 +151,8 @@ pub struct Settings {
     pub latency: bool,
     /// The least time of a slow command; `None` if none is recorded.
     pub slow_command: Option<Duration>,
+    /// True if the keys of requests and items are sampled for the admin page.
+    pub key_sampling: bool,
     /// True if `stats detail` counts from the start.
     pub detail: bool,
     /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
@@ -225,6 +227,7 @@ impl Default for Settings {
             watch: true,
             latency: true,
             slow_command: Some(Duration::from_millis(10)),
+            key_sampling: true,
             detail: false,
             prefix_delimiter: ':',
             verbosity: 0,

@@ -82,6 +82,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         latency,
         false
     ),
+    switch!(
+        "disable-key-sampling",
+        None,
+        Process,
+        "Do not sample which keys are used, for the admin page",
+        key_sampling,
+        false
+    ),
     setting(
         "slow-command",
         None,

@@ -8,6 +8,7 @@ import { DurabilityView } from "./durability.js";
 import { h } from "./elements.js";
 import { showFound, showHeader, showLost, showRestart } from "./header.js";
 import { HistoryView } from "./history.js";
+import { KeysView } from "./keys.js";
 import { LabView } from "./lab.js";
 import { LimitsView } from "./limits.js";
 import { Model } from "./model.js";
@@ -15,7 +16,7 @@ import { NowView } from "./now.js";
 import { TiersView } from "./tiers.js";
 
 const model = new Model();
-const views = [NowView, HistoryView, DurabilityView, TiersView, LimitsView, ClientsView, ActionsView, LabView, StatisticsView]
+const views = [NowView, HistoryView, KeysView, DurabilityView, TiersView, LimitsView, ClientsView, ActionsView, LabView, StatisticsView]
   .map((View) => new View(model));
 const main = document.getElementById("content");
 const sections = views.map(({ name, title, element }) =>

@@ -1,0 +1,18 @@
+//! The report of the keys, as JSON. It has names of keys, so only those who may see them get it.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::HARDENED;
+use super::subject::Serving;
+use super::token::Trusted;
+use crate::keys::report;
+
+pub(super) async fn show(_: Trusted, Serving(running): Serving) -> Response {
+    let Some(context) = running.context() else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
+    let now_ms = running.clock.nanos() / 1_000_000;
+    let report = report(&context.hot_keys, &context.survey, &running.engine, now_ms);
+    (HARDENED, axum::Json(report)).into_response()
+}

@@ -1,0 +1,217 @@
+// The view "Keys": the hottest keys, the tree of prefixes, and the largest items. All are estimates from samples.
+
+import { ask } from "./connection.js";
+import { example, framed, h, say, showEither } from "./elements.js";
+import { bytes, bytesPerSecond, count, duration, percent, perSecond, whole } from "./format.js";
+
+/** Interval between two questions while the view is open, in milliseconds. */
+const INTERVAL = 3000;
+/** Column headings. The first column has names; the others have numbers. */
+const HOT = ["Key", "Reads", "Writes", "Bytes", "Error"];
+const TREE = ["Prefix", "Items", "Bytes", "Of all bytes", "Reads", "Writes", "Hits", "Time to live"];
+const LARGE = ["Key", "Bytes", "Seen"];
+
+/**
+ * @typedef {{items: ?number, items_error: ?number, bytes: ?number, bytes_error: ?number, expiring: ?number,
+ *   ttl_seconds: ?number, reads_per_second: number, writes_per_second: number, requests_error: number,
+ *   hit_ratio: ?number}} Estimate
+ * @typedef {Estimate & {prefix: string, rest: ?Estimate, children: Prefix[]}} Prefix
+ */
+
+export class KeysView {
+  name = "keys";
+  title = "Keys";
+  #askedAt = -Infinity;
+  /** Prefixes whose children are shown. @type {Set<string>} */
+  #expanded = new Set();
+  /** @type {?Prefix} */
+  #root = null;
+  #trouble = h("p", { role: "status", hidden: true });
+  #requests = h("p", { class: "soft" });
+  #items = h("p", { class: "soft" });
+  #hot = new Rows(HOT);
+  #tree = new Rows(TREE, (prefix) => this.#toggle(prefix));
+  #large = new Rows(LARGE);
+
+  /** @param {import("./model.js").Model} model */
+  constructor(model) {
+    this.model = model;
+    this.without = h("div", { class: "off", hidden: true },
+      h("p", {}, "This server does not sample its keys, because ", h("code", {}, "--disable-key-sampling"),
+        " is set. Start it without this flag, or change the file of ", h("code", {}, "--config"),
+        " and send SIGHUP:"),
+      example("disable-key-sampling = false"));
+    this.with = h("div", { hidden: true },
+      h("h3", {}, "Hot keys"), this.#requests, this.#hot.frame("Hot keys"),
+      h("h3", {}, "Prefixes"), this.#items, this.#tree.frame("Prefixes"),
+      h("h3", {}, "Large items"),
+      h("p", { class: "soft" }, "The largest of the sampled items. An item that is not sampled again for 10 minutes "
+        + "leaves the list."),
+      this.#large.frame("Large items"));
+    this.element = h("div", { class: "keys" }, this.#trouble, this.without, this.with);
+  }
+
+  open() {
+    this.#askedAt = -Infinity;
+  }
+
+  async update() {
+    const now = performance.now();
+    if (this.model.latest === null || now - this.#askedAt < INTERVAL - 500) return;
+    this.#askedAt = now;
+    try {
+      const report = await ask("v1/keys");
+      this.#trouble.hidden = true;
+      showEither(this, report.on);
+      if (report.on) this.#show(report);
+    } catch (error) {
+      say(this.#trouble, `No report of the keys: ${error.message}.`);
+      this.#trouble.hidden = false;
+    }
+  }
+
+  #show(report) {
+    const { requests, items } = report;
+    say(this.#requests, `Estimates of the present rates: a request counts half after ${report.half_life_seconds} s. `
+      + `About one key in ${whole(requests.interval)} is sampled. An error is two standard deviations; "up to" are `
+      + "requests from before the key was noticed."
+      + (report.hot.length === 0 ? " No key has been sampled often enough yet." : ""));
+    this.#hot.show(report.hot.map((key) => [key.key, [
+      [perSecond(key.reads_per_second), key.reads_per_second],
+      [perSecond(key.writes_per_second), key.writes_per_second],
+      [bytesPerSecond(key.bytes_per_second), key.bytes_per_second],
+      [errorOf(key), key.error],
+    ]]));
+    say(this.#items, items.samples === 0
+      ? `Samples of the ${whole(items.total)} items are being taken.`
+      : `Estimates from ${whole(items.samples)} random samples of ${whole(items.total)} items, and from `
+        + `${whole(requests.samples)} sampled requests of the last ${duration(requests.seconds)}. A prefix ends at `
+        + `"${report.delimiter}".`);
+    this.#root = report.prefixes;
+    this.#showTree();
+    this.#large.show(report.large.map((item) => [item.key, [
+      [bytes(item.bytes), item.bytes],
+      [item.seconds_ago === 0 ? "now" : `${duration(item.seconds_ago)} ago`, item.seconds_ago],
+    ]]));
+  }
+
+  #showTree() {
+    const root = this.#root;
+    const rows = [];
+    const add = (prefix, depth) => {
+      const isOpen = depth === 0 || this.#expanded.has(prefix.prefix);
+      const hasChildren = prefix.children.length > 0;
+      rows.push([prefix.prefix, cellsOf(prefix, root), { depth, isOpen,
+        label: depth === 0 ? "all keys" : prefix.prefix, canOpen: depth > 0 && hasChildren }]);
+      if (!isOpen || !hasChildren) return;
+      for (const child of prefix.children) add(child, depth + 1);
+      if (prefix.rest.items > 0 || prefix.rest.reads_per_second > 0 || prefix.rest.writes_per_second > 0) {
+        // No key has such a text, so no other row has this name.
+        rows.push([`${prefix.prefix}\\rest`, cellsOf(prefix.rest, root),
+          { depth: depth + 1, isOpen: false, label: "other keys", canOpen: false }]);
+      }
+    };
+    add(root, 0);
+    this.#tree.show(rows);
+  }
+
+  #toggle(prefix) {
+    if (!this.#expanded.delete(prefix)) this.#expanded.add(prefix);
+    this.#showTree();
+  }
+}
+
+/** The rows of a table. A row keeps its element, and the focus, while its name is in the table. */
+class Rows {
+  #body = h("tbody");
+  /** @type {Map<string, HTMLElement>} */
+  #rows = new Map();
+  #headings;
+
+  /**
+   * @param {string[]} headings
+   * @param {(name: string) => void} onButton Called with the name of the row whose button was pressed.
+   */
+  constructor(headings, onButton = () => {}) {
+    this.#headings = headings;
+    this.#body.addEventListener("click", (event) => {
+      if (event.target.closest("button")) onButton(event.target.closest("tr").dataset.name);
+    });
+  }
+
+  frame(label) {
+    const head = this.#headings.map((heading, at) => h("th", { scope: "col", class: at > 0 && "n" }, heading));
+    return framed(label, h("thead", {}, h("tr", {}, head)), this.#body);
+  }
+
+  /**
+   * Shows rows of a name, the other cells as text and value, and what the tree says of the row.
+   * @param {Array<[string, Array<[string, ?number]>, {depth: number, isOpen: boolean, label: string,
+   *   canOpen: boolean}=]>} rows
+   */
+  show(rows) {
+    const before = this.#rows;
+    this.#rows = new Map(rows.map(([name]) => [name, before.get(name) ?? this.#make(name)]));
+    const elements = [...this.#rows.values()];
+    const isSame = elements.length === this.#body.children.length
+      && elements.every((row, at) => row === this.#body.children[at]);
+    if (!isSame) {
+      const focused = document.activeElement;
+      this.#body.replaceChildren(...elements);
+      if (this.#body.contains(focused)) focused.focus({ preventScroll: true });
+    }
+    for (const [name, cells, branch] of rows) {
+      const [head, ...others] = this.#rows.get(name).children;
+      if (branch) showBranch(head, branch);
+      cells.forEach(([text, value], at) => {
+        say(others[at], text);
+        others[at].dataset.value = value ?? "";
+      });
+    }
+  }
+
+  #make(name) {
+    return h("tr", { "data-name": name }, h("th", { scope: "row" }, name),
+      this.#headings.slice(1).map((heading) => h("td", { class: "n", "data-label": heading })));
+  }
+}
+
+/** Shows a prefix by its depth, as a button if it has children. */
+function showBranch(head, { depth, isOpen, label, canOpen }) {
+  head.className = `depth-${depth}`;
+  const button = head.querySelector("button");
+  if (!canOpen) {
+    if (button !== null || head.textContent !== label) head.replaceChildren(label);
+    return;
+  }
+  if (button === null) head.replaceChildren(h("button", { type: "button" }, label));
+  head.firstElementChild.setAttribute("aria-expanded", String(isOpen));
+}
+
+function cellsOf(part, root) {
+  return [
+    [withError(count, part.items, part.items_error), part.items],
+    [withError(bytes, part.bytes, part.bytes_error, bytes), part.bytes],
+    [percent(root.bytes > 0 ? part.bytes / root.bytes : null), part.bytes],
+    [withError(perSecond, part.reads_per_second, part.requests_error), part.reads_per_second],
+    [perSecond(part.writes_per_second), part.writes_per_second],
+    [percent(part.hit_ratio), part.hit_ratio],
+    [lifeOf(part), part.ttl_seconds],
+  ];
+}
+
+function withError(format, value, error, errorFormat = count) {
+  return value === null || !(error > 0) ? format(value) : `${format(value)} ± ${errorFormat(error)}`;
+}
+
+function errorOf(key) {
+  const missing = key.missing > 0.01 * key.error ? `, up to +${count(key.missing)}` : "";
+  return `± ${count(key.error)}${missing}`;
+}
+
+function lifeOf(part) {
+  if (part.expiring === null) return "–";
+  if (part.expiring === 0) return "no end";
+  const life = duration(part.ttl_seconds);
+  return part.expiring > 0.995 ? life : `${percent(part.expiring)}: ${life}`;
+}

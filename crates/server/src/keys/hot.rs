@@ -1,0 +1,327 @@
+//! The requests that were sampled, of all workers: a sketch of the hottest keys, and a window of the
+//! latest requests by prefix.
+//!
+//! Workers never wait here: a sample that finds the lock taken is lost and counted. Only the admin
+//! port takes the lock for long, to copy the data.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::prefix::Prefixes;
+use super::sketch::{Sampled, Sketch, SketchEntry};
+use super::window::Window;
+
+/// Time after which a request counts half, in seconds.
+pub(super) const HALF_LIFE: f64 = 30.0;
+/// The number of half-lives after which nothing is left of a request. If the process was suspended for
+/// so long, everything begins anew.
+const FORGOTTEN: f64 = 20.0;
+/// The least time that rates are based on, in seconds.
+const LEAST: f64 = 0.1;
+/// The age at which requests leave the window, in milliseconds.
+const WINDOW_MS: u64 = 60_000;
+/// The number of samples per second that the interval aims at.
+const AIM: u64 = 4096;
+/// The bounds of the mean number of keys per sample. The least one bounds the cost for a request,
+/// the largest one the time until a change of the load has an effect.
+const INTERVALS: (u32, u32) = (16, 4096);
+/// The mean number of keys per sample before the load is known.
+const FIRST: u32 = 64;
+
+/// A sampled request in the window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RequestSample {
+    pub(super) weight: f32,
+    pub(super) kind: RequestKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    Hit,
+    Miss,
+    Write,
+}
+
+/// A request as a worker sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenRequest<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) kind: RequestKind,
+    /// Bytes of the found item in the reply, and of a request that writes.
+    pub(super) bytes: usize,
+    /// The number of requests that this one stands for.
+    pub(super) weight: u32,
+    pub(super) time_ms: u64,
+}
+
+/// The sampled requests of all workers.
+#[derive(Debug)]
+pub(crate) struct HotKeys {
+    /// The mean number of keys per sample; 0 while sampling is off.
+    interval: AtomicU32,
+    lost: AtomicU64,
+    prefixes: Prefixes,
+    state: Mutex<HotState>,
+}
+
+/// The state while sampling is on; `None` before the first sample or heartbeat.
+type HotState = Option<Box<HotSamples>>;
+
+#[derive(Debug)]
+struct HotSamples {
+    sketch: Sketch,
+    window: Window<RequestSample>,
+    aged_ms: u64,
+    /// The seconds that the sketch covers, aged like its weights.
+    seconds: f64,
+    /// Samples since the last heartbeat.
+    samples: u64,
+    beat_ms: u64,
+}
+
+/// A copy of the state, for a report.
+pub(super) struct HotCopy {
+    pub(super) entries: Vec<SketchEntry>,
+    /// The seconds that the weights of the entries stand for.
+    pub(super) seconds: f64,
+    pub(super) window: Window<RequestSample>,
+    pub(super) interval: u32,
+    pub(super) lost: u64,
+}
+
+impl Default for HotKeys {
+    fn default() -> HotKeys {
+        HotKeys::new(Prefixes::default())
+    }
+}
+
+impl HotKeys {
+    /// Creates a sampler that is off.
+    pub(crate) fn new(prefixes: Prefixes) -> HotKeys {
+        HotKeys {
+            interval: AtomicU32::new(0),
+            lost: AtomicU64::new(0),
+            prefixes,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn prefixes(&self) -> Prefixes {
+        self.prefixes
+    }
+
+    /// Returns the mean number of keys per sample; 0 while sampling is off.
+    #[inline]
+    pub(super) fn interval(&self) -> u32 {
+        self.interval.load(Relaxed)
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.interval() > 0
+    }
+
+    /// Turns sampling on or off. Each worker follows in its next turn.
+    pub(crate) fn set_on(&self, on: bool) {
+        if on != self.is_on() {
+            let mut state = self.lock();
+            *state = None;
+            self.interval.store(if on { FIRST } else { 0 }, Relaxed);
+        }
+    }
+
+    /// Takes a sample. Loses it rather than wait.
+    pub(super) fn take(&self, seen: &SeenRequest<'_>) {
+        let Ok(mut state) = self.state.try_lock() else {
+            self.lost.fetch_add(1, Relaxed);
+            return;
+        };
+        if !self.is_on() {
+            return;
+        }
+        let samples = state.get_or_insert_with(|| HotSamples::new(seen.time_ms));
+        let weight = f64::from(seen.weight);
+        let writes = seen.kind == RequestKind::Write;
+        samples.sketch.count(seen.key, Sampled { weight, writes, bytes: seen.bytes });
+        let sample = RequestSample { weight: seen.weight as f32, kind: seen.kind };
+        samples.window.push(seen.time_ms, self.prefixes.of(seen.key), sample);
+        samples.samples += 1;
+    }
+
+    /// Ages the sketch, and adapts the interval to the load. Called about once a second.
+    pub(crate) fn beat(&self, now_ms: u64) {
+        let mut state = self.lock();
+        let interval = u64::from(self.interval());
+        if interval == 0 {
+            return;
+        }
+        let samples = state.get_or_insert_with(|| HotSamples::new(now_ms));
+        samples.age(now_ms);
+        samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
+        let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
+        let keys = samples.samples * interval;
+        if let Some(per_second) = (keys * 1000).checked_div(elapsed_ms) {
+            (samples.beat_ms, samples.samples) = (now_ms, 0);
+            let (least, most) = INTERVALS;
+            let wanted = (per_second / AIM).clamp(least.into(), most.into());
+            self.interval.store(wanted as u32, Relaxed);
+        }
+    }
+
+    /// Returns a copy of the state; `None` while sampling is off.
+    pub(super) fn copy(&self, now_ms: u64) -> Option<HotCopy> {
+        let mut state = self.lock();
+        let interval = self.interval();
+        if interval == 0 {
+            return None;
+        }
+        let samples = state.get_or_insert_with(|| HotSamples::new(now_ms));
+        samples.age(now_ms);
+        samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
+        Some(HotCopy {
+            entries: samples.sketch.entries().to_vec(),
+            seconds: samples.seconds.max(LEAST),
+            window: samples.window.clone(),
+            interval,
+            lost: self.lost.load(Relaxed),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HotSamples {
+    fn new(now_ms: u64) -> Box<HotSamples> {
+        Box::new(HotSamples {
+            sketch: Sketch::default(),
+            window: Window::new(now_ms),
+            aged_ms: now_ms,
+            seconds: 0.0,
+            samples: 0,
+            beat_ms: now_ms,
+        })
+    }
+
+    /// Ages the weights by the time since the last call. The seconds that they stand for age in the
+    /// same way, so the rate of a steady load is right at any time.
+    fn age(&mut self, now_ms: u64) {
+        let elapsed = now_ms.saturating_sub(self.aged_ms) as f64 / 1000.0;
+        if elapsed > FORGOTTEN * HALF_LIFE {
+            *self = *HotSamples::new(now_ms);
+        } else if elapsed > 0.0 {
+            self.aged_ms = now_ms;
+            let factor = (-elapsed / HALF_LIFE).exp2();
+            self.sketch.age(factor);
+            self.seconds = (self.seconds + elapsed) * factor;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(key: &[u8], weight: u32, time_ms: u64) -> SeenRequest<'_> {
+        SeenRequest { key, kind: RequestKind::Hit, bytes: 100, weight, time_ms }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_last_half_lives() {
+        let hot = HotKeys::default();
+        hot.set_on(true);
+        hot.beat(0);
+        let rate = |now_ms, key: &[u8]| {
+            let copy = hot.copy(now_ms).unwrap();
+            let entry = copy.entries.iter().find(|entry| entry.key() == key);
+            entry.map_or(0.0, |entry| entry.reads / copy.seconds)
+        };
+        for second in 0..200 {
+            for _ in 0..10 {
+                hot.take(&seen(b"old", 16, second * 1000 + 500));
+            }
+            hot.beat((second + 1) * 1000);
+            assert!((rate((second + 1) * 1000, b"old") - 160.0).abs() < 1e-6);
+        }
+        for second in 200..230 {
+            for _ in 0..10 {
+                hot.take(&seen(b"new", 16, second * 1000 + 500));
+            }
+            hot.beat((second + 1) * 1000);
+        }
+        // One half-life later, each of them has half of its rate.
+        for key in [&b"old"[..], b"new"] {
+            let rate = rate(230_000, key);
+            assert!((rate - 80.0).abs() < 2.0, "{rate}");
+        }
+        let copy = hot.copy(230_000).unwrap();
+        assert_eq!((copy.window.len(), copy.window.seconds(230_000)), (600, 60.0));
+        let later = hot.copy(800_000).unwrap();
+        assert!(later.entries.iter().all(|entry| entry.reads < 0.1) && later.seconds >= LEAST);
+        let much_later = hot.copy(100_000_000).unwrap();
+        assert_eq!((much_later.entries.len(), much_later.seconds), (0, LEAST));
+    }
+
+    #[test]
+    fn the_interval_follows_the_load() {
+        let hot = HotKeys::default();
+        hot.set_on(true);
+        assert_eq!(hot.interval(), FIRST);
+        hot.beat(0);
+        let mut now_ms = 0;
+        let mut second = |requests: u64| {
+            let samples = requests / u64::from(hot.interval());
+            (0..samples).for_each(|_| hot.take(&seen(b"key", 1, now_ms)));
+            now_ms += 1000;
+            hot.beat(now_ms);
+            hot.interval()
+        };
+        assert_eq!(second(0), 16);
+        assert!((240..=248).contains(&second(1_000_000)));
+        assert!((240..=248).contains(&second(1_000_000)));
+        assert_eq!(second(20_000_000), 4096);
+        assert_eq!(second(10_000), 16);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_it_is_off() {
+        let hot = HotKeys::default();
+        hot.take(&seen(b"key", 1, 0));
+        hot.beat(0);
+        assert!(hot.copy(0).is_none() && hot.lock().is_none());
+        hot.set_on(true);
+        hot.take(&seen(b"key", 1, 0));
+        assert_eq!(hot.copy(0).unwrap().entries.len(), 1);
+        hot.set_on(false);
+        assert!(hot.copy(0).is_none() && hot.lock().is_none());
+        hot.set_on(true);
+        assert!(hot.copy(0).unwrap().entries.is_empty());
+    }
+
+    #[test]
+    fn a_sample_that_would_wait_is_lost_and_counted() {
+        let hot = HotKeys::default();
+        hot.set_on(true);
+        let held = hot.lock();
+        hot.take(&seen(b"key", 1, 0));
+        drop(held);
+        let copy = hot.copy(0).unwrap();
+        assert_eq!((copy.entries.len(), copy.lost), (0, 1));
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let hot = HotKeys::default();
+        hot.set_on(true);
+        for number in 0..100_000_u64 {
+            let mut key = [b':'; 250];
+            key[200..].copy_from_slice(format!("{number:050}").as_bytes());
+            key[4..200].fill(b'x');
+            hot.take(&seen(&key, 16, number));
+        }
+        let state = hot.lock();
+        let samples = state.as_ref().unwrap();
+        assert_eq!(samples.sketch.entries().len(), crate::keys::sketch::KEYS);
+        assert!(samples.window.bytes() < 2 << 20, "{}", samples.window.bytes());
+    }
+}

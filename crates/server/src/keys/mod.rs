@@ -1,0 +1,21 @@
+//! Which keys are used: the hottest keys, by sampling the requests; items, bytes and times to live
+//! by prefix and the largest items, by sampling the index. The admin port shows them.
+//!
+//! Invariants: sampling allocates no memory that grows with the number of keys or clients. No worker
+//! waits for it.
+
+mod answer;
+mod hot;
+mod prefix;
+mod report;
+mod sampler;
+mod sketch;
+mod survey;
+mod tree;
+mod window;
+
+pub(crate) use hot::HotKeys;
+pub(crate) use prefix::Prefixes;
+pub(crate) use report::report;
+pub(crate) use sampler::{KeySampler, SampledRequest};
+pub(crate) use survey::{Survey, SurveyThread};

@@ -1,0 +1,47 @@
+//! The prefixes of a key: the parts that end at a delimiter.
+
+/// The largest depth of a prefix. Deeper parts of a key count with the prefix above them.
+const DEPTH: usize = 4;
+
+/// Divides keys at a delimiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefixes {
+    pub(crate) delimiter: u8,
+}
+
+impl Default for Prefixes {
+    fn default() -> Self {
+        Prefixes { delimiter: b':' }
+    }
+}
+
+impl Prefixes {
+    /// Returns the longest prefix of a key, up to [`DEPTH`] delimiters, with the last one. It is
+    /// empty for a key without a delimiter.
+    pub(super) fn of<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        &key[..self.ends(key).last().unwrap_or(0)]
+    }
+
+    /// Returns the lengths of all prefixes of a key, the shortest first.
+    pub(super) fn ends(&self, key: &[u8]) -> impl Iterator<Item = usize> {
+        memchr::memchr_iter(self.delimiter, key).map(|at| at + 1).take(DEPTH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_end_at_a_delimiter() {
+        let prefixes = Prefixes { delimiter: b':' };
+        let of = |key| String::from_utf8_lossy(prefixes.of(key)).into_owned();
+        assert_eq!(of(b"user:7:name"), "user:7:");
+        assert_eq!(of(b"user"), "");
+        assert_eq!(of(b":"), ":");
+        assert_eq!(of(b""), "");
+        assert_eq!(of(b"a:b:c:d:e:f"), "a:b:c:d:");
+        assert_eq!(prefixes.ends(b"ab:c::d").collect::<Vec<_>>(), [3, 5, 6]);
+        assert_eq!(Prefixes { delimiter: b'/' }.of(b"a:b/c"), b"a:b/");
+    }
+}

@@ -1,0 +1,210 @@
+//! A worker's sampling of the keys of its requests: about one key in N, with random distances, so
+//! that no pattern in the requests can hide a key or favour it. Invariant: a key that is not sampled
+//! costs a subtraction, and no memory that another thread writes.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::answer::found;
+use super::hot::{HotKeys, RequestKind, SeenRequest};
+use larder_engine::Key;
+
+/// Distance while sampling is off: no worker executes so many keys.
+const NEVER: u64 = u64::MAX / 2;
+
+/// The sampling of one worker.
+#[derive(Debug)]
+pub(crate) struct KeySampler {
+    hot: Arc<HotKeys>,
+    /// Number of keys before the next sample.
+    left: Cell<u64>,
+    /// Number of keys that the next sample stands for; 0 while sampling is off.
+    weight: Cell<u32>,
+    random: Cell<u64>,
+    time_ms: Cell<u64>,
+}
+
+/// An executed request that is sampled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SampledRequest<'a> {
+    /// True unless it only reads.
+    pub(crate) writes: bool,
+    /// Its length, in bytes, with its value.
+    pub(crate) len: usize,
+    pub(crate) reply: &'a [u8],
+}
+
+impl KeySampler {
+    /// Creates the sampler of a worker. `seed` is random.
+    pub(crate) fn new(hot: Arc<HotKeys>, seed: u64) -> KeySampler {
+        KeySampler {
+            hot,
+            left: Cell::new(NEVER),
+            weight: Cell::new(0),
+            random: Cell::new(seed | 1),
+            time_ms: Cell::new(0),
+        }
+    }
+
+    /// Begins a turn of the worker, and follows the switch that turns sampling on and off.
+    pub(crate) fn begin_turn(&self, now_ns: u64) {
+        self.time_ms.set(now_ns / 1_000_000);
+        if (self.weight.get() == 0) == self.hot.is_on() {
+            self.draw();
+        }
+    }
+
+    /// Counts the keys of an executed request. Returns true if the caller must
+    /// [sample](Self::sample) it.
+    #[inline(always)]
+    pub(crate) fn counts(&self, keys: usize) -> bool {
+        let left = self.left.get();
+        let samples = left < keys as u64;
+        if !samples {
+            self.left.set(left - keys as u64);
+        }
+        samples
+    }
+
+    /// Samples one or more keys of a request. One without keys is passed over.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
+        let mut at = self.left.get();
+        if keys.is_empty() {
+            return self.draw();
+        }
+        while let Some(key) = usize::try_from(at).ok().and_then(|at| keys.get(at)) {
+            let key = key.bytes();
+            let found = found(request.reply, key);
+            let written = if request.writes { request.len } else { 0 };
+            let bytes = found.unwrap_or(0).saturating_add(written);
+            let kind = match found {
+                _ if request.writes => RequestKind::Write,
+                Some(_) => RequestKind::Hit,
+                None => RequestKind::Miss,
+            };
+            let (weight, time_ms) = (self.weight.get(), self.time_ms.get());
+            self.hot.take(&SeenRequest { key, kind, bytes, weight, time_ms });
+            self.draw();
+            at = at.saturating_add(1).saturating_add(self.left.get());
+        }
+        self.left.set(at.saturating_sub(keys.len() as u64));
+    }
+
+    /// Draws the distance to the next sample: 1 to 2N - 1 keys, whose mean is N.
+    fn draw(&self) {
+        let interval = self.hot.interval();
+        self.weight.set(interval);
+        let Some(choices) = (2 * u64::from(interval)).checked_sub(1) else {
+            self.left.set(NEVER);
+            return;
+        };
+        // Xorshift64* (S. Vigna, "An experimental exploration of Marsaglia's xorshift generators,
+        // scrambled", 2016).
+        let mut random = self.random.get();
+        random ^= random >> 12;
+        random ^= random << 25;
+        random ^= random >> 27;
+        self.random.set(random);
+        let high = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        self.left.set((high * choices) >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_engine::{Engine, Options, Session};
+    use std::collections::HashMap;
+    use std::task::Waker;
+
+    fn session() -> Session {
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        Engine::open_without_threads(options).unwrap().session(Waker::noop().clone())
+    }
+
+    fn sampler() -> (Arc<HotKeys>, KeySampler) {
+        let hot = Arc::new(HotKeys::default());
+        hot.set_on(true);
+        let sampler = KeySampler::new(Arc::clone(&hot), 42);
+        sampler.begin_turn(1_000_000_000);
+        (hot, sampler)
+    }
+
+    fn reading(reply: &[u8]) -> SampledRequest<'_> {
+        SampledRequest { writes: false, len: 10, reply }
+    }
+
+    /// Returns how many requests of each key the samples stand for.
+    fn estimates(hot: &HotKeys) -> HashMap<Vec<u8>, f64> {
+        let copy = hot.copy(1000).unwrap();
+        copy.entries
+            .iter()
+            .map(|entry| (entry.key().to_vec(), entry.reads + entry.writes))
+            .collect()
+    }
+
+    #[test]
+    fn periodic_requests_are_sampled_without_bias() {
+        let session = session();
+        // The period is the mean distance of samples. Requests have one to five keys.
+        let names: Vec<String> = (0..64).map(|number| format!("key{number}")).collect();
+        let keys: Vec<_> = names.iter().map(|name| session.key(name.as_bytes())).collect();
+        let (hot, sampler) = sampler();
+        let (mut at, mut length, mut total) = (0, 1, 0);
+        while total < 4_000_000 {
+            let end = (at + length).min(keys.len());
+            let request = &keys[at..end];
+            if sampler.counts(request.len()) {
+                sampler.sample(request, reading(b""));
+            }
+            total += request.len();
+            (at, length) = (if end == keys.len() { 0 } else { end }, length % 5 + 1);
+        }
+        let estimates = estimates(&hot);
+        let sum: f64 = estimates.values().sum();
+        assert!((sum / total as f64 - 1.0).abs() < 0.01, "{sum} of {total}");
+        let expected = total as f64 / 64.0;
+        for name in &names {
+            let estimate = estimates[name.as_bytes()];
+            // About 977 samples of each key: four standard deviations are 13 %.
+            assert!((estimate / expected - 1.0).abs() < 0.13, "{name}: {estimate} of {expected}");
+        }
+    }
+
+    #[test]
+    fn a_request_with_many_keys_gives_several_samples() {
+        let session = session();
+        let names: Vec<String> = (0..4000).map(|number| format!("key{number}")).collect();
+        let keys: Vec<_> = names.iter().map(|name| session.key(name.as_bytes())).collect();
+        let (hot, sampler) = sampler();
+        assert!(sampler.counts(keys.len()));
+        sampler.sample(&keys, reading(b"END\r\n"));
+        let samples = hot.copy(1000).unwrap().window.len();
+        assert!((40..=90).contains(&samples), "{samples}");
+    }
+
+    #[test]
+    fn the_switch_is_followed_at_the_next_turn() {
+        let session = session();
+        let key = [session.key(b"key")];
+        let (hot, sampler) = sampler();
+        let many = || {
+            for _ in 0..1000 {
+                if sampler.counts(1) {
+                    sampler.sample(&key, reading(b"VALUE key 0 1\r\na\r\nEND\r\n"));
+                }
+            }
+            hot.copy(1000).map_or(0, |copy| copy.window.len())
+        };
+        assert!(many() > 5);
+        hot.set_on(false);
+        sampler.begin_turn(2_000_000_000);
+        assert_eq!((many(), sampler.left.get() > NEVER / 2), (0, true));
+        hot.set_on(true);
+        assert_eq!(many(), 0);
+        sampler.begin_turn(3_000_000_000);
+        assert!(many() > 5);
+    }
+}

@@ -1,0 +1,274 @@
+//! A sketch of the most requested keys in a bounded amount of memory: Space-Saving, from "Efficient
+//! Computation of Frequent and Top-k Elements in Data Streams" by A. Metwally, D. Agrawal and A. El
+//! Abbadi (ICDT 2005), with weights and ageing.
+//!
+//! A key that is not in a full sketch takes the place of the key with the least weight, and inherits
+//! its weight as an error. Invariant: the true weight of a key in the sketch is at most its `weight`
+//! and at least `weight - error`. A key that is not in it has at most the least weight, which is at
+//! most the total weight divided by [`KEYS`].
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use larder_protocol::KEY_LEN_MAX;
+
+/// The largest number of keys.
+pub(super) const KEYS: usize = 512;
+
+/// A request that was sampled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sampled {
+    /// The number of requests that this one stands for.
+    pub(super) weight: f64,
+    pub(super) writes: bool,
+    /// Bytes that the request moved.
+    pub(super) bytes: usize,
+}
+
+/// A key of the sketch. All numbers are sums over requests, which ageing lowers.
+#[derive(Clone, Debug)]
+pub(super) struct SketchEntry {
+    hash: u64,
+    /// Requests of the key, and those of other keys that it inherited.
+    pub(super) weight: f64,
+    /// The inherited part of `weight`.
+    pub(super) error: f64,
+    /// Requests of the key since it is in the sketch.
+    pub(super) reads: f64,
+    pub(super) writes: f64,
+    pub(super) bytes: f64,
+    /// The sum of the squared weights of its samples: the variance of `reads + writes`.
+    pub(super) squares: f64,
+    /// The place of the entry in the heap.
+    at: u16,
+    len: u8,
+    key: [u8; KEY_LEN_MAX],
+}
+
+impl SketchEntry {
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key[..usize::from(self.len)]
+    }
+
+    fn count(&mut self, sampled: Sampled) {
+        self.weight += sampled.weight;
+        match sampled.writes {
+            true => self.writes += sampled.weight,
+            false => self.reads += sampled.weight,
+        }
+        self.bytes += sampled.weight * sampled.bytes as f64;
+        self.squares += sampled.weight * sampled.weight;
+    }
+}
+
+/// The sketch.
+#[derive(Debug, Default)]
+pub(super) struct Sketch {
+    entries: Vec<SketchEntry>,
+    /// Numbers of entries, as a heap with the least weight first.
+    heap: Vec<u16>,
+    /// Numbers of entries by the hash of their key.
+    by_hash: HashMap<u64, u16>,
+    hasher: RandomState,
+}
+
+// Entries, heap and table together must stay below 200 KB.
+const _: () = assert!(KEYS * (size_of::<SketchEntry>() + 2 + 2 * 18) <= 200_000);
+
+impl Sketch {
+    /// Counts a request of `key`, which has at most [`KEY_LEN_MAX`] bytes.
+    pub(super) fn count(&mut self, key: &[u8], sampled: Sampled) {
+        let Some(len) = u8::try_from(key.len()).ok().filter(|_| key.len() <= KEY_LEN_MAX) else {
+            return;
+        };
+        let hash = self.hasher.hash_one(key);
+        let number = match self.by_hash.get(&hash) {
+            // Two keys with the same hash practically do not exist.
+            Some(&number) if self.entries[usize::from(number)].key() != key => return,
+            Some(&number) => number,
+            None => self.enter(hash, key, len),
+        };
+        self.entries[usize::from(number)].count(sampled);
+        self.sink(usize::from(self.entries[usize::from(number)].at));
+    }
+
+    /// Makes an entry for a new key. Returns its number.
+    fn enter(&mut self, hash: u64, key: &[u8], len: u8) -> u16 {
+        let number = if self.entries.len() < KEYS {
+            let number = self.entries.len() as u16;
+            let (weight, error, reads, writes, bytes, squares) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+            let (at, key) = (number, [0; KEY_LEN_MAX]);
+            self.entries.push(SketchEntry {
+                hash,
+                weight,
+                error,
+                reads,
+                writes,
+                bytes,
+                squares,
+                at,
+                len,
+                key,
+            });
+            self.heap.push(number);
+            self.rise(usize::from(number));
+            number
+        } else {
+            let number = self.heap[0];
+            let entry = &mut self.entries[usize::from(number)];
+            self.by_hash.remove(&entry.hash);
+            (entry.hash, entry.len, entry.error) = (hash, len, entry.weight);
+            (entry.reads, entry.writes, entry.bytes, entry.squares) = (0.0, 0.0, 0.0, 0.0);
+            number
+        };
+        self.entries[usize::from(number)].key[..key.len()].copy_from_slice(key);
+        self.by_hash.insert(hash, number);
+        number
+    }
+
+    /// Multiplies all weights by `factor`, which is between 0 and 1.
+    pub(super) fn age(&mut self, factor: f64) {
+        for entry in &mut self.entries {
+            entry.weight *= factor;
+            entry.error *= factor;
+            entry.reads *= factor;
+            entry.writes *= factor;
+            entry.bytes *= factor;
+            entry.squares *= factor * factor;
+        }
+    }
+
+    pub(super) fn entries(&self) -> &[SketchEntry] {
+        &self.entries
+    }
+
+    fn weight_at(&self, at: usize) -> f64 {
+        self.entries[usize::from(self.heap[at])].weight
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.heap.swap(one, other);
+        for at in [one, other] {
+            self.entries[usize::from(self.heap[at])].at = at as u16;
+        }
+    }
+
+    /// Moves the entry at this place of the heap towards its front.
+    fn rise(&mut self, mut at: usize) {
+        while at > 0 && self.weight_at(at) < self.weight_at((at - 1) / 2) {
+            self.swap(at, (at - 1) / 2);
+            at = (at - 1) / 2;
+        }
+    }
+
+    /// Moves the entry at this place of the heap towards its end.
+    fn sink(&mut self, mut at: usize) {
+        loop {
+            let children = (2 * at + 1)..(2 * at + 3).min(self.heap.len());
+            let Some(least) = children
+                .min_by(|one, other| self.weight_at(*one).total_cmp(&self.weight_at(*other)))
+            else {
+                return;
+            };
+            if self.weight_at(at) <= self.weight_at(least) {
+                return;
+            }
+            self.swap(at, least);
+            at = least;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_disk::Random;
+    use proptest::prelude::*;
+
+    fn sampled(weight: f64) -> Sampled {
+        Sampled { weight, writes: false, bytes: 10 }
+    }
+
+    /// Counts requests of numbered keys exactly, and checks the bounds of the sketch.
+    fn check(requests: impl IntoIterator<Item = (u64, f64)>, ages: &[usize]) {
+        let (mut sketch, mut exact) = (Sketch::default(), HashMap::<String, f64>::new());
+        for (at, (key, weight)) in requests.into_iter().enumerate() {
+            let key = format!("key{key}");
+            sketch.count(key.as_bytes(), sampled(weight));
+            *exact.entry(key).or_default() += weight;
+            if ages.contains(&at) {
+                sketch.age(0.25);
+                exact.values_mut().for_each(|weight| *weight *= 0.25);
+            }
+        }
+        let total: f64 = exact.values().sum();
+        let close = 1e-9 * total;
+        assert!(sketch.entries().len() <= KEYS && sketch.by_hash.len() == sketch.entries().len());
+        let least = sketch.entries().iter().map(|entry| entry.weight).fold(f64::MAX, f64::min);
+        for entry in sketch.entries() {
+            let key = String::from_utf8(entry.key().to_vec()).unwrap();
+            let weight = exact.remove(&key).unwrap();
+            assert!(weight <= entry.weight + close, "{key}: {weight} of {entry:?}");
+            assert!(weight >= entry.weight - entry.error - close, "{key}: {weight} of {entry:?}");
+            assert!(entry.error <= total / KEYS as f64 + close, "{key}: {entry:?} of {total}");
+            assert!((entry.reads - (entry.weight - entry.error)).abs() <= close, "{entry:?}");
+        }
+        for (key, weight) in exact {
+            assert!(weight <= least + close && weight <= total / KEYS as f64 + close, "{key}");
+        }
+    }
+
+    #[test]
+    fn skewed_requests_of_many_keys_stay_within_the_bounds() {
+        let mut random = Random::new(7);
+        let requests: Vec<(u64, f64)> = (0..200_000)
+            .map(|_| {
+                let rank =
+                    (1.0 / ((random.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64)) as u64;
+                (rank.min(50_000), [8.0, 16.0, 700.0][random.below(3) as usize])
+            })
+            .collect();
+        check(requests, &[30_000, 90_000, 199_999]);
+    }
+
+    #[test]
+    fn requests_of_ever_new_keys_stay_within_the_bounds() {
+        check((0..5000).map(|key| (key, 1.0)), &[4000]);
+        check((0..5000).map(|at| (if at % 2 == 0 { 0 } else { at }, 1.0)), &[]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+        #[test]
+        fn any_requests_stay_within_the_bounds(
+            requests in prop::collection::vec((0_u64..2000, 1_u32..100), 0..4000),
+            hot in 0_u64..2000,
+            ages in prop::collection::vec(0_usize..4000, 0..4),
+        ) {
+            let requests = requests.into_iter().map(|(key, weight)| {
+                (if weight % 3 == 0 { hot } else { key }, f64::from(weight))
+            });
+            check(requests, &ages);
+        }
+    }
+
+    #[test]
+    fn an_entry_knows_reads_writes_and_bytes_since_it_entered() {
+        let mut sketch = Sketch::default();
+        for key in 0..KEYS {
+            sketch.count(format!("old{key}").as_bytes(), sampled(2.0));
+        }
+        let key = [0xff; KEY_LEN_MAX];
+        sketch.count(&key, Sampled { weight: 3.0, writes: true, bytes: 100 });
+        sketch.count(&key, Sampled { weight: 5.0, writes: false, bytes: 10 });
+        let entry = sketch.entries().iter().find(|entry| entry.key() == key).unwrap();
+        assert_eq!((entry.weight, entry.error), (10.0, 2.0));
+        assert_eq!(
+            (entry.reads, entry.writes, entry.bytes, entry.squares),
+            (5.0, 3.0, 350.0, 34.0)
+        );
+        assert_eq!(sketch.entries().len(), KEYS);
+        sketch.count(&[0; KEY_LEN_MAX + 1], sampled(1000.0));
+        assert!(sketch.entries().iter().all(|entry| entry.weight <= 10.0));
+    }
+}

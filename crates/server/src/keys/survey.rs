@@ -1,0 +1,264 @@
+//! A survey of all items: random samples of the index, for statistics by prefix and the largest
+//! items. A thread of its own takes them, at a limited rate and only while somebody looks.
+//!
+//! Invariant: the session of the thread is asleep whenever the thread waits.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use larder_engine::{Engine, ItemSampler, Listed, Reads, UnixSeconds};
+
+use super::prefix::Prefixes;
+use super::window::Window;
+use crate::clock::{Clock, random_seed};
+
+/// Interval between two steps, in milliseconds.
+const STEP_MS: u64 = 100;
+/// The largest number of items per step: at most 2000 per second.
+const ITEMS: usize = 200;
+/// The largest number of items read from devices per step: at most 200 per second.
+const READS: usize = 20;
+/// Time after the last look at the results after which the survey pauses, in milliseconds.
+const WANTED_MS: u64 = 60_000;
+/// The age at which samples leave the window, in milliseconds.
+const WINDOW_MS: u64 = 60_000;
+/// The largest number of large items that are remembered.
+const LARGE: usize = 32;
+/// Time after which a large item that was not seen again is forgotten, in milliseconds.
+const LARGE_MS: u64 = 600_000;
+
+/// A sampled item in the window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ItemSample {
+    /// Size of the record, in bytes.
+    pub(super) bytes: u32,
+    /// Time to live, in seconds; `None` for an item that does not expire.
+    pub(super) ttl: Option<u32>,
+}
+
+/// One of the largest items seen.
+#[derive(Clone, Debug)]
+pub(super) struct LargeItem {
+    pub(super) key: Box<[u8]>,
+    /// Size of the record, in bytes.
+    pub(super) bytes: usize,
+    pub(super) seen_ms: u64,
+}
+
+/// The samples, and what the thread is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    prefixes: Prefixes,
+    state: Mutex<SurveyState>,
+}
+
+#[derive(Debug, Default)]
+struct SurveyState {
+    thread: Option<Thread>,
+    /// When somebody looked last, in milliseconds.
+    looked_ms: Option<u64>,
+    stopped: bool,
+    samples: Option<ItemSamples>,
+}
+
+/// The samples of all items.
+#[derive(Clone, Debug)]
+pub(super) struct ItemSamples {
+    pub(super) window: Window<ItemSample>,
+    /// The largest items seen, the largest first.
+    pub(super) large: Vec<LargeItem>,
+    /// Number of items seen since the survey began.
+    pub(super) seen: u64,
+    /// Number of items that could not be read.
+    pub(super) unreadable: u64,
+}
+
+impl Survey {
+    /// Creates a survey without samples.
+    pub(crate) fn new(prefixes: Prefixes) -> Survey {
+        Survey { prefixes, state: Mutex::default() }
+    }
+
+    /// Returns a copy of the samples, if there are any. Makes the thread take more.
+    pub(super) fn look(&self, now_ms: u64) -> Option<ItemSamples> {
+        let mut state = self.lock();
+        state.looked_ms = Some(now_ms);
+        if let Some(thread) = &state.thread {
+            thread.unpark();
+        }
+        state.samples.clone()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+
+    /// Returns true if somebody has looked lately. Drops the samples if nobody has.
+    fn is_wanted(&self, now_ms: u64) -> bool {
+        let mut state = self.lock();
+        let looked = state.looked_ms.is_some_and(|at| now_ms.saturating_sub(at) < WANTED_MS);
+        if !looked {
+            state.samples = None;
+        }
+        looked && !state.stopped
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SurveyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ItemSamples {
+    pub(super) fn new(now_ms: u64) -> ItemSamples {
+        ItemSamples { window: Window::new(now_ms), large: Vec::new(), seen: 0, unreadable: 0 }
+    }
+
+    fn add(&mut self, prefixes: Prefixes, item: &Listed<'_>, now: UnixSeconds, now_ms: u64) {
+        let bytes = item.record_size();
+        let ttl = item.expiry().remaining(now);
+        let sample = ItemSample { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ttl };
+        self.window.push(now_ms, prefixes.of(item.key()), sample);
+        self.seen += 1;
+        self.note_large(item.key(), bytes, now_ms);
+    }
+
+    fn note_large(&mut self, key: &[u8], bytes: usize, now_ms: u64) {
+        if let Some(at) = self.large.iter().position(|large| *large.key == *key) {
+            self.large.remove(at);
+        } else if self.large.len() >= LARGE
+            && self.large.last().is_some_and(|least| least.bytes >= bytes)
+        {
+            return;
+        }
+        let at = self.large.partition_point(|large| large.bytes >= bytes);
+        self.large.insert(at, LargeItem { key: key.into(), bytes, seen_ms: now_ms });
+        self.large.truncate(LARGE);
+    }
+
+    fn expire(&mut self, now_ms: u64) {
+        self.window.expire(now_ms.saturating_sub(WINDOW_MS));
+        self.large.retain(|large| now_ms.saturating_sub(large.seen_ms) < LARGE_MS);
+    }
+}
+
+/// The thread of a survey. Dropping it ends the thread.
+#[derive(Debug)]
+pub(crate) struct SurveyThread {
+    survey: Arc<Survey>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SurveyThread {
+    /// Starts a thread that waits until somebody looks at the survey.
+    pub(crate) fn start(
+        survey: Arc<Survey>,
+        engine: Arc<Engine>,
+        clock: Clock,
+    ) -> io::Result<SurveyThread> {
+        let of_thread = Arc::clone(&survey);
+        let run = move || {
+            while !of_thread.is_stopped() {
+                if of_thread.is_wanted(milliseconds(&clock)) {
+                    take_samples(&of_thread, &engine, &clock);
+                } else {
+                    thread::park();
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("survey".to_owned()).spawn(run)?;
+        survey.lock().thread = Some(thread.thread().clone());
+        // Somebody may have looked before the thread was known.
+        thread.thread().unpark();
+        Ok(SurveyThread { survey, thread: Some(thread) })
+    }
+}
+
+impl Drop for SurveyThread {
+    fn drop(&mut self) {
+        self.survey.lock().stopped = true;
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn milliseconds(clock: &Clock) -> u64 {
+    clock.nanos() / 1_000_000
+}
+
+/// Takes samples until nobody looks any more. The session exists only meanwhile, because sessions
+/// share the memory for reads.
+fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
+    let mut session = engine.session(Arc::new(Unpark(thread::current())).into());
+    let mut sampler = ItemSampler::new(random_seed());
+    let mut reads: Option<Reads> = None;
+    let mut next_ms = 0;
+    loop {
+        let nanos = clock.nanos();
+        let now_ms = nanos / 1_000_000;
+        if !survey.is_wanted(now_ms) {
+            break;
+        }
+        session.tick_at(nanos);
+        let waits = reads.as_mut().is_some_and(|reads| session.awaits(reads));
+        let is_due = now_ms >= next_ms;
+        if !waits && (is_due || reads.is_some()) {
+            let items = if is_due { ITEMS } else { 0 };
+            let mut state = survey.lock();
+            let samples = state.samples.get_or_insert_with(|| ItemSamples::new(now_ms));
+            session.sample(&mut sampler, items, READS, &mut |item| {
+                samples.add(survey.prefixes, &item, session.now(), now_ms);
+            });
+            samples.unreadable = sampler.unreadable();
+            samples.expire(now_ms);
+            drop(state);
+            let wanted = session.take_reads();
+            // Released only now, because this call wanted the records of the last one.
+            reads.take().into_iter().for_each(|reads| session.release(reads));
+            reads = wanted;
+        }
+        if is_due {
+            next_ms = now_ms + STEP_MS;
+        }
+        session.sleep();
+        thread::park_timeout(Duration::from_millis(next_ms.saturating_sub(now_ms)));
+    }
+    reads.into_iter().for_each(|reads| session.release(reads));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_items_are_remembered() {
+        let mut samples = ItemSamples::new(0);
+        for number in 0..1000_usize {
+            samples.note_large(format!("key{number}").as_bytes(), number * 7919 % 1000, 5);
+        }
+        let sizes = |samples: &ItemSamples| -> Vec<usize> {
+            samples.large.iter().map(|large| large.bytes).collect()
+        };
+        assert_eq!(sizes(&samples), (1000 - LARGE..1000).rev().collect::<Vec<_>>());
+        // An item that became smaller stays until others displace it.
+        let key = samples.large[0].key.clone();
+        samples.note_large(&key, 3, 100_000);
+        assert_eq!((samples.large.len(), sizes(&samples)[LARGE - 1]), (LARGE, 3));
+        samples.note_large(b"other", 4, 100_000);
+        assert!(samples.large.iter().all(|large| large.key != key));
+        samples.expire(LARGE_MS + 5);
+        assert_eq!(sizes(&samples), [4]);
+    }
+}

@@ -1,0 +1,208 @@
+//! The tree of prefixes, made from samples of items and of requests.
+
+use std::collections::HashMap;
+
+use super::hot::{RequestKind, RequestSample};
+use super::prefix::Prefixes;
+use super::survey::ItemSample;
+use super::window::Window;
+
+/// The largest number of prefixes in a tree.
+const NODES: usize = 400;
+/// The least number of samples of a prefix in a tree. With fewer, the error exceeds the estimate.
+const LEAST: u32 = 4;
+
+/// Sums over samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    /// Number of sampled items.
+    pub(super) items: u32,
+    pub(super) bytes: f64,
+    /// The sum of the squares of the items' sizes.
+    pub(super) bytes_squared: f64,
+    /// Number of sampled items that expire, and the sum of their times to live.
+    pub(super) expiring: u32,
+    pub(super) ttl: f64,
+    /// Number of sampled requests.
+    pub(super) requests: u32,
+    /// Sums of the weights of sampled requests.
+    pub(super) hits: f64,
+    pub(super) misses: f64,
+    pub(super) writes: f64,
+    pub(super) weights_squared: f64,
+}
+
+impl Sums {
+    fn add_item(&mut self, item: ItemSample) {
+        let bytes = f64::from(item.bytes);
+        self.items += 1;
+        self.bytes += bytes;
+        self.bytes_squared += bytes * bytes;
+        if let Some(ttl) = item.ttl {
+            self.expiring += 1;
+            self.ttl += f64::from(ttl);
+        }
+    }
+
+    fn add_request(&mut self, request: RequestSample) {
+        let weight = f64::from(request.weight);
+        self.requests += 1;
+        self.weights_squared += weight * weight;
+        match request.kind {
+            RequestKind::Hit => self.hits += weight,
+            RequestKind::Miss => self.misses += weight,
+            RequestKind::Write => self.writes += weight,
+        }
+    }
+
+    fn subtract(&mut self, part: &Sums) {
+        self.items -= part.items;
+        self.bytes -= part.bytes;
+        self.bytes_squared -= part.bytes_squared;
+        self.expiring -= part.expiring;
+        self.ttl -= part.ttl;
+        self.requests -= part.requests;
+        self.hits -= part.hits;
+        self.misses -= part.misses;
+        self.writes -= part.writes;
+        self.weights_squared -= part.weights_squared;
+    }
+
+    fn samples(&self) -> u32 {
+        self.items.max(self.requests)
+    }
+}
+
+/// A prefix with the sums over its keys.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// The prefix, from the beginning of the key and with its last delimiter; empty for all keys.
+    pub(super) prefix: Vec<u8>,
+    pub(super) sums: Sums,
+    /// The sums over the keys that are in no child.
+    pub(super) rest: Sums,
+    pub(super) children: Vec<Node>,
+}
+
+/// Makes the tree of the prefixes with the most samples. Its root stands for all keys.
+pub(super) fn tree(
+    prefixes: Prefixes,
+    items: &mut Window<ItemSample>,
+    requests: &mut Window<RequestSample>,
+) -> Node {
+    let mut sums: HashMap<&[u8], Sums> = HashMap::new();
+    sums.insert(&[], Sums::default());
+    for (name, item) in items.samples() {
+        for end in [0].into_iter().chain(prefixes.ends(name)) {
+            sums.entry(&name[..end]).or_default().add_item(item);
+        }
+    }
+    for (name, request) in requests.samples() {
+        for end in [0].into_iter().chain(prefixes.ends(name)) {
+            sums.entry(&name[..end]).or_default().add_request(request);
+        }
+    }
+    let all = sums.remove(&[][..]).unwrap_or_default();
+    let share = |sums: &Sums| {
+        f64::from(sums.items) / f64::from(all.items.max(1))
+            + f64::from(sums.requests) / f64::from(all.requests.max(1))
+    };
+    let mut chosen: Vec<_> = sums.into_iter().filter(|(_, sums)| sums.samples() >= LEAST).collect();
+    // A prefix has at least the share of a longer one that begins with it, so it is chosen too.
+    chosen.sort_by(|(one_name, one), (other_name, other)| {
+        share(other).total_cmp(&share(one)).then_with(|| one_name.cmp(other_name))
+    });
+    chosen.truncate(NODES);
+    chosen.sort_by_key(|(name, _)| *name);
+    let mut root = Node { prefix: Vec::new(), sums: all, rest: all, children: Vec::new() };
+    root.take_children(&mut chosen.into_iter().peekable());
+    root
+}
+
+impl Node {
+    /// Takes the nodes that begin with this prefix from `sorted`, in which a prefix is followed by
+    /// longer ones that begin with it.
+    fn take_children<'a>(
+        &mut self,
+        sorted: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Sums)>>,
+    ) {
+        while let Some((name, sums)) = sorted.next_if(|(name, _)| name.starts_with(&self.prefix)) {
+            let mut child = Node { prefix: name.to_vec(), sums, rest: sums, children: Vec::new() };
+            child.take_children(sorted);
+            self.rest.subtract(&sums);
+            self.children.push(child);
+        }
+        self.children.sort_by_key(|child| {
+            (std::cmp::Reverse((child.sums.items, child.sums.requests)), child.prefix.clone())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLON: Prefixes = Prefixes { delimiter: b':' };
+
+    fn build(items: &[(String, u32)], requests: &[&str]) -> Node {
+        let (mut item_window, mut request_window) = (Window::new(0), Window::new(0));
+        for (key, bytes) in items {
+            let ttl = key.len().is_multiple_of(2).then_some(60);
+            item_window.push(1, COLON.of(key.as_bytes()), ItemSample { bytes: *bytes, ttl });
+        }
+        for key in requests {
+            let sample = RequestSample { weight: 16.0, kind: RequestKind::Hit };
+            request_window.push(1, COLON.of(key.as_bytes()), sample);
+        }
+        tree(COLON, &mut item_window, &mut request_window)
+    }
+
+    fn count(node: &Node) -> usize {
+        1 + node.children.iter().map(count).sum::<usize>()
+    }
+
+    fn check(node: &Node) {
+        let items: u32 = node.children.iter().map(|child| child.sums.items).sum();
+        let requests: u32 = node.children.iter().map(|child| child.sums.requests).sum();
+        assert_eq!(node.sums.items, items + node.rest.items, "{node:?}");
+        assert_eq!(node.sums.requests, requests + node.rest.requests, "{node:?}");
+        for child in &node.children {
+            let deeper = child.prefix.strip_prefix(&*node.prefix).unwrap();
+            assert_eq!(deeper.iter().position(|byte| *byte == b':'), Some(deeper.len() - 1));
+            check(child);
+        }
+    }
+
+    #[test]
+    fn a_tree_has_sums_of_items_and_requests() {
+        let mut items: Vec<_> = (0..40).map(|at| (format!("user:{}:name", at % 4), 100)).collect();
+        items.extend((0..10).map(|at| (format!("page{at}"), 1000)));
+        items.extend((0..6).map(|at| (format!("a:b:c:d:e:{at}"), 10)));
+        let tree =
+            build(&items, &["user:1:x", "user:1:y", "user:1:z", "user:1:", "none:", "page1"]);
+        check(&tree);
+        assert_eq!((tree.sums.items, tree.sums.requests), (56, 6));
+        assert_eq!(tree.sums.bytes, 40.0 * 100.0 + 10.0 * 1000.0 + 60.0);
+        // Keys without a prefix, and prefixes with few samples, are the rest.
+        assert_eq!((tree.rest.items, tree.rest.requests, tree.rest.bytes), (10, 2, 10_000.0));
+        let names: Vec<_> = tree.children.iter().map(|child| &*child.prefix).collect();
+        assert_eq!(names, [&b"user:"[..], b"a:"]);
+        let user = &tree.children[0];
+        assert_eq!((user.children.len(), user.sums.items), (4, 40));
+        assert_eq!(user.sums.hits, 64.0);
+        let one = user.children.iter().find(|child| child.prefix == b"user:1:").unwrap();
+        assert_eq!((one.sums.items, one.sums.requests, one.sums.expiring), (10, 4, 0));
+        assert_eq!(count(&tree.children[1]), 4);
+    }
+
+    #[test]
+    fn the_number_of_prefixes_is_bounded() {
+        let items: Vec<_> =
+            (0..16_000).map(|at| (format!("t{}:u{}:v:w:x", at % 40, at % 2000), 100)).collect();
+        let tree = build(&items, &[]);
+        check(&tree);
+        assert_eq!((count(&tree), tree.children.len(), tree.sums.items), (NODES + 1, 40, 16_000));
+        let empty = build(&[], &[]);
+        assert_eq!((count(&empty), empty.sums.samples()), (1, 0));
+    }
+}
