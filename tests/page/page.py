@@ -572,6 +572,8 @@ def test_keyboard(check, page, server):
     check.that("keyboard: the focus is visible", not unseen, unseen)
     page.focus('nav a[href="#now"]')
     page.keyboard.press("Enter")
+    # The view takes the focus, and must not do so later.
+    page.wait_for_function("() => document.activeElement.id === 'title-now'")
     page.wait_for_function(DRAWN)
     page.focus('#view-now [data-chart="requests"] .plot')
     page.keyboard.press("ArrowLeft")

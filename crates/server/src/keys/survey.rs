@@ -26,7 +26,7 @@ const WANTED_MS: u64 = 60_000;
 /// The age at which samples leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
 /// The largest number of large items that are remembered.
-const LARGE: usize = 32;
+const LARGE: usize = 20;
 /// Time after which a large item that was not seen again is forgotten, in milliseconds.
 const LARGE_MS: u64 = 600_000;
 
