@@ -12,7 +12,7 @@ import urllib.request
 from report import FAINT, PHONE, WIDE
 
 # The views that have the look-up of one item, and the console.
-ITEM_VIEW = "actions"
+ITEM_VIEW = "keys"
 CONSOLE_VIEW = "clients"
 
 # A key and a value that would be elements if they were not escaped.
@@ -221,7 +221,7 @@ def test_look(check, page, server, pictures):
     page.press(f"{view} input[type=text]", "Enter")
     wait_said(page, ITEM_VIEW, "item", "has an item")
     if pictures:
-        page.screenshot(path=pictures / "actions.png", full_page=True)
+        page.locator(view).screenshot(path=pictures / "item.png")
     for theme in ("dark", "light"):
         page.emulate_media(color_scheme=theme)
         for size in (PHONE, WIDE):

@@ -51,7 +51,6 @@ pub(super) static ASSETS: &[Asset] = &[
             include_str!("../../../../assets/uplot/uPlot.iife.min.js")
         ),
     },
-    module!("actions.js"),
     module!("chart.js"),
     module!("choice.js"),
     module!("clients.js"),

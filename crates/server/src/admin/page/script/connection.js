@@ -20,8 +20,8 @@ const TOO_MANY = "Too many pages are open, waiting.";
  */
 
 /** Asks the server for JSON. Fails if there is no answer or if it is not 200. */
-export async function ask(path) {
-  const reply = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+export async function ask(path, headers = {}) {
+  const reply = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
   if (!reply.ok) throw new Error((await reply.text()).trim());
   return reply.json();
 }

@@ -51,6 +51,7 @@ export class ItemPanel {
   /** Looks up a key, in the notation of the page. */
   show(key) {
     this.#key.value = key;
+    this.#key.focus();
     this.#look();
   }
 

@@ -1,8 +1,11 @@
-// The view "Keys": the hottest keys, the tree of prefixes, and the largest items. All are estimates from samples.
+// The view "Keys": the hottest keys, the tree of prefixes, and the largest items, which are estimates from samples. One
+// item can be looked up or deleted.
 
 import { ask } from "./connection.js";
 import { example, framed, h, say, showEither } from "./elements.js";
 import { bytes, bytesPerSecond, count, duration, percent, perSecond, whole } from "./format.js";
+import { ItemPanel } from "./item.js";
+import { authorization } from "./token.js";
 
 /** Interval between two questions while the view is open, in milliseconds. */
 const INTERVAL = 3000;
@@ -29,13 +32,16 @@ export class KeysView {
   #trouble = h("p", { role: "status", hidden: true });
   #requests = h("p", { class: "soft" });
   #items = h("p", { class: "soft" });
-  #hot = new Rows(HOT);
-  #tree = new Rows(TREE, (prefix) => this.#toggle(prefix));
-  #large = new Rows(LARGE);
+  #hot = new Rows(HOT, (key) => this.#item.show(key));
+  #tree = new Rows(TREE, (prefix) => this.#toggle(prefix), true);
+  #large = new Rows(LARGE, (key) => this.#item.show(key));
+  /** @type {ItemPanel} */
+  #item;
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
     this.model = model;
+    this.#item = new ItemPanel(model);
     this.without = h("div", { class: "off", hidden: true },
       h("p", {}, "This server does not sample its keys, because ", h("code", {}, "--disable-key-sampling"),
         " is set. Start it without this flag, or change the file of ", h("code", {}, "--config"),
@@ -48,7 +54,7 @@ export class KeysView {
       h("p", { class: "soft" }, "The largest of the sampled items. An item that is not sampled again for 10 minutes "
         + "leaves the list."),
       this.#large.frame("Large items"));
-    this.element = h("div", { class: "keys" }, this.#trouble, this.without, this.with);
+    this.element = h("div", { class: "keys" }, this.#trouble, this.without, this.with, this.#item.element);
   }
 
   open() {
@@ -60,7 +66,7 @@ export class KeysView {
     if (this.model.latest === null || now - this.#askedAt < INTERVAL - 500) return;
     this.#askedAt = now;
     try {
-      const report = await ask("v1/keys");
+      const report = await ask("v1/keys", authorization());
       this.#trouble.hidden = true;
       showEither(this, report.on);
       if (report.on) this.#show(report);
@@ -127,13 +133,16 @@ class Rows {
   /** @type {Map<string, HTMLElement>} */
   #rows = new Map();
   #headings;
+  #isTree;
 
   /**
    * @param {string[]} headings
    * @param {(name: string) => void} onButton Called with the name of the row whose button was pressed.
+   * @param {boolean} isTree True if only rows with children have buttons.
    */
-  constructor(headings, onButton = () => {}) {
+  constructor(headings, onButton, isTree = false) {
     this.#headings = headings;
+    this.#isTree = isTree;
     this.#body.addEventListener("click", (event) => {
       if (event.target.closest("button")) onButton(event.target.closest("tr").dataset.name);
     });
@@ -171,7 +180,8 @@ class Rows {
   }
 
   #make(name) {
-    return h("tr", { "data-name": name }, h("th", { scope: "row" }, name),
+    const head = this.#isTree ? name : h("button", { type: "button", title: "Look up" }, name);
+    return h("tr", { "data-name": name }, h("th", { scope: "row" }, head),
       this.#headings.slice(1).map((heading) => h("td", { class: "n", "data-label": heading })));
   }
 }

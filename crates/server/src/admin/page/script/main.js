@@ -1,8 +1,6 @@
 // Starts the page: one view is shown at a time, named by the fragment of the address.
 
-import { ActionsView } from "./actions.js";
 import { ClientsView } from "./clients.js";
-import { StatisticsView } from "./statistics.js";
 import { listen } from "./connection.js";
 import { DurabilityView } from "./durability.js";
 import { h } from "./elements.js";
@@ -13,10 +11,12 @@ import { LabView } from "./lab.js";
 import { LimitsView } from "./limits.js";
 import { Model } from "./model.js";
 import { NowView } from "./now.js";
+import { StatisticsView } from "./statistics.js";
 import { TiersView } from "./tiers.js";
 
 const model = new Model();
-const views = [NowView, HistoryView, KeysView, DurabilityView, TiersView, LimitsView, ClientsView, ActionsView, LabView, StatisticsView]
+const views = [NowView, HistoryView, KeysView, DurabilityView, TiersView, LimitsView, ClientsView, LabView,
+  StatisticsView]
   .map((View) => new View(model));
 const main = document.getElementById("content");
 const sections = views.map(({ name, title, element }) =>

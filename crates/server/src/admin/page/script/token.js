@@ -19,6 +19,9 @@ function use(text, reason = "") {
   for (const field of fields) field.show();
 }
 
+/** The headers of a question whose answer needs the token, unless the page is on the server's machine. */
+export const authorization = () => (token === null ? {} : { Authorization: `Bearer ${token}` });
+
 /**
  * Asks the server for something that needs the token. Fails with a sentence if it was not done.
  * @param {string} path
@@ -30,7 +33,7 @@ export async function act(path, body) {
   try {
     reply = await fetch(path, {
       method: "POST",
-      headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+      headers: { "Content-Type": "application/json", ...authorization() },
       body: JSON.stringify(body),
       cache: "no-store",
       credentials: "omit",
