@@ -172,7 +172,7 @@ def test_item(check, page, server):
     page.press(key, "Enter")
     wait_said(page, ITEM_VIEW, "item", "has an item")
     fields = dict(page.eval_on_selector_all(f"{view} [data-item]", "list => list.map(node => [node.dataset.item, node.textContent])"))
-    good = fields["flags"] == "5" and fields["time to live"] == "no end" and fields["cas id"].isdigit()
+    good = fields["flags"] == "5" and fields["time to live"] == "never expires" and fields["cas id"].isdigit()
     check.that("item: shows its fields", good, fields)
     shown = page.inner_text(f"{view} pre.value")
     check.that("item: a value with markup is text", shown == VALUE, shown)

@@ -82,13 +82,13 @@ impl Condition {
         let notice = |text: String| Condition { level: Level::Notice, text };
         let unhealthy = interval.text("larder_health").filter(|&health| health != "ok");
         if let Some(health) = unhealthy {
-            return alarm(format!("Unhealthy: {health}."));
+            return alarm(format!("Unhealthy: {health}. The log says more."));
         }
         if interval.text("accepting_conns") == Some("0") || grew("rejected_connections") {
             return alarm("Connections are refused: raise the limit of connections.".to_owned());
         }
         if grew("store_no_memory") {
-            return alarm("Writes are refused, because there is no space: raise it.".to_owned());
+            return alarm("Writes are refused, because no space is left: raise the memory limit or enlarge the store.".to_owned());
         }
         // Without durability, writes wait for nothing.
         let waits = interval.text("larder_durability") != Some("none");
@@ -111,10 +111,13 @@ impl Condition {
         }
         if grew("evictions") {
             let rate = interval.rate(&["evictions"]).unwrap_or_default();
-            return notice(format!("Space is full: {rate:.0} items per second are evicted."));
+            return Condition {
+                level: Level::Good,
+                text: format!("All is well. Space is full: {rate:.0} items per second are evicted."),
+            };
         }
         if grew("store_too_large") {
-            return notice("Some values are refused, because they are too large.".to_owned());
+            return notice("Some values are refused, because they are too large: raise the largest item size.".to_owned());
         }
         Condition { level: Level::Good, text: "All is well.".to_owned() }
     }
@@ -153,9 +156,9 @@ mod tests {
     fn the_most_urgent_condition_is_told() {
         assert_eq!(condition(&[], ""), (Level::Good, "All is well.".to_owned()));
         let both = condition(&[("larder_health", "lane 0: out of space")], "evictions");
-        assert_eq!(both, (Level::Alarm, "Unhealthy: lane 0: out of space.".to_owned()));
+        assert_eq!(both, (Level::Alarm, "Unhealthy: lane 0: out of space. The log says more.".to_owned()));
         let full = condition(&[("larder_health", "ok")], "evictions");
-        assert_eq!(full.0, Level::Notice);
+        assert_eq!(full.0, Level::Good);
         assert!(full.1.contains(" 4 items per second"), "{}", full.1);
         assert_eq!(condition(&[("accepting_conns", "0")], "").0, Level::Alarm);
         assert_eq!(condition(&[("accepting_conns", "1")], "").0, Level::Good);

@@ -12,13 +12,13 @@ export class DrainPanel {
   constructor() {
     this.element = h("section", { class: "panel drain", "aria-labelledby": "drain-title" },
       h("h3", { id: "drain-title" }, "Drain a device"),
-      h("p", { class: "soft" }, "The items of a device that is drained move to the others, while clients go on. The "
-        + "device can be taken away when its state is drained."),
+      h("p", { class: "soft" }, "Draining moves all items of a device to the others, while clients go on. When "
+        + "its state is drained, restart the server without the device, and then remove it."),
       new TokenField().element,
       h("form", { class: "controls", submit: (event) => { event.preventDefault(); this.#ask(); } },
         h("label", { for: "drain-device" }, "Device"), this.#devices,
         h("button", { class: "danger" }, "Drain …"),
-        h("button", { type: "button", click: () => this.#send(this.#devices.value, false) }, "Keep")),
+        h("button", { type: "button", click: () => this.#send(this.#devices.value, false) }, "Cancel the drain")),
       this.#status, this.#question.element);
   }
 
@@ -32,7 +32,7 @@ export class DrainPanel {
 
   #ask() {
     const device = this.#devices.value;
-    this.#question.ask(`Move all items away from ${device}?`, "Drain it", "Keep it", () => this.#send(device, true));
+    this.#question.ask(`Move all items away from ${device}?`, "Drain it", "No", () => this.#send(device, true));
   }
 
   async #send(device, drain) {

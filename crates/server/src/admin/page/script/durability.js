@@ -31,7 +31,7 @@ export class DurabilityView {
   constructor(model) {
     this.model = model;
     this.without = h("div", { class: "off", hidden: true },
-      h("p", {}, "This server has no store, so its items end with the process. To keep them, start it with a store:"),
+      h("p", {}, "This server has no store, so its items are lost when the process ends. To keep them, start it with a store:"),
       example("larder serve --store /var/lib/larder/store:100GB --durability sync"),
       h("p", {}, "With ", h("code", {}, "sync"), ", a write is acknowledged when it is durable. With ",
         h("code", {}, "async"),

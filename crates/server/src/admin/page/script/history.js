@@ -125,9 +125,9 @@ export class HistoryView {
   #show() {
     const past = this.#past;
     const { from, to } = this.#window();
-    const begins = past.begins === null ? "It has nothing yet."
+    const begins = past.begins === null ? "It is empty."
       : `It begins at ${moment(past.begins)}, ${duration(this.#wholeWindow().to - past.begins)} ago.`;
-    say(this.#begins, `The server keeps 24 hours in memory, and begins anew at each start. ${begins}`);
+    say(this.#begins, `The server keeps 24 hours in memory. The history starts empty at each start of the server. ${begins}`);
     const step = past.step === 1 ? "one second" : `${past.step} seconds`;
     const none = past.times.length === 0 ? ` The first step of ${step} has not ended yet.` : "";
     say(this.#shown, `${moment(from)} to ${moment(to)}, in steps of ${step}.${none}`);

@@ -76,7 +76,7 @@ export class ItemPanel {
     if (!item.found) return;
     const fields = [
       ["flags", String(item.flags)],
-      ["time to live", item.ttl === null ? "no end" : duration(item.ttl)],
+      ["time to live", item.ttl === null ? "never expires" : duration(item.ttl)],
       ["size", bytes(item.size)],
       ["cas id", item.cas],
       ["last use", `about ${duration(item.idle)} ago`],
@@ -94,7 +94,7 @@ export class ItemPanel {
     const { value, size, truncated } = this.#item;
     const shown = hex ? dump(bytesOf(value)) : { text: value, length: truncated ? null : size };
     say(this.#value, shown.text);
-    say(this.#cut, shown.length === size ? "" : `The value goes on: it has ${whole(size)} bytes.`);
+    say(this.#cut, shown.length === size ? "" : `Truncated; the whole value has ${whole(size)} bytes.`);
   }
 
   #ask() {

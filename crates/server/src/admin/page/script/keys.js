@@ -10,8 +10,8 @@ import { authorization } from "./token.js";
 /** Interval between two questions while the view is open, in milliseconds. */
 const INTERVAL = 3000;
 /** Column headings. The first column has names; the others have numbers. */
-const HOT = ["Key", "Reads", "Writes", "Bytes", "Error"];
-const TREE = ["Prefix", "Items", "Bytes", "Of all bytes", "Reads", "Writes", "Hits", "Time to live"];
+const HOT = ["Key", "Reads", "Writes", "Bytes/s", "Error"];
+const TREE = ["Prefix", "Items", "Bytes", "Of all bytes", "Reads", "Writes", "Hit ratio", "Time to live"];
 const LARGE = ["Key", "Bytes", "Seen"];
 
 /**
@@ -79,8 +79,9 @@ export class KeysView {
   #show(report) {
     const { requests, items } = report;
     say(this.#requests, `Estimates of the present rates: a request counts half after ${report.half_life_seconds} s. `
-      + `About one key in ${whole(requests.interval)} is sampled. An error is two standard deviations; "up to" are `
-      + "requests from before the key was noticed."
+      + `About one request in ${whole(requests.interval)} is sampled; each key of a retrieval counts. The error is that of `
+      + "reads and writes together, two standard deviations. A key may have had requests before it was noticed: \"up to +N\" "
+      + "is the most that can be missing."
       + (report.hot.length === 0 ? " No key has been sampled often enough yet." : ""));
     this.#hot.show(report.hot.map((key) => [key.key, [
       [perSecond(key.reads_per_second), key.reads_per_second],
@@ -90,7 +91,7 @@ export class KeysView {
     ]]));
     say(this.#items, items.samples === 0
       ? `Samples of the ${whole(items.total)} items are being taken.`
-      : `Estimates from ${whole(items.samples)} random samples of ${whole(items.total)} items, and from `
+      : `Estimates from ${whole(items.samples)} random draws (an item may be drawn again) among ${whole(items.total)} items, and from `
         + `${whole(requests.samples)} sampled requests of the last ${duration(requests.seconds)}. A prefix ends at `
         + `"${report.delimiter}".`);
     this.#root = report.prefixes;
@@ -221,7 +222,7 @@ function errorOf(key) {
 
 function lifeOf(part) {
   if (part.expiring === null) return "–";
-  if (part.expiring === 0) return "no end";
+  if (part.expiring === 0) return "never expires";
   const life = duration(part.ttl_seconds);
-  return part.expiring > 0.995 ? life : `${percent(part.expiring)}: ${life}`;
+  return part.expiring > 0.995 ? life : `${life} (${percent(part.expiring)} expire)`;
 }

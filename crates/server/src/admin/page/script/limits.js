@@ -30,16 +30,17 @@ export class LimitsView {
     this.model = model;
     const head = (text, attributes = {}) => h("th", { scope: "col", ...attributes }, text);
     this.without = h("div", { class: "off", hidden: true },
-      h("p", {}, "This server has no policies of rate limits. A policy stands in the file of ",
+      h("p", {}, "This server has no policies of rate limits. Define policies in the file of ",
         h("code", {}, "--config"), ":"),
       example(POLICY),
       h("p", {}, "SIGHUP loads a changed file. docs/settings.md lists the keys of a policy."));
     this.with = h("div", {},
-      h("p", { class: "soft" }, "A decision is within a limit if at most 80 % of the budget was used afterwards, near "
-        + "it if more was used, and over it if the request was refused. A shadow only counts what it would refuse."),
+      h("p", { class: "soft" }, "A decision is within a limit if it leaves at least 20 % of the budget, near it if it "
+        + "leaves less, and over it if the budget does not suffice. Requests over a limit are refused, except plain "
+        + "increments. A shadow policy refuses nothing and counts what it would refuse."),
       framed("Policies", h("thead", {},
         h("tr", {}, head("Policy", { rowspan: 2 }), head("Limit", { rowspan: 2 }),
-          head("Per second", { colspan: 4, scope: "colgroup" }), head("In all", { colspan: 4, scope: "colgroup" })),
+          head("Per second", { colspan: 4, scope: "colgroup" }), head("Since start or reset", { colspan: 4, scope: "colgroup" })),
         h("tr", {}, [...RESULTS, ...RESULTS].map((result) => head(result, { class: "n" })))), this.#rows),
       h("div", { class: "charts" }, this.#chart.element));
     this.element = h("div", {}, this.without, this.with);

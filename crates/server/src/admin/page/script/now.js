@@ -20,7 +20,7 @@ export class NowView {
   #charts = ["requests", "latency", "hits", "cpu", "network", "evictions"]
     .map((name) => new Chart(SPECS[name], { sync: "now" }));
   #latency = card("Latency of all commands", ["p99", "p99"], [["p50", "p50"], ["p99.9", "p999"]]);
-  #log = card("Log", ["unsynced_bytes", "un-synced"],
+  #log = card("Commits", ["unsynced_bytes", "un-synced"],
     [["their age", "unsynced_ms"], ["commits", "commits"], ["commit p99", "commit_us_p99"]]);
 
   /** @param {import("./model.js").Model} model */
@@ -28,13 +28,13 @@ export class NowView {
     this.model = model;
     this.element = h("div", {},
       h("div", { class: "cards" },
-        card("Requests", ["total", "per second"], [["reads", "reads"], ["writes", "writes"], ["deletes", "deletes"],
-          ["counts", "counts"], ["touches", "touches"]]),
+        card("Requests", ["total", "per second"], [["keys read", "reads"], ["writes", "writes"], ["deletes", "deletes"],
+          ["increments", "counts"], ["touches", "touches"]]),
         card("Items", ["hit_ratio", "hit ratio"], [["items", "items"], ["evicted", "evictions"],
           ["expired", "expired"]]),
         this.#latency,
-        card("Processors", ["cpu", "busy"], [["user", "cpu_user"], ["system", "cpu_system"]]),
-        card("Network", ["connections", "connections"], [["at most", "max_connections"], ["received", "received"],
+        card("Processors", ["cpu", "busy cores"], [["user", "cpu_user"], ["system", "cpu_system"]]),
+        card("Network", ["connections", "connections"], [["limit", "max_connections"], ["received", "received"],
           ["sent", "sent"]]),
         this.#log),
       h("section", { class: "memory" }, h("h3", {}, "Memory"),

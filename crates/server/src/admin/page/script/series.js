@@ -58,7 +58,7 @@ export const SPECS = {
     id: "limits", title: "Rate limits", format: perSecond, optional: true,
     lines: [
       { name: "limits_allowed", label: "allowed", colour: "--c4" },
-      { name: "limits_refused", label: "refused", colour: "--c3", dash: [7, 3] },
+      { name: "limits_refused", label: "over the limit", colour: "--c3", dash: [7, 3] },
     ],
   },
   unsynced: {

@@ -56,7 +56,7 @@ export class TokenField {
   #form = h("form", { class: "controls", submit: (event) => this.#enter(event) },
     h("label", {}, "Token ", this.#input), h("button", {}, "Use"));
   #known = h("div", { class: "controls", hidden: true },
-    h("p", { class: "soft" }, "This page has the token, until it is loaded again."),
+    h("p", { class: "soft" }, "This page has the token until you reload it."),
     h("button", { type: "button", click: () => this.#forget() }, "Forget the token"));
   #hint = h("p", { class: "soft" }, "This needs the token. The server prints it when it starts, or a file holds it (",
     h("code", {}, "--admin-token-file"), ").");
