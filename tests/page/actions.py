@@ -61,6 +61,7 @@ def test_actions(check, browser, server, pictures):
         test_token(check, page, server, posts)
         test_console(check, page, server)
         test_item(check, page, server)
+        test_trial(check, page, server)
         test_drain(check, page, server)
         test_look(check, page, server, pictures)
         foreign = page.eval_on_selector_all("img, iframe, object, main script, [onerror]", "list => list.map(node => node.outerHTML)")
@@ -193,6 +194,32 @@ def test_item(check, page, server):
     page.press(key, "Enter")
     wait_said(page, ITEM_VIEW, "item", "has no item")
     check.that("item: nothing is shown of an item that is gone", page.is_hidden(f"{view} pre.value"))
+
+
+def test_trial(check, page, server):
+    """A limit is tried: units are taken, a look takes none, and too many are refused."""
+    open_view(page, "limits")
+    page.wait_for_function("() => document.querySelector('#trial-policy').options.length === 2", timeout=20000)
+    page.select_option("#trial-policy", "logins")
+    said = "#view-limits .trial .said"
+
+    def take(key, units, pattern):
+        page.fill("#trial-key", key)
+        page.fill("#trial-units", str(units))
+        page.click("#view-limits .trial button:text-is('Take')")
+        wait_said(page, "limits", "trial", pattern)
+        return page.inner_text(said)
+
+    told = take("trial", 3, "^Allowed")
+    check.that("trial: units are taken", told.startswith("Allowed: 47 of 50 units are left. All units are free in "), told)
+    told = take("trial", 0, "^Not asked")
+    check.that("trial: a look takes none", told.startswith("Not asked for units: 47 of 50 units are left."), told)
+    told = take("trial", 51, "^Refused")
+    check.that("trial: too many are refused", told.endswith("The same request never passes."), told)
+    left = ask(server, b"ma trial Qlogins D0 r").split()[:2]
+    check.that("trial: the limiter is that of clients", left == [b"HD", b"r47"], left)
+    told = take("two words", 1, "^The server answers")
+    check.that("trial: an error of the server is shown", "CLIENT_ERROR" in told, told)
 
 
 def test_drain(check, page, server):

@@ -75,6 +75,7 @@ pub(super) static ASSETS: &[Asset] = &[
     module!("statistics.js"),
     module!("tiers.js"),
     module!("token.js"),
+    module!("trial.js"),
 ];
 
 /// Returns the routes of all files.

@@ -1,4 +1,4 @@
-// The view "Limits": the policies of rate limits and their decisions.
+// The view "Limits": the policies of rate limits and their decisions. One limit can be tried.
 
 import { Chart } from "./chart.js";
 import { example, framed, h, say, showEither } from "./elements.js";
@@ -6,6 +6,7 @@ import { count, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
 import { readStatistics } from "./rows.js";
+import { TrialPanel } from "./trial.js";
 
 const RESULTS = ["within", "near", "over", "shadow"];
 const POLICY = `[[limit]]
@@ -23,6 +24,7 @@ export class LimitsView {
   #last = null;
   #shape = "";
   #rows = h("tbody");
+  #trial = new TrialPanel();
   #chart = new Chart({ ...SPECS.limits, optional: false }, { sync: "limits" });
 
   /** @param {import("./model.js").Model} model */
@@ -42,7 +44,8 @@ export class LimitsView {
         h("tr", {}, head("Policy", { rowspan: 2 }), head("Limit", { rowspan: 2 }),
           head("Per second", { colspan: 4, scope: "colgroup" }), head("Since start or reset", { colspan: 4, scope: "colgroup" })),
         h("tr", {}, [...RESULTS, ...RESULTS].map((result) => head(result, { class: "n" })))), this.#rows),
-      h("div", { class: "charts" }, this.#chart.element));
+      h("div", { class: "charts" }, this.#chart.element),
+      this.#trial.element);
     this.element = h("div", {}, this.without, this.with);
     this.element.querySelector(".chart").classList.add("wide");
     this.element.querySelector("table").classList.add("policies");
@@ -71,6 +74,7 @@ export class LimitsView {
     if (shape !== this.#shape) {
       this.#shape = shape;
       this.#rows.replaceChildren(...now.policies.map(rowOf));
+      this.#trial.offer(now.policies.map((policy) => policy.name));
     }
     const before = new Map((this.#last?.policies ?? []).map((policy) => [policy.name, policy]));
     const seconds = this.#last === null ? 0 : (now.at - this.#last.at) / 1000;
