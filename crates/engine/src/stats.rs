@@ -59,6 +59,8 @@ counters! {
     unreadable,
     /// Records read from a device for a call.
     flash_reads,
+    /// Records read from a device for a [sample](crate::Session::sample).
+    sample_reads,
     /// Sets that replaced a record that was only on a device, without reading it.
     unread_sets,
     /// Deletes that found an item.

@@ -10,8 +10,8 @@ use std::task::Waker;
 use common::store;
 use larder_disk::SimDevice;
 use larder_engine::{
-    Durability, Engine, Expiry, ItemSampler, ManualCleaner, Options, Outcome, Session, Store,
-    StoreDevice, StoreOptions,
+    Delete, Durability, Engine, Expiry, ItemSampler, ManualCleaner, Options, Outcome, Session,
+    Store, StoreDevice, StoreOptions,
 };
 
 const NOW: u32 = 1000;
@@ -161,4 +161,69 @@ fn an_empty_cache_has_nothing_to_show() {
     machine.set("key", b"value", Expiry::NEVER);
     // The first table is longer than those that the sample has seen.
     assert!(show(&mut machine) > 0);
+}
+
+#[test]
+fn expired_items_are_counted_like_live_ones() {
+    let mut machine = Machine::open(Options { memory: 32 << 20, ..Options::default() });
+    for number in 0..4000 {
+        let expiry = if number % 4 == 0 { Expiry::at(NOW + 5) } else { Expiry::NEVER };
+        machine.set(&format!("key{number}"), b"value", expiry);
+    }
+    let _ = machine.session.delete(&machine.session.key(b"key1"), &Delete::default());
+    let mut sampler = ItemSampler::new(7);
+    let mut shown = 0;
+    let mut draw = |machine: &Machine| {
+        for _ in 0..40 {
+            machine.session.sample(&mut sampler, 500, 1, &mut |_| shown += 1);
+        }
+        (std::mem::take(&mut shown), sampler.expired())
+    };
+    assert_eq!(draw(&machine), (20_000, 0));
+    machine.session.tick(NOW + 5);
+    assert_eq!(machine.engine.stats().items, 3999);
+    let (shown, expired) = draw(&machine);
+    assert_eq!(shown + expired, 20_000);
+    // A quarter, within five standard deviations.
+    assert!((4690..5310).contains(&expired), "{expired}");
+}
+
+#[test]
+fn a_device_that_does_not_answer_holds_up_no_other_sample() {
+    let device = Arc::new(SimDevice::new(128 << 20, 1));
+    let store = store(Arc::<SimDevice>::clone(&device), Durability::Async);
+    let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+    let mut machine = Machine::open(options);
+    for number in 0..20_000 {
+        machine.set(&format!("key{number}"), &[b'v'; 500], Expiry::NEVER);
+        if number % 64 == 0 {
+            machine.turn();
+        }
+    }
+    machine.turn();
+    let mut sampler = ItemSampler::new(3);
+    let mut shown = 0;
+    let mut step = |machine: &mut Machine| {
+        let waiting = machine.session.sample(&mut sampler, 200, 16, &mut |_| shown += 1);
+        (waiting, shown, sampler.unreadable())
+    };
+    let (waiting, before, unreadable) = step(&mut machine);
+    assert_eq!((waiting, unreadable), (16, 0));
+    let late = machine.session.take_reads().unwrap();
+    // No read is served: the caller gives up.
+    machine.session.release(late);
+    machine.session.tick(NOW);
+    let (waiting, after, unreadable) = step(&mut machine);
+    assert!(waiting == 0 && after > before + 10 && unreadable > 16, "{after} {unreadable}");
+    assert!(machine.session.take_reads().is_none());
+    let reads = machine.engine.totals().sample_reads;
+    assert!((1..=16).contains(&reads), "{reads}");
+    step(&mut machine);
+    assert_eq!(machine.engine.totals().sample_reads, reads, "the device is not asked for more");
+    // It answers again.
+    machine.engine.serve_reads();
+    machine.session.tick(NOW);
+    let (waiting, ..) = step(&mut machine);
+    assert_eq!(waiting, 16);
+    assert!(machine.engine.totals().sample_reads > reads);
 }

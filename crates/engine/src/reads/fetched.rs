@@ -380,6 +380,11 @@ impl Fetched {
         self.expected.borrow().contains_key(&id)
     }
 
+    /// Returns true if a record has not arrived that was requested but is no longer needed.
+    pub(crate) fn expects_unneeded(&self) -> bool {
+        self.expected.borrow().values().any(|expected| expected.users == 0)
+    }
+
     /// Returns the record, if it was fetched.
     pub(crate) fn get(&self, id: RecordId) -> Option<Record<'_>> {
         let bytes = self.arrived.get(&id)?.bytes.as_ref()?;

@@ -9,8 +9,10 @@
 //! reads of the items.
 
 use crate::lane::session::LaneSession;
+use crate::stats::bump;
 use crate::{Listed, Session};
 use larder_disk::Random;
+use larder_log::Kind;
 use larder_log::format::partition;
 
 /// Number of draws per wanted item after which a call ends: most slots may be empty.
@@ -30,6 +32,7 @@ pub struct ItemSampler {
     draws: u32,
     /// Drawn slots whose records are being read.
     waiting: Vec<Drawn>,
+    expired: u64,
     unreadable: u64,
 }
 
@@ -45,8 +48,12 @@ struct Drawn {
 
 /// What became of a drawn slot.
 enum Look {
-    /// Its item was shown, or it leads to none.
-    Done,
+    /// It leads to no item of this lane.
+    Nothing,
+    /// Its item was shown.
+    Shown,
+    /// Its item has expired but was not removed yet.
+    Expired,
     /// Its record must be read.
     NeedsRead,
     /// Its record cannot be read.
@@ -57,7 +64,13 @@ impl ItemSampler {
     /// Begins a sample that `seed` determines.
     pub fn new(seed: u64) -> ItemSampler {
         let (random, waiting) = (Random::new(seed), Vec::new());
-        ItemSampler { random, longest: 0, draws: FRESH, waiting, unreadable: 0 }
+        ItemSampler { random, longest: 0, draws: FRESH, waiting, expired: 0, unreadable: 0 }
+    }
+
+    /// Returns the number of draws so far that led to an expired item that was not removed yet. The
+    /// number of items of the engine includes such items.
+    pub fn expired(&self) -> u64 {
+        self.expired
     }
 
     /// Returns the number of drawn items omitted so far because they could not be read.
@@ -95,14 +108,18 @@ impl ItemSampler {
 }
 
 impl Session {
-    /// Draws slots at random and shows up to `items` items that they lead to. Each live item is
-    /// equally likely in each draw; one that is drawn twice is shown twice. Draws of empty slots
-    /// and of items that have expired show nothing, and their number is limited. Showing an item
-    /// does not count as a read.
+    /// Draws slots at random until they led to `items` items, and shows the live ones. Each item is
+    /// equally likely in each draw; one that is drawn twice is shown twice. Those that have expired
+    /// or cannot be read are counted instead. Draws of empty slots show nothing, and their number is
+    /// limited. Showing an item does not count as a read.
     ///
     /// Ends early when `reads` items have to be read from a device first. They are shown by a later
     /// call, which the caller makes after these [reads](Session::take_reads) have arrived. Returns
     /// the number of items that wait so.
+    ///
+    /// A call that is made earlier gives up the reads that have not arrived: their items count as
+    /// unreadable. Until such reads arrive, so does every other item that must be read from the
+    /// same device. So a device that does not answer has a limited number of reads waiting.
     ///
     /// Unlike other answers, shown items may not be durable yet: a crash may revert them.
     pub fn sample(
@@ -115,16 +132,13 @@ impl Session {
         for drawn in std::mem::take(&mut sampler.waiting) {
             self.look_at(sampler, drawn, visit);
         }
-        let mut shown = 0;
+        let mut seen = 0;
         for _ in 0..items.saturating_mul(DRAWS) {
-            if shown >= items || sampler.waiting.len() >= reads {
+            if seen >= items || sampler.waiting.len() >= reads {
                 break;
             }
             if let Some(drawn) = sampler.draw(&self.lanes) {
-                self.look_at(sampler, drawn, &mut |item| {
-                    shown += 1;
-                    visit(item);
-                });
+                seen += usize::from(self.look_at(sampler, drawn, visit));
             }
         }
         for lane in &self.lanes {
@@ -134,44 +148,63 @@ impl Session {
         sampler.waiting.len()
     }
 
-    fn look_at(&self, sampler: &mut ItemSampler, drawn: Drawn, visit: &mut dyn FnMut(Listed<'_>)) {
+    /// Looks at a drawn slot. Returns true if it leads to an item that need not be read first.
+    fn look_at(
+        &self,
+        sampler: &mut ItemSampler,
+        drawn: Drawn,
+        visit: &mut dyn FnMut(Listed<'_>),
+    ) -> bool {
         let partitions = &self.engine.partitions;
-        let look = self.lanes[drawn.lane].look_at(drawn, &mut |item| {
-            // A key in motion may be in two lanes.
-            let owner = || partitions.owner(partition(self.key(item.key()).lo));
-            if partitions.are_settled() || owner() == drawn.lane {
-                visit(item);
-            }
-        });
-        match look {
-            Look::Done => {}
+        // A key in motion may be in two lanes.
+        let is_own = |key: &[u8]| {
+            partitions.are_settled() || partitions.owner(partition(self.key(key).lo)) == drawn.lane
+        };
+        match self.lanes[drawn.lane].look_at(drawn, &is_own, visit) {
+            Look::Nothing => return false,
             Look::NeedsRead if drawn.tries < TRIES => {
                 sampler.waiting.push(Drawn { tries: drawn.tries + 1, ..drawn });
+                return false;
             }
+            Look::Shown => {}
+            Look::Expired => sampler.expired += 1,
             Look::NeedsRead | Look::Unreadable => sampler.unreadable += 1,
         }
+        true
     }
 }
 
 impl LaneSession {
     /// Shows the item of a slot, or requests the read of its record. The slot may have changed since
     /// it was drawn. It is as good as any other nevertheless.
-    fn look_at(&self, drawn: Drawn, visit: &mut dyn FnMut(Listed<'_>)) -> Look {
+    fn look_at(
+        &self,
+        drawn: Drawn,
+        is_own: &dyn Fn(&[u8]) -> bool,
+        visit: &mut dyn FnMut(Listed<'_>),
+    ) -> Look {
         // SAFETY: a session is awake while its calls are made.
         let slot = unsafe { self.lane.index.slot_at(drawn.stripe, drawn.number) };
-        let Some(slot) = slot else { return Look::Done };
+        let Some(slot) = slot else { return Look::Nothing };
         if let Some(record) = self.listed(slot) {
-            if self.is_current(slot, &record) {
-                self.show(slot, record, visit);
+            let is_item = record.kind() != Kind::Tombstone && is_own(record.key());
+            if !is_item || !self.is_current(slot, &record) {
+                return Look::Nothing;
             }
-            return Look::Done;
+            let mut look = Look::Expired;
+            self.show(slot, record, &mut |item| {
+                look = Look::Shown;
+                visit(item);
+            });
+            return look;
         }
         let id = self.read_from(slot);
-        if self.fetched.is_unreadable(id) {
+        let is_late = drawn.tries > 0 && self.fetched.expects(id);
+        if is_late || self.fetched.is_unreadable(id) || self.fetched.expects_unneeded() {
             return Look::Unreadable;
         }
-        if drawn.tries < TRIES {
-            self.fetched.want(&self.lane.log, id);
+        if drawn.tries < TRIES && self.fetched.want(&self.lane.log, id) {
+            bump(&self.counters.sample_reads, 1);
         }
         Look::NeedsRead
     }

@@ -89,6 +89,12 @@ pub(super) static METRICS: &[Metric] = &[
     })
     .named("larder_flash_reads_total"),
     counter(
+        "larder_sample_reads",
+        "Records read from the store to sample items for the view Keys.",
+        |s| some(s.totals().sample_reads),
+    )
+    .named("larder_sample_reads_total"),
+    counter(
         "larder_unread_sets",
         "Sets that replaced an item without reading it first, because the item was only in the \
          store.",
