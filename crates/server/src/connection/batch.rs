@@ -309,10 +309,15 @@ impl Worker {
                     Executed::Done
                 }
             };
-            if self.sampler.counts(executed.keys(own.len().max(1)))
-                && let Action::Execute(request) = &entry.action
-            {
-                self.sample::<D>(request, own, entry.end - done, &x.output.bytes()[start..]);
+            let answered = executed.keys(own.len().max(1));
+            if self.sampler.counts(answered) {
+                match &entry.action {
+                    Action::Execute(request) => {
+                        let (own, len) = (&own[..answered.min(own.len())], entry.end - done);
+                        self.sample::<D>(request, own, len, &x.output.bytes()[start..]);
+                    }
+                    Action::Refuse(_) => self.sampler.pass_over(),
+                }
             }
             let class = match &entry.action {
                 Action::Execute(request) => D::class(request),
@@ -345,7 +350,8 @@ impl Worker {
         None
     }
 
-    /// Samples an executed request. `len` is its length in bytes, with its value.
+    /// Samples an executed request. `keys` are those that are answered, and `len` is its length in
+    /// bytes, with its value.
     #[cold]
     #[inline(never)]
     pub(super) fn sample<D: Dialect>(

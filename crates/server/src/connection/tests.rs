@@ -11,6 +11,7 @@ mod limits;
 mod loops;
 mod policies;
 mod refusals;
+mod sampled;
 mod stalled;
 mod switches;
 mod table;

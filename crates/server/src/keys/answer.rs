@@ -1,35 +1,60 @@
 //! What a reply says about a key: whether it was found, and how long the reply is. Only sampled
 //! requests pay for this look.
 
+/// What a reply says about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The key was found. With the length of the part of the reply that is about the key, in bytes.
+    Found(usize),
+    Missing,
+    /// Nothing: the reply is an error, or has another form.
+    Nothing,
+}
+
 /// Length of the header of a reply of the binary protocol, in bytes.
 const HEADER: usize = 24;
 
-/// Returns the length of the part of a retrieval's reply that is about `key`, in bytes; `None` if
-/// the key was not found. A long value may be sent later: its length is in the part that is there.
-pub(super) fn found(reply: &[u8], key: &[u8]) -> Option<usize> {
-    if let [0x81, ..] = reply {
-        let header = reply.get(..HEADER)?;
-        let is_found = header[6..8] == [0, 0];
-        let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
-        return is_found.then(|| HEADER.saturating_add(body as usize));
+/// Returns what the reply to a retrieval says about `key`, which is answered. A long value may be
+/// sent later: its length is in the part that is there.
+pub(super) fn told(reply: &[u8], key: &[u8]) -> Told {
+    match reply {
+        [0x81, ..] => of_header(reply).unwrap_or(Told::Nothing),
+        [b'H', b'D', ..] | [b'M', b'E', b' ', ..] => Told::Found(reply.len()),
+        _ => of_lines(reply, key).unwrap_or(Told::Nothing),
     }
-    if reply.starts_with(b"HD") {
-        return Some(reply.len());
-    }
+}
+
+/// As [`told`], for a reply of the binary protocol.
+fn of_header(reply: &[u8]) -> Option<Told> {
+    let header = reply.get(..HEADER)?;
+    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+    Some(match header[6..8] {
+        [0, 0] => Told::Found(HEADER.saturating_add(body as usize)),
+        [0, 1] => Told::Missing,
+        _ => Told::Nothing,
+    })
+}
+
+/// As [`told`], for the lines and values of the other protocols.
+fn of_lines(reply: &[u8], key: &[u8]) -> Option<Told> {
     let mut at = 0_usize;
     loop {
-        let rest = reply.get(at..)?;
+        // A reply that ends without a line does not have the key: it ends later, or tells no misses.
+        let Some(rest) = reply.get(at..).filter(|rest| !rest.is_empty()) else {
+            return Some(Told::Missing);
+        };
         let line = &rest[..memchr::memchr(b'\n', rest)?];
         let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
         let (name, value) = match words.next()? {
             b"VA" => (None, words.next()?),
             b"VALUE" => (Some(words.next()?), words.nth(1)?),
+            b"END" | b"EN" => return Some(Told::Missing),
             _ => return None,
         };
         let value: usize = std::str::from_utf8(value).ok()?.parse().ok()?;
         let len = value.checked_add(line.len() + b"\n\r\n".len())?;
         if name.is_none_or(|name| name == key) {
-            return Some(len);
+            return Some(Told::Found(len));
         }
         at = at.checked_add(len)?;
     }
@@ -43,34 +68,50 @@ mod tests {
     #[test]
     fn the_reply_tells_what_was_found() {
         let text = b"VALUE a 0 3\r\nVAL\r\nVALUE b 7 5 99\r\nabcde\r\nEND\r\n";
-        assert_eq!(found(text, b"a"), Some("VALUE a 0 3\r\nVAL\r\n".len()));
-        assert_eq!(found(text, b"b"), Some("VALUE b 7 5 99\r\nabcde\r\n".len()));
-        assert_eq!(found(text, b"c"), None);
+        assert_eq!(told(text, b"a"), Told::Found("VALUE a 0 3\r\nVAL\r\n".len()));
+        assert_eq!(told(text, b"b"), Told::Found("VALUE b 7 5 99\r\nabcde\r\n".len()));
+        assert_eq!(told(text, b"c"), Told::Missing);
         // The value looks like the line of another key.
-        assert_eq!(found(b"VALUE a 0 17\r\nVALUE c 0 100000\n\r\nEND\r\n", b"c"), None);
-        assert_eq!(found(b"END\r\n", b"a"), None);
-        assert_eq!(found(b"", b"a"), None);
+        let twisted = b"VALUE a 0 17\r\nVALUE c 0 100000\n\r\nEND\r\n";
+        assert_eq!(told(twisted, b"c"), Told::Missing);
+        assert_eq!(told(b"END\r\n", b"a"), Told::Missing);
+        assert_eq!(told(b"", b"a"), Told::Missing);
         // Only the beginning of a long value has been sent.
-        assert_eq!(found(b"VALUE a 0 1000000\r\nxxxx", b"a"), Some(19 + 1_000_000 + 2));
-        assert_eq!(found(b"VALUE a 0 1000000\r\nxxxx", b"b"), None);
-        assert_eq!(found(b"VA 2 f0\r\nhi\r\n", b"a"), Some(13));
-        assert_eq!(found(b"HD t30\r\n", b"a"), Some(8));
-        assert_eq!(found(b"EN\r\n", b"a"), None);
-        assert_eq!(found(b"VALUE a 0 99999999999999999999\r\n", b"a"), None);
+        let long = b"VALUE a 0 1000000\r\nxxxx";
+        assert_eq!(told(long, b"a"), Told::Found(19 + 1_000_000 + 2));
+        assert_eq!(told(long, b"b"), Told::Missing);
+        assert_eq!(told(b"VA 2 f0\r\nhi\r\n", b"a"), Told::Found(13));
+        assert_eq!(told(b"HD t30\r\n", b"a"), Told::Found(8));
+        assert_eq!(told(b"EN\r\n", b"a"), Told::Missing);
+        assert_eq!(told(b"ME a exp=-1\r\n", b"a"), Told::Found(13));
         let mut binary = [0; 24];
         (binary[0], binary[11]) = (0x81, 9);
-        assert_eq!(found(&binary, b"a"), Some(33));
+        assert_eq!(told(&binary, b"a"), Told::Found(33));
         binary[7] = 1;
-        assert_eq!(found(&binary, b"a"), None);
-        assert_eq!(found(&binary[..9], b"a"), None);
+        assert_eq!(told(&binary, b"a"), Told::Missing);
+    }
+
+    #[test]
+    fn an_error_tells_nothing() {
+        assert_eq!(told(b"SERVER_ERROR out of memory\r\n", b"a"), Told::Nothing);
+        let after_value = b"VALUE a 0 1\r\nx\r\nSERVER_ERROR out of memory\r\n";
+        assert_eq!(told(after_value, b"a"), Told::Found(16));
+        assert_eq!(told(after_value, b"b"), Told::Nothing);
+        assert_eq!(told(b"CLIENT_ERROR bad\r\n", b"a"), Told::Nothing);
+        assert_eq!(told(b"VALUE a 0 99999999999999999999\r\n", b"a"), Told::Nothing);
+        let mut binary = [0; 24];
+        // Out of memory.
+        (binary[0], binary[7]) = (0x81, 0x82);
+        assert_eq!(told(&binary, b"a"), Told::Nothing);
+        assert_eq!(told(&binary[..9], b"a"), Told::Nothing);
     }
 
     proptest! {
         #[test]
         fn no_reply_panics(reply in prop::collection::vec(any::<u8>(), 0..80), number: u64) {
-            let _ = found(&reply, b"a");
+            let _ = told(&reply, b"a");
             let line = [&b"VALUE a 0 "[..], number.to_string().as_bytes(), b"\r\n", &reply].concat();
-            let _ = found(&line, b"b");
+            let _ = told(&line, b"b");
         }
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct RequestSample {
 pub(super) enum RequestKind {
     Hit,
     Miss,
+    /// A read whose reply does not tell whether the key was found.
+    Untold,
     Write,
 }
 
@@ -74,8 +76,8 @@ struct HotSamples {
     aged_ms: u64,
     /// The seconds that the sketch covers, aged like its weights.
     seconds: f64,
-    /// Samples since the last heartbeat.
-    samples: u64,
+    /// Keys that the samples since the last heartbeat stand for.
+    keys: u64,
     beat_ms: u64,
 }
 
@@ -144,23 +146,22 @@ impl HotKeys {
         samples.sketch.count(seen.key, Sampled { weight, writes, bytes: seen.bytes });
         let sample = RequestSample { weight: seen.weight as f32, kind: seen.kind };
         samples.window.push(seen.time_ms, self.prefixes.of(seen.key), sample);
-        samples.samples += 1;
+        samples.keys += u64::from(seen.weight);
     }
 
     /// Ages the sketch, and adapts the interval to the load. Called about once a second.
     pub(crate) fn beat(&self, now_ms: u64) {
         let mut state = self.lock();
-        let interval = u64::from(self.interval());
-        if interval == 0 {
+        if !self.is_on() {
             return;
         }
         let samples = state.get_or_insert_with(|| HotSamples::new(now_ms));
         samples.age(now_ms);
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
-        let keys = samples.samples * interval;
-        if let Some(per_second) = (keys * 1000).checked_div(elapsed_ms) {
-            (samples.beat_ms, samples.samples) = (now_ms, 0);
+        // Workers that have few requests may still use an earlier interval.
+        if let Some(per_second) = samples.keys.saturating_mul(1000).checked_div(elapsed_ms) {
+            (samples.beat_ms, samples.keys) = (now_ms, 0);
             let (least, most) = INTERVALS;
             let wanted = (per_second / AIM).clamp(least.into(), most.into());
             self.interval.store(wanted as u32, Relaxed);
@@ -198,7 +199,7 @@ impl HotSamples {
             window: Window::new(now_ms),
             aged_ms: now_ms,
             seconds: 0.0,
-            samples: 0,
+            keys: 0,
             beat_ms: now_ms,
         })
     }
@@ -270,8 +271,9 @@ mod tests {
         hot.beat(0);
         let mut now_ms = 0;
         let mut second = |requests: u64| {
-            let samples = requests / u64::from(hot.interval());
-            (0..samples).for_each(|_| hot.take(&seen(b"key", 1, now_ms)));
+            let interval = hot.interval();
+            let samples = requests / u64::from(interval);
+            (0..samples).for_each(|_| hot.take(&seen(b"key", interval, now_ms)));
             now_ms += 1000;
             hot.beat(now_ms);
             hot.interval()
@@ -281,6 +283,19 @@ mod tests {
         assert!((240..=248).contains(&second(1_000_000)));
         assert_eq!(second(20_000_000), 4096);
         assert_eq!(second(10_000), 16);
+    }
+
+    #[test]
+    fn a_sample_counts_with_the_interval_of_its_worker() {
+        let hot = HotKeys::default();
+        hot.set_on(true);
+        hot.beat(0);
+        hot.beat(1000);
+        assert_eq!(hot.interval(), 16);
+        // Ten workers had much to do before, so each of these samples stands for 4096 keys.
+        (0..50).for_each(|_| hot.take(&seen(b"key", 4096, 1500)));
+        hot.beat(2000);
+        assert_eq!(hot.interval(), 50);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! All errors are two standard deviations of the sampling. Of n samples of items, a share p has the
 //! error 2·√(p(1-p)/n), where p counts four more samples, two of them with the prefix (A. Agresti
-//! and B. Coull, 1998): so a share of 0 or 1 has an error too.
+//! and B. Coull, 1998): so a share of 0 or 1 has an error too. The samples of items, like the number of
+//! items, include expired ones that were not removed yet, but no prefix does.
 
 use larder_engine::Engine;
 use serde::Serialize;
@@ -53,10 +54,13 @@ struct Requests {
 /// The sampling of items.
 #[derive(Debug, Serialize)]
 struct Items {
+    /// With the expired items that were not removed yet.
     total: u64,
     samples: usize,
+    /// The number of samples that are such items.
+    expired: usize,
     seconds: f64,
-    /// The number of items seen since the survey began.
+    /// The number of live items seen since the survey began.
     seen: u64,
     unreadable: u64,
 }
@@ -130,6 +134,7 @@ fn parts(
         seconds: copy.window.seconds(now_ms),
     };
     let root = tree(hot.prefixes(), &mut samples.window, &mut copy.window);
+    let live = usize::try_from(root.sums.items).unwrap_or(usize::MAX);
     KeyReportParts {
         delimiter: char::from(hot.prefixes().delimiter).to_string(),
         half_life_seconds: HALF_LIFE,
@@ -139,10 +144,11 @@ fn parts(
             seconds: scale.seconds,
             lost: copy.lost,
         },
-        hot: hot_keys(&copy.entries, copy.seconds),
+        hot: hot_keys(&copy),
         items: Items {
             total: items,
             samples: samples.window.len(),
+            expired: samples.window.len().saturating_sub(live),
             seconds: samples.window.seconds(now_ms),
             seen: samples.seen,
             unreadable: samples.unreadable,
@@ -160,13 +166,18 @@ fn parts(
     }
 }
 
-/// Returns the hottest keys, the hottest first. `seconds` is the time that their weights stand for.
-fn hot_keys(entries: &[SketchEntry], seconds: f64) -> Vec<HotKey> {
+/// Returns the hottest keys, the hottest first.
+fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
+    let seconds = copy.seconds;
     let requests = |entry: &SketchEntry| entry.reads + entry.writes;
-    // Of n samples with equal weights, the sum squared is n times the sum of squares.
-    let is_sure = |entry: &&SketchEntry| requests(entry).powi(2) >= LEAST * entry.squares;
+    // Of n samples with equal weights, the sum squared is n times the sum of squares. Ageing does not
+    // change this quotient, but a key that is no longer used soon weighs less than one new sample.
+    let is_sure = |entry: &&SketchEntry| {
+        requests(entry).powi(2) >= LEAST * entry.squares
+            && requests(entry) >= f64::from(copy.interval)
+    };
     let mut hot: Vec<&SketchEntry> =
-        entries.iter().filter(|entry| entry.squares > 0.0).filter(is_sure).collect();
+        copy.entries.iter().filter(|entry| entry.squares > 0.0).filter(is_sure).collect();
     hot.sort_by(|one, other| requests(other).total_cmp(&requests(one)));
     let shown = hot.into_iter().take(HOT).map(|entry| HotKey {
         key: escape(entry.key()),
@@ -182,9 +193,9 @@ fn hot_keys(entries: &[SketchEntry], seconds: f64) -> Vec<HotKey> {
 /// The numbers that turn sums over samples into estimates.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// The number of items of the server.
+    /// The number of items of the server, and the number of sampled items; both with expired items
+    /// that were not removed yet.
     total: f64,
-    /// The number of sampled items.
     all: f64,
     /// The time in which the requests were sampled.
     seconds: f64,
@@ -207,7 +218,8 @@ impl Scale {
         let share = (items + 2.0) / (self.all + 4.0);
         let (mean, square) = (sums.bytes / self.all, sums.bytes_squared / self.all);
         let variance = (square - mean * mean).max(0.0);
-        let reads = sums.hits + sums.misses;
+        let told = sums.hits + sums.misses;
+        let reads = told + sums.untold;
         Estimate {
             items: any(items / self.all * self.total),
             items_error: any(2.0 * (share * (1.0 - share) / self.all).sqrt() * self.total),
@@ -218,7 +230,7 @@ impl Scale {
             reads_per_second: reads / self.seconds,
             writes_per_second: sums.writes / self.seconds,
             requests_error: 2.0 * sums.weights_squared.max(0.0).sqrt() / self.seconds,
-            hit_ratio: ratio(sums.hits, reads),
+            hit_ratio: ratio(sums.hits, told),
         }
     }
 }
@@ -226,6 +238,10 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Prefixes;
+    use crate::keys::hot::{RequestKind, SeenRequest};
+    use crate::keys::survey::ItemSample;
+    use crate::keys::window::Window;
     use larder_disk::Random;
 
     /// Draws samples of items of which every prefix has a known share, and counts how often the
@@ -259,6 +275,77 @@ mod tests {
             assert!(wrong_items < 45, "{percent} %: {wrong_items} of 500");
             assert!((2..60).contains(&wrong_bytes), "{percent} %: {wrong_bytes} of 500");
         }
+    }
+
+    /// Of a million items, a third has expired but was not removed yet.
+    #[test]
+    fn expired_items_are_no_items() {
+        let mut random = Random::new(9);
+        let mut wrong = 0;
+        for _ in 0..200 {
+            let mut samples = ItemSamples::new(0);
+            for _ in 0..3000 {
+                let item = ItemSample { bytes: 100, ttl: None };
+                let (name, item): (&[u8], _) = match random.below(3) {
+                    0 => (b"", None),
+                    1 => (b"a:", Some(item)),
+                    _ => (b"b:", Some(item)),
+                };
+                samples.window.push(1, name, item);
+            }
+            let root = tree(Prefixes::default(), &mut samples.window, &mut Window::new(0));
+            let all = samples.window.len() as f64;
+            let scale = Scale { total: 1_000_000.0, all, seconds: 1.0 };
+            for (node, items) in [(&root, 666_667.0), (&root.children[0], 333_333.0)] {
+                let estimate = scale.estimate(&node.sums);
+                let off = (estimate.items.unwrap() - items).abs();
+                wrong += u32::from(off > estimate.items_error.unwrap());
+                let off = (estimate.bytes.unwrap() - 100.0 * items).abs();
+                wrong += u32::from(off > estimate.bytes_error.unwrap());
+            }
+        }
+        // Two standard deviations leave out 4.6 %: 36 of 800.
+        assert!((10..75).contains(&wrong), "{wrong} of 800");
+    }
+
+    #[test]
+    fn a_key_that_is_no_longer_used_leaves_the_hot_list() {
+        let hot = HotKeys::default();
+        hot.set_on(true);
+        hot.beat(0);
+        let mut now_ms = 0;
+        let mut second = |per_second: u64, key: &[u8]| {
+            let weight = hot.interval();
+            for _ in 0..per_second / u64::from(weight) {
+                let (kind, bytes) = (RequestKind::Untold, 0);
+                hot.take(&SeenRequest { key, kind, bytes, weight, time_ms: now_ms });
+            }
+            now_ms += 1000;
+            hot.beat(now_ms);
+            let copy = hot.copy(now_ms).unwrap();
+            let names = hot_keys(&copy).into_iter().map(|key| key.key);
+            names.collect::<Vec<_>>()
+        };
+        for _ in 0..100 {
+            second(1_000_000, b"busy");
+        }
+        second(100, b"quiet");
+        assert_eq!(second(100, b"quiet"), ["busy", "quiet"]);
+        let mut seconds = 0;
+        while second(100, b"quiet").contains(&"busy".to_owned()) {
+            seconds += 1;
+            assert!(seconds < 900, "busy is still listed");
+        }
+        assert!(seconds > 60, "{seconds}");
+        assert_eq!(second(100, b"quiet"), ["quiet"]);
+    }
+
+    #[test]
+    fn errors_leave_the_hit_ratio_alone() {
+        let scale = Scale { total: 10.0, all: 0.0, seconds: 2.0 };
+        let sums = Sums { hits: 3.0, misses: 1.0, untold: 8.0, ..Sums::default() };
+        let estimate = scale.estimate(&sums);
+        assert_eq!((estimate.hit_ratio, estimate.reads_per_second), (Some(0.75), 6.0));
     }
 
     #[test]

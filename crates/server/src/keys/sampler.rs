@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::answer::found;
+use super::answer::{Told, told};
 use super::hot::{HotKeys, RequestKind, SeenRequest};
 use larder_engine::Key;
 
@@ -46,10 +46,12 @@ impl KeySampler {
         }
     }
 
-    /// Begins a turn of the worker, and follows the switch that turns sampling on and off.
+    /// Begins a turn of the worker. Follows the switch that turns sampling on and off, and an interval
+    /// that has fallen: a distance of before would be too long for a load that is less now.
     pub(crate) fn begin_turn(&self, now_ns: u64) {
         self.time_ms.set(now_ns / 1_000_000);
-        if (self.weight.get() == 0) == self.hot.is_on() {
+        let (interval, weight) = (self.hot.interval(), self.weight.get());
+        if interval < weight || (interval > 0 && weight == 0) {
             self.draw();
         }
     }
@@ -66,23 +68,32 @@ impl KeySampler {
         samples
     }
 
-    /// Samples one or more keys of a request. One without keys is passed over.
+    /// Passes over a request that must be sampled but has no keys.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pass_over(&self) {
+        self.draw();
+    }
+
+    /// Samples one or more of the answered keys of a request.
     #[cold]
     #[inline(never)]
     pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
         let mut at = self.left.get();
         if keys.is_empty() {
-            return self.draw();
+            return self.pass_over();
         }
         while let Some(key) = usize::try_from(at).ok().and_then(|at| keys.get(at)) {
             let key = key.bytes();
-            let found = found(request.reply, key);
+            let told = told(request.reply, key);
+            let read = if let Told::Found(len) = told { len } else { 0 };
             let written = if request.writes { request.len } else { 0 };
-            let bytes = found.unwrap_or(0).saturating_add(written);
-            let kind = match found {
+            let bytes = read.saturating_add(written);
+            let kind = match told {
                 _ if request.writes => RequestKind::Write,
-                Some(_) => RequestKind::Hit,
-                None => RequestKind::Miss,
+                Told::Found(_) => RequestKind::Hit,
+                Told::Missing => RequestKind::Miss,
+                Told::Nothing => RequestKind::Untold,
             };
             let (weight, time_ms) = (self.weight.get(), self.time_ms.get());
             self.hot.take(&SeenRequest { key, kind, bytes, weight, time_ms });
@@ -183,6 +194,35 @@ mod tests {
         sampler.sample(&keys, reading(b"END\r\n"));
         let samples = hot.copy(1000).unwrap().window.len();
         assert!((40..=90).contains(&samples), "{samples}");
+    }
+
+    #[test]
+    fn an_interval_that_falls_is_followed_at_the_next_turn() {
+        let session = session();
+        let key = [session.key(b"key")];
+        let (hot, sampler) = sampler();
+        hot.beat(1000);
+        for _ in 0..5000 {
+            let (kind, bytes, weight, time_ms) = (RequestKind::Miss, 0, 4096, 1500);
+            hot.take(&SeenRequest { key: b"busy", kind, bytes, weight, time_ms });
+        }
+        hot.beat(2000);
+        sampler.pass_over();
+        assert_eq!(sampler.weight.get(), 4096);
+        sampler.left.set(8000);
+        sampler.begin_turn(2_000_000_000);
+        assert_eq!(sampler.left.get(), 8000, "the interval has not fallen");
+        hot.beat(3000);
+        sampler.begin_turn(3_000_000_000);
+        for _ in 0..1600 {
+            if sampler.counts(1) {
+                sampler.sample(&key, reading(b"END\r\n"));
+            }
+        }
+        let copy = hot.copy(3000).unwrap();
+        let entry = copy.entries.iter().find(|entry| entry.key() == b"key").unwrap();
+        // About 100 samples of weight 16, more evenly spread than independent ones.
+        assert!((1200.0..2000.0).contains(&entry.reads), "{}", entry.reads);
     }
 
     #[test]

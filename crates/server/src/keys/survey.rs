@@ -21,6 +21,9 @@ const STEP_MS: u64 = 100;
 const ITEMS: usize = 200;
 /// The largest number of items read from devices per step: at most 200 per second.
 const READS: usize = 20;
+/// Time after which reads that have not arrived are given up, in milliseconds. Other devices may
+/// answer meanwhile.
+const PATIENCE_MS: u64 = 3000;
 /// Time after the last look at the results after which the survey pauses, in milliseconds.
 const WANTED_MS: u64 = 60_000;
 /// The age at which samples leave the window, in milliseconds.
@@ -30,7 +33,7 @@ const LARGE: usize = 20;
 /// Time after which a large item that was not seen again is forgotten, in milliseconds.
 const LARGE_MS: u64 = 600_000;
 
-/// A sampled item in the window.
+/// A sampled live item in the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ItemSample {
     /// Size of the record, in bytes.
@@ -67,10 +70,11 @@ struct SurveyState {
 /// The samples of all items.
 #[derive(Clone, Debug)]
 pub(super) struct ItemSamples {
-    pub(super) window: Window<ItemSample>,
+    /// All draws that led to an item; `None` stands for one that has expired but was not removed yet.
+    pub(super) window: Window<Option<ItemSample>>,
     /// The largest items seen, the largest first.
     pub(super) large: Vec<LargeItem>,
-    /// Number of items seen since the survey began.
+    /// Number of live items seen since the survey began.
     pub(super) seen: u64,
     /// Number of items that could not be read.
     pub(super) unreadable: u64,
@@ -116,13 +120,21 @@ impl ItemSamples {
         ItemSamples { window: Window::new(now_ms), large: Vec::new(), seen: 0, unreadable: 0 }
     }
 
-    fn add(&mut self, prefixes: Prefixes, item: &Listed<'_>, now: UnixSeconds, now_ms: u64) {
-        let bytes = item.record_size();
-        let ttl = item.expiry().remaining(now);
-        let sample = ItemSample { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ttl };
-        self.window.push(now_ms, prefixes.of(item.key()), sample);
-        self.seen += 1;
-        self.note_large(item.key(), bytes, now_ms);
+    fn add(&mut self, prefixes: Prefixes, step: &Step, now_ms: u64) {
+        let mut keys = &*step.keys;
+        for &(len, bytes, ttl) in &step.items {
+            let (key, others) = keys.split_at(len);
+            keys = others;
+            let sample = ItemSample { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ttl };
+            self.window.push(now_ms, prefixes.of(key), Some(sample));
+            self.seen += 1;
+            self.note_large(key, bytes, now_ms);
+        }
+        for _ in 0..step.expired {
+            self.window.push(now_ms, &[], None);
+        }
+        self.unreadable = step.unreadable;
+        self.expire(now_ms);
     }
 
     fn note_large(&mut self, key: &[u8], bytes: usize, now_ms: u64) {
@@ -141,6 +153,28 @@ impl ItemSamples {
     fn expire(&mut self, now_ms: u64) {
         self.window.expire(now_ms.saturating_sub(WINDOW_MS));
         self.large.retain(|large| now_ms.saturating_sub(large.seen_ms) < LARGE_MS);
+    }
+}
+
+/// What one step saw. The session collects it, and it is added to the shared samples when the
+/// session is asleep: engine calls may wait for locks, and whoever waits for the samples, for them.
+#[derive(Debug, Default)]
+struct Step {
+    /// The keys of all items, one after another.
+    keys: Vec<u8>,
+    /// Length of the key, size of the record, and time to live in seconds, of each live item.
+    items: Vec<(usize, usize, Option<u32>)>,
+    /// Number of draws that led to expired items.
+    expired: u64,
+    /// Number of items that could not be read since the survey began.
+    unreadable: u64,
+}
+
+impl Step {
+    fn add(&mut self, item: &Listed<'_>, now: UnixSeconds) {
+        let key = item.key();
+        self.keys.extend(key);
+        self.items.push((key.len(), item.record_size(), item.expiry().remaining(now)));
     }
 }
 
@@ -204,7 +238,7 @@ fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
     let mut session = engine.session(Arc::new(Unpark(thread::current())).into());
     let mut sampler = ItemSampler::new(random_seed());
     let mut reads: Option<Reads> = None;
-    let mut next_ms = 0;
+    let (mut asked_ms, mut next_ms) = (0, 0);
     loop {
         let nanos = clock.nanos();
         let now_ms = nanos / 1_000_000;
@@ -212,27 +246,30 @@ fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
             break;
         }
         session.tick_at(nanos);
-        let waits = reads.as_mut().is_some_and(|reads| session.awaits(reads));
+        let waits = now_ms.saturating_sub(asked_ms) < PATIENCE_MS
+            && reads.as_mut().is_some_and(|reads| session.awaits(reads));
         let is_due = now_ms >= next_ms;
+        let mut step = None;
         if !waits && (is_due || reads.is_some()) {
             let items = if is_due { ITEMS } else { 0 };
-            let mut state = survey.lock();
-            let samples = state.samples.get_or_insert_with(|| ItemSamples::new(now_ms));
-            session.sample(&mut sampler, items, READS, &mut |item| {
-                samples.add(survey.prefixes, &item, session.now(), now_ms);
-            });
-            samples.unreadable = sampler.unreadable();
-            samples.expire(now_ms);
-            drop(state);
-            let wanted = session.take_reads();
-            // Released only now, because this call wanted the records of the last one.
+            let mut seen = Step::default();
+            let expired = sampler.expired();
+            // They are kept until the next turn.
             reads.take().into_iter().for_each(|reads| session.release(reads));
-            reads = wanted;
+            session.sample(&mut sampler, items, READS, &mut |item| seen.add(&item, session.now()));
+            (seen.expired, seen.unreadable) = (sampler.expired() - expired, sampler.unreadable());
+            (reads, asked_ms) = (session.take_reads(), now_ms);
+            step = Some(seen);
         }
         if is_due {
             next_ms = now_ms + STEP_MS;
         }
         session.sleep();
+        if let Some(step) = step {
+            let mut state = survey.lock();
+            let samples = state.samples.get_or_insert_with(|| ItemSamples::new(now_ms));
+            samples.add(survey.prefixes, &step, now_ms);
+        }
         thread::park_timeout(Duration::from_millis(next_ms.saturating_sub(now_ms)));
     }
     reads.into_iter().for_each(|reads| session.release(reads));

@@ -1,6 +1,8 @@
 //! The tree of prefixes, made from samples of items and of requests.
-
-use std::collections::HashMap;
+//!
+//! Keys may all differ in their prefixes, so sums of all prefixes at once would take much memory. The
+//! samples are sorted by name instead: those of a prefix lie together then, and only the prefixes of
+//! one name are open at a time.
 
 use super::hot::{RequestKind, RequestSample};
 use super::prefix::Prefixes;
@@ -28,6 +30,8 @@ pub(super) struct Sums {
     /// Sums of the weights of sampled requests.
     pub(super) hits: f64,
     pub(super) misses: f64,
+    /// Of reads that do not tell whether they found an item.
+    pub(super) untold: f64,
     pub(super) writes: f64,
     pub(super) weights_squared: f64,
 }
@@ -51,6 +55,7 @@ impl Sums {
         match request.kind {
             RequestKind::Hit => self.hits += weight,
             RequestKind::Miss => self.misses += weight,
+            RequestKind::Untold => self.untold += weight,
             RequestKind::Write => self.writes += weight,
         }
     }
@@ -64,8 +69,16 @@ impl Sums {
         self.requests -= part.requests;
         self.hits -= part.hits;
         self.misses -= part.misses;
+        self.untold -= part.untold;
         self.writes -= part.writes;
         self.weights_squared -= part.weights_squared;
+    }
+
+    fn add(&mut self, sample: Sample) {
+        match sample {
+            Sample::Item(item) => self.add_item(item),
+            Sample::Request(request) => self.add_request(request),
+        }
     }
 
     fn samples(&self) -> u32 {
@@ -84,39 +97,76 @@ pub(super) struct Node {
     pub(super) children: Vec<Node>,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Sample {
+    Item(ItemSample),
+    Request(RequestSample),
+}
+
+/// Sorting takes this much for each sample of both windows, 1 MB in all.
+const _: () = assert!(size_of::<(&[u8], Sample)>() <= 32);
+
 /// Makes the tree of the prefixes with the most samples. Its root stands for all keys.
 pub(super) fn tree(
     prefixes: Prefixes,
-    items: &mut Window<ItemSample>,
+    items: &mut Window<Option<ItemSample>>,
     requests: &mut Window<RequestSample>,
 ) -> Node {
-    let mut sums: HashMap<&[u8], Sums> = HashMap::new();
-    sums.insert(&[], Sums::default());
-    for (name, item) in items.samples() {
-        for end in [0].into_iter().chain(prefixes.ends(name)) {
-            sums.entry(&name[..end]).or_default().add_item(item);
+    let mut samples = Vec::with_capacity(items.len() + requests.len());
+    samples.extend(items.samples().filter_map(|(name, item)| Some((name, Sample::Item(item?)))));
+    samples.extend(requests.samples().map(|(name, request)| (name, Sample::Request(request))));
+    samples.sort_unstable_by_key(|(name, _)| *name);
+    let mut all = Sums::default();
+    samples.iter().for_each(|(_, sample)| all.add(*sample));
+    let mut chosen = Chosen { all, prefixes: Vec::with_capacity(2 * NODES) };
+    // The prefixes of the last name, the shortest first.
+    let mut open: Vec<(&[u8], Sums)> = Vec::new();
+    for (name, sample) in samples {
+        while let Some((prefix, sums)) = open.pop_if(|(prefix, _)| !name.starts_with(prefix)) {
+            chosen.add(prefix, sums);
         }
+        let opened = open.last().map_or(0, |(prefix, _)| prefix.len());
+        let ends = prefixes.ends(name).filter(|end| *end > opened);
+        open.extend(ends.map(|end| (&name[..end], Sums::default())));
+        open.iter_mut().for_each(|(_, sums)| sums.add(sample));
     }
-    for (name, request) in requests.samples() {
-        for end in [0].into_iter().chain(prefixes.ends(name)) {
-            sums.entry(&name[..end]).or_default().add_request(request);
-        }
-    }
-    let all = sums.remove(&[][..]).unwrap_or_default();
-    let share = |sums: &Sums| {
-        f64::from(sums.items) / f64::from(all.items.max(1))
-            + f64::from(sums.requests) / f64::from(all.requests.max(1))
-    };
-    let mut chosen: Vec<_> = sums.into_iter().filter(|(_, sums)| sums.samples() >= LEAST).collect();
-    // A prefix has at least the share of a longer one that begins with it, so it is chosen too.
-    chosen.sort_by(|(one_name, one), (other_name, other)| {
-        share(other).total_cmp(&share(one)).then_with(|| one_name.cmp(other_name))
-    });
-    chosen.truncate(NODES);
-    chosen.sort_by_key(|(name, _)| *name);
+    open.into_iter().for_each(|(prefix, sums)| chosen.add(prefix, sums));
+    chosen.truncate();
+    let mut chosen = chosen.prefixes;
+    chosen.sort_unstable_by_key(|(name, _)| *name);
     let mut root = Node { prefix: Vec::new(), sums: all, rest: all, children: Vec::new() };
     root.take_children(&mut chosen.into_iter().peekable());
     root
+}
+
+/// The prefixes with the most samples so far, at most twice [`NODES`].
+struct Chosen<'a> {
+    all: Sums,
+    prefixes: Vec<(&'a [u8], Sums)>,
+}
+
+impl<'a> Chosen<'a> {
+    fn add(&mut self, prefix: &'a [u8], sums: Sums) {
+        if sums.samples() >= LEAST {
+            if self.prefixes.len() >= 2 * NODES {
+                self.truncate();
+            }
+            self.prefixes.push((prefix, sums));
+        }
+    }
+
+    /// Drops all but the first [`NODES`]. A prefix has at least the share of a longer one that begins
+    /// with it, and comes before it, so it is kept too.
+    fn truncate(&mut self) {
+        let share = |sums: &Sums| {
+            f64::from(sums.items) / f64::from(self.all.items.max(1))
+                + f64::from(sums.requests) / f64::from(self.all.requests.max(1))
+        };
+        self.prefixes.sort_unstable_by(|(one_name, one), (other_name, other)| {
+            share(other).total_cmp(&share(one)).then_with(|| one_name.cmp(other_name))
+        });
+        self.prefixes.truncate(NODES);
+    }
 }
 
 impl Node {
@@ -141,6 +191,8 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_disk::Random;
+    use std::collections::HashMap;
 
     const COLON: Prefixes = Prefixes { delimiter: b':' };
 
@@ -148,7 +200,9 @@ mod tests {
         let (mut item_window, mut request_window) = (Window::new(0), Window::new(0));
         for (key, bytes) in items {
             let ttl = key.len().is_multiple_of(2).then_some(60);
-            item_window.push(1, COLON.of(key.as_bytes()), ItemSample { bytes: *bytes, ttl });
+            item_window.push(1, COLON.of(key.as_bytes()), Some(ItemSample { bytes: *bytes, ttl }));
+            // Draws of expired items show in no prefix.
+            item_window.push(1, &[], None);
         }
         for key in requests {
             let sample = RequestSample { weight: 16.0, kind: RequestKind::Hit };
@@ -198,11 +252,76 @@ mod tests {
     #[test]
     fn the_number_of_prefixes_is_bounded() {
         let items: Vec<_> =
-            (0..16_000).map(|at| (format!("t{}:u{}:v:w:x", at % 40, at % 2000), 100)).collect();
+            (0..8000).map(|at| (format!("t{}:u{}:v:w:x", at % 40, at % 1000), 100)).collect();
         let tree = build(&items, &[]);
         check(&tree);
-        assert_eq!((count(&tree), tree.children.len(), tree.sums.items), (NODES + 1, 40, 16_000));
+        assert_eq!((count(&tree), tree.children.len(), tree.sums.items), (NODES + 1, 40, 8000));
         let empty = build(&[], &[]);
         assert_eq!((count(&empty), empty.sums.samples()), (1, 0));
+    }
+
+    /// Sums over all prefixes of all samples at once, from which the largest are chosen.
+    fn largest(items: &[(String, u32)], requests: &[&str]) -> Vec<(Vec<u8>, u32, u32)> {
+        let mut sums: HashMap<&[u8], Sums> = HashMap::new();
+        for key in items.iter().map(|(key, _)| key.as_bytes()) {
+            COLON.ends(key).for_each(|end| sums.entry(&key[..end]).or_default().items += 1);
+        }
+        for key in requests.iter().map(|key| key.as_bytes()) {
+            COLON.ends(key).for_each(|end| sums.entry(&key[..end]).or_default().requests += 1);
+        }
+        let (items, requests) = (items.len().max(1) as f64, requests.len().max(1) as f64);
+        let mut sums: Vec<_> =
+            sums.into_iter().filter(|(_, sums)| sums.items.max(sums.requests) >= LEAST).collect();
+        let share =
+            |sums: &Sums| f64::from(sums.items) / items + f64::from(sums.requests) / requests;
+        sums.sort_by(|(one_name, one), (other_name, other)| {
+            share(other).total_cmp(&share(one)).then_with(|| one_name.cmp(other_name))
+        });
+        sums.truncate(NODES);
+        sums.sort_by_key(|(name, _)| *name);
+        sums.iter().map(|(name, sums)| (name.to_vec(), sums.items, sums.requests)).collect()
+    }
+
+    fn flatten(node: &Node, all: &mut Vec<(Vec<u8>, u32, u32)>) {
+        for child in &node.children {
+            all.push((child.prefix.clone(), child.sums.items, child.sums.requests));
+            flatten(child, all);
+        }
+    }
+
+    #[test]
+    fn any_keys_give_the_largest_prefixes() {
+        let mut random = Random::new(11);
+        for most in [2, 5, 40] {
+            let mut key = |_| -> String {
+                let parts = random.below(7);
+                let mut part = |_| {
+                    let most = random.below(most) + 1;
+                    format!("{}:", random.below(most))
+                };
+                (0..parts).map(&mut part).collect::<String>() + "x"
+            };
+            let items: Vec<_> = (0..8000).map(|at| (key(at), 10)).collect();
+            let requests: Vec<_> = (0..5000).map(&mut key).collect();
+            let requests: Vec<_> = requests.iter().map(String::as_str).collect();
+            let tree = build(&items, &requests);
+            check(&tree);
+            let mut found = Vec::new();
+            flatten(&tree, &mut found);
+            found.sort();
+            assert_eq!(found, largest(&items, &requests), "{most}");
+        }
+    }
+
+    #[test]
+    fn keys_without_common_prefixes_take_no_memory() {
+        let mut random = Random::new(13);
+        let mut key = |_| format!("{}:", random.below(u64::MAX)).repeat(4) + "x";
+        let items: Vec<_> = (0..5000).map(|at| (key(at), 10)).collect();
+        let keys: Vec<_> = (0..5000).map(&mut key).collect();
+        let requests: Vec<_> = keys.iter().map(String::as_str).collect();
+        let tree = build(&items, &requests);
+        check(&tree);
+        assert_eq!((count(&tree), tree.rest.items, tree.rest.requests), (1, 5000, 5000));
     }
 }

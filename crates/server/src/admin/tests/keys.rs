@@ -1,7 +1,7 @@
 //! The report of the keys, on a real server under a known load.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -185,6 +185,40 @@ fn items_by_prefix_are_within_the_stated_error() {
     let report = report_when(&server, |report| find(&report["large"], "key", "large").is_some());
     let large = &report["large"][0];
     assert!(large["key"] == "large" && number(&large["bytes"]) >= 200_000.0, "{large}");
+}
+
+#[test]
+fn expired_items_are_in_no_prefix() {
+    let server = server();
+    let mut client = connect(&server);
+    let mut requests = Vec::new();
+    for number in 0..4000 {
+        let (prefix, ttl) = if number % 4 == 0 { ("short:", 1) } else { ("long:", 0) };
+        write!(requests, "set {prefix}{number} 0 {ttl} 1 noreply\r\nv\r\n").unwrap();
+    }
+    run(&mut client, &requests);
+    let mut replies = BufReader::new(client.try_clone().unwrap());
+    loop {
+        client.write_all(b"mg short:3996 t\r\n").unwrap();
+        let mut reply = String::new();
+        replies.read_line(&mut reply).unwrap();
+        if reply == "EN\r\n" {
+            break;
+        }
+        assert!(reply.starts_with("HD t"), "{reply}");
+    }
+    let report = report_when(&server, |report| samples(report) > 4000);
+    let root = &report["prefixes"];
+    assert!(find(&root["children"], "prefix", "short:").is_none(), "{root}");
+    let long = find(&root["children"], "prefix", "long:").unwrap();
+    for (name, node) in [("all", root), ("long", long)] {
+        let (items, error) = (number(&node["items"]), number(&node["items_error"]));
+        // Three of the stated errors are six standard deviations.
+        assert!((items - 3000.0).abs() < 3.0 * error, "{name}: {items} ± {error}");
+    }
+    let total = report["items"]["total"].as_u64().unwrap();
+    let expired = report["items"]["expired"].as_u64().unwrap();
+    assert!(total == 3000 || expired > 0, "{report}");
 }
 
 #[test]
