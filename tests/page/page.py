@@ -477,6 +477,51 @@ def test_keys(check, page, server):
     check.that("keys: a key with markup is text", page.query_selector("#view-keys tbody b") is None and HOT_KEY in page.inner_text("#view-keys"))
 
 
+def test_rows(check, page):
+    """A change of the order of the view Keys moves no more rows than it must, and the focus stays near."""
+    names = []
+
+    def answer(route):
+        report = route.fetch().json()
+        numbers = {"reads_per_second": 9, "writes_per_second": 1, "bytes_per_second": 5, "error": 2, "missing": 0}
+        report["hot"] = [{"key": name, **numbers} for name in names]
+        route.fulfill(json=report)
+
+    def await_order(order):
+        names[:] = order
+        page.wait_for_function(
+            """names => [...document.querySelectorAll('#view-keys [aria-label="Hot keys"] tbody tr')]
+                .map(row => row.dataset.name).join() === names.join()""", arg=order)
+
+    def events():
+        focus = page.evaluate("document.activeElement.closest('tr')?.dataset.name")
+        return focus, page.evaluate("rowEvents.splice(0).sort()")
+
+    show(page, "keys")
+    page.route("**/v1/keys", answer)
+    await_order(["a", "b", "c", "d", "e"])
+    page.focus('#view-keys tr[data-name="c"] button')
+    page.evaluate("""() => {
+        const body = document.querySelector('#view-keys [aria-label="Hot keys"] tbody');
+        globalThis.rowEvents = [];
+        new MutationObserver(changes => changes.forEach(change => rowEvents.push(
+            ...[...change.addedNodes].map(row => "+" + row.dataset.name),
+            ...[...change.removedNodes].map(row => "-" + row.dataset.name)))).observe(body, { childList: true });
+        body.addEventListener("focusout", () => rowEvents.push("blur"));
+    }""")
+    await_order(["e", "a", "b", "c", "d"])
+    check.that("keys: one row that rises moves alone", events() == ("c", ["+e", "-e"]))
+    await_order(["c", "d", "e", "a", "b"])
+    seen = events()
+    check.that("keys: the focused row never moves", seen[0] == "c" and not {"blur", "+c", "-c"} & set(seen[1]), seen)
+    await_order(["d", "e", "a", "b"])
+    check.that("keys: the focus of a row that leaves goes to the next one", events()[0] == "d")
+    await_order(["new"])
+    label = page.evaluate("document.activeElement.ariaLabel ?? document.activeElement.closest('tr').dataset.name")
+    check.that("keys: the focus stays in the table if all rows leave", label == "Hot keys", label)
+    page.unroute("**/v1/keys")
+
+
 def test_durability(check, page, server):
     show(page, "durability")
     page.wait_for_function("() => document.querySelector('#view-durability [data-figure=\"device_written\"]').dataset.value > 0")
@@ -748,6 +793,7 @@ def run(check, browser, server, directory, pictures):
     test_clients(check, page, server)
     test_escaping(check, page, server)
     test_keys(check, page, server)
+    test_rows(check, page)
     test_durability(check, page, server)
     test_lab(check, page, directory)
     test_history(check, page)

@@ -113,11 +113,16 @@ impl Condition {
             let rate = interval.rate(&["evictions"]).unwrap_or_default();
             return Condition {
                 level: Level::Good,
-                text: format!("All is well. Space is full: {rate:.0} items per second are evicted."),
+                text: format!(
+                    "All is well. Space is full: {rate:.0} items per second are evicted."
+                ),
             };
         }
         if grew("store_too_large") {
-            return notice("Some values are refused, because they are too large: raise the largest item size.".to_owned());
+            return notice(
+                "Some values are refused, because they are too large: raise the largest item size."
+                    .to_owned(),
+            );
         }
         Condition { level: Level::Good, text: "All is well.".to_owned() }
     }
@@ -156,7 +161,10 @@ mod tests {
     fn the_most_urgent_condition_is_told() {
         assert_eq!(condition(&[], ""), (Level::Good, "All is well.".to_owned()));
         let both = condition(&[("larder_health", "lane 0: out of space")], "evictions");
-        assert_eq!(both, (Level::Alarm, "Unhealthy: lane 0: out of space. The log says more.".to_owned()));
+        assert_eq!(
+            both,
+            (Level::Alarm, "Unhealthy: lane 0: out of space. The log says more.".to_owned())
+        );
         let full = condition(&[("larder_health", "ok")], "evictions");
         assert_eq!(full.0, Level::Good);
         assert!(full.1.contains(" 4 items per second"), "{}", full.1);

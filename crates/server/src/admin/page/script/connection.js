@@ -22,16 +22,20 @@ const TOO_MANY = "Too many pages are open, waiting.";
 /** Asks the server for JSON. Fails if there is no answer or if it is not 200. */
 export async function ask(path, headers = {}) {
   const reply = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
-  if (!reply.ok) throw new Error((await reply.text()).trim());
+  if (!reply.ok) throw new Error(await reasonOf(reply));
   return reply.json();
+}
+
+/** Returns what a refusal says, without an end of a sentence. Some have no text. @param {Response} reply */
+async function reasonOf(reply) {
+  return (await reply.text()).trim() || reply.statusText || `status ${reply.status}`;
 }
 
 /** Asks whether the server is there. Returns null if it is, and otherwise the reason as a sentence. */
 async function absence() {
   try {
     const reply = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(SHORT_PATIENCE) });
-    const text = (await reply.text()).trim();
-    if (!reply.ok) return `The server is not ready: ${text}. Waiting.`;
+    if (!reply.ok) return `The server is not ready: ${await reasonOf(reply)}. Waiting.`;
     const messages = await fetch("v1/live", { method: "HEAD", signal: AbortSignal.timeout(SHORT_PATIENCE) });
     return messages.ok ? null : TOO_MANY;
   } catch {

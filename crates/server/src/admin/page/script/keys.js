@@ -93,7 +93,10 @@ export class KeysView {
       ? `Samples of the ${whole(items.total)} items are being taken.`
       : `Estimates from ${whole(items.samples)} random draws (an item may be drawn again) among ${whole(items.total)} items, and from `
         + `${whole(requests.samples)} sampled requests of the last ${duration(requests.seconds)}. A prefix ends at `
-        + `"${report.delimiter}".`);
+        + `"${report.delimiter}".`
+        + (items.expired > 0 ? ` ${percent(items.expired / items.samples)} of the draws led to expired items that were not `
+          + "removed yet; no prefix has these." : "")
+        + (items.unreadable > 0 ? ` ${whole(items.unreadable)} drawn items could not be read.` : ""));
     this.#root = report.prefixes;
     this.#showTree();
     this.#large.show(report.large.map((item) => [item.key, [
@@ -128,7 +131,10 @@ export class KeysView {
   }
 }
 
-/** The rows of a table. A row keeps its element, and the focus, while its name is in the table. */
+/**
+ * The rows of a table. A row keeps its element, and the focus, while its name is in the table. If it leaves, the focus
+ * goes to a neighbour.
+ */
 class Rows {
   #body = h("tbody");
   /** @type {Map<string, HTMLElement>} */
@@ -162,14 +168,11 @@ class Rows {
   show(rows) {
     const before = this.#rows;
     this.#rows = new Map(rows.map(([name]) => [name, before.get(name) ?? this.#make(name)]));
-    const elements = [...this.#rows.values()];
-    const isSame = elements.length === this.#body.children.length
-      && elements.every((row, at) => row === this.#body.children[at]);
-    if (!isSame) {
-      const focused = document.activeElement;
-      this.#body.replaceChildren(...elements);
-      if (this.#body.contains(focused)) focused.focus({ preventScroll: true });
-    }
+    const focused = this.#body.querySelector("tr:focus-within");
+    const all = [...this.#body.children];
+    const place = all.indexOf(focused);
+    const heirs = [...all.slice(place), ...all.slice(0, Math.max(place, 0)).reverse()];
+    arrange(this.#body, [...this.#rows.values()]);
     for (const [name, cells, branch] of rows) {
       const [head, ...others] = this.#rows.get(name).children;
       if (branch) showBranch(head, branch);
@@ -178,6 +181,10 @@ class Rows {
         others[at].dataset.value = value ?? "";
       });
     }
+    if (focused !== null && !this.#body.contains(document.activeElement)) {
+      const heir = heirs.find((row) => row.isConnected && row.querySelector("button") !== null);
+      (heir?.querySelector("button") ?? this.#body.closest(".scroll")).focus({ preventScroll: true });
+    }
   }
 
   #make(name) {
@@ -185,6 +192,49 @@ class Rows {
     return h("tr", { "data-name": name }, h("th", { scope: "row" }, head),
       this.#headings.slice(1).map((heading) => h("td", { class: "n", "data-label": heading })));
   }
+}
+
+/**
+ * Makes `rows` the children of `body`. Moves as few as possible, and never the one that the user presses or has focused:
+ * a row that moves loses focus, selection, and a click that has begun.
+ * @param {HTMLElement} body
+ * @param {HTMLElement[]} rows
+ */
+function arrange(body, rows) {
+  const wanted = new Set(rows);
+  for (const row of [...body.children]) if (!wanted.has(row)) row.remove();
+  const places = new Map([...body.children].map((row, place) => [row, place]));
+  const fixed = body.querySelector("tr:active") ?? body.querySelector("tr:focus-within");
+  const fixedAt = rows.indexOf(fixed);
+  const staying = rising(rows.map((row, at) => {
+    const place = places.get(row) ?? null;
+    const fits = fixed === null || place === null || Math.sign(at - fixedAt) === Math.sign(place - places.get(fixed));
+    return fits ? place : null;
+  }));
+  for (let at = rows.length - 1; at >= 0; at -= 1) {
+    if (!staying.has(at)) body.insertBefore(rows[at], rows[at + 1] ?? null);
+  }
+}
+
+/** Returns the indexes of a longest rising sequence of these numbers. @param {Array<?number>} numbers */
+function rising(numbers) {
+  /** The index of the least number that ends a sequence, by the length of the sequence. */
+  const ends = [];
+  const before = [];
+  numbers.forEach((number, at) => {
+    if (number === null) return;
+    let [low, high] = [0, ends.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (numbers[ends[middle]] < number) low = middle + 1;
+      else high = middle;
+    }
+    before[at] = ends[low - 1];
+    ends[low] = at;
+  });
+  const found = new Set();
+  for (let at = ends.at(-1); at !== undefined; at = before[at]) found.add(at);
+  return found;
 }
 
 /** Shows a prefix by its depth, as a button if it has children. */
