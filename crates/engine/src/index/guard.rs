@@ -1,6 +1,6 @@
 //! Operations of a writer that holds a stripe's lock.
 
-use super::bucket::{self, Bucket, Candidates, StripeVersion};
+use super::bucket::{self, Bucket, Candidates, SLOTS, StripeVersion};
 use super::slot::Slot;
 use super::table::{MIN_PAGES, Table};
 use super::{GROWTH, Index, Stripe, View};
@@ -12,6 +12,19 @@ use larder_log::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest number of older slots of a key; each takes one of the key's sixteen places.
 const MOST_OLDER: usize = 3;
+/// Tables of which less than 1/`SPARSE` is in use do not grow. A hash that spreads keys well fills
+/// two buckets only when far more of the table is in use; keys that were made to share buckets
+/// would stay together in a larger table, too.
+const SPARSE: usize = 4;
+
+/// Why a key gets no place in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// There is no memory for a larger table, or the index is at its limit.
+    Full,
+    /// Too many keys share the key's buckets.
+    Crowded,
+}
 
 /// How a slot that has a key's tag relates to that key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,25 +217,34 @@ impl<'a> Guard<'a> {
         self.stripe.items.store(items.wrapping_add_signed(by), Ordering::Relaxed);
     }
 
-    /// Returns an empty place for the key, growing the table if needed. Returns `None` if there is
-    /// no memory for a larger table or the index is at its limit.
+    /// Returns an empty place for the key, growing the table if needed.
     #[inline]
-    pub(crate) fn vacate(&self, key: &Key<'_>) -> Option<SlotPlace<'a>> {
+    pub(crate) fn vacate(&self, key: &Key<'_>) -> Result<SlotPlace<'a>, NoPlace> {
         loop {
             let buckets = self.buckets();
             if !buckets.is_empty() {
                 let at = Candidates::of(key.position(), buckets.len());
                 if let Some((place, displaced)) = bucket::vacate(buckets, at, &self.view.version) {
-                    return Some(SlotPlace { place, displaced });
+                    return Ok(SlotPlace { place, displaced });
                 }
             }
             self.grow()?;
         }
     }
 
+    /// Returns true if less than 1/[`SPARSE`] of the table is in use.
+    fn is_sparse(&self) -> bool {
+        let buckets = self.buckets();
+        let used = bucket::places(buckets).filter(|place| place.load(Ordering::Relaxed) != 0);
+        used.count() < buckets.len() * SLOTS / SPARSE
+    }
+
     /// Replaces the table by one that is larger by 1/`growth`.
     #[cold]
-    fn grow(&self) -> Option<()> {
+    fn grow(&self) -> Result<(), NoPlace> {
+        if self.is_sparse() {
+            return Err(NoPlace::Crowded);
+        }
         // All stripes grow at about the same time, so this frees tables that they replaced when
         // they last grew. It frees only a part of them: after a flush, the replaced tables are the
         // whole index, too much for a writer that holds a stripe's lock.
@@ -236,12 +258,13 @@ impl<'a> Guard<'a> {
             let limit = self.index.limit.load(Ordering::Relaxed);
             if growth == GROWTH && self.index.pages.used_bytes() + more > limit {
                 self.index.full.store(true, Ordering::Relaxed);
-                return None;
+                return Err(NoPlace::Full);
             }
-            let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
+            let strict = self.index.strict.load(Ordering::Relaxed);
+            let new = self.index.pages.take(pages, strict).ok_or(NoPlace::Full)?;
             if self.copy_to(new) {
                 self.publish(old, new);
-                return Some(());
+                return Ok(());
             }
             // SAFETY: the table was never published.
             unsafe { self.index.pages.give_back(&mut [new]) };

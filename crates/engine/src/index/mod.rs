@@ -22,7 +22,7 @@ mod tests;
 use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, StripeVersion};
-pub(crate) use guard::{Guard, Judgement, SlotPlace};
+pub(crate) use guard::{Guard, Judgement, NoPlace, SlotPlace};
 use larder_log::recover::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};

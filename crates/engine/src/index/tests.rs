@@ -30,6 +30,43 @@ fn finds(index: &Index, n: u64) -> bool {
     unsafe { index.find(&key(n), wanted) }.is_some()
 }
 
+/// Keys that a client made to share their buckets get as many places as there are, and do not make
+/// the table grow without end.
+#[test]
+fn keys_made_to_collide_do_not_make_tables_grow() {
+    let epochs = Arc::new(Epochs::default());
+    let budget = Arc::new(Budget::new(256 << 20));
+    let index = Index::new(64 << 20, 64 << 20, false, &budget, &epochs).unwrap();
+    // Positions side by side have the same first bucket in all but the largest tables.
+    let lo = |number: u64| 0x55_0000_0000_0000 + 1000 + number % 4;
+    let keys = (0..400).map(|number| Key::of_hash(KeyHash { lo: lo(number), hi: number as u32 }));
+    let (mut placed, mut last) = (0, Ok(()));
+    for (number, key) in keys.enumerate() {
+        let guard = index.lock(&key);
+        let slot = Slot::new(key.tag(), 0, address(number as u64));
+        last = guard.vacate(&key).map(|place| {
+            guard.fill(place, slot, 1);
+            placed += 1;
+        });
+    }
+    assert_eq!(last, Err(NoPlace::Crowded));
+    assert!((8..=5 * bucket::SLOTS).contains(&placed), "{placed} keys have places");
+    assert_eq!(index.pages.used_bytes(), (table::MIN_PAGES * PAGE) as u64);
+    assert!(!index.take_full(), "nothing would be gained by an eviction");
+    // Other keys of the stripe have room, and the table grows for them.
+    let mut refused = 0;
+    let others = (0..5000_u64).map(|number| number.wrapping_mul(0x9E37_79B9) & 0xFF_FFFF);
+    for (number, position) in others.enumerate() {
+        let key = Key::of_hash(KeyHash { lo: lo(0) & !0xFF_FFFF | position, hi: 0 });
+        let guard = index.lock(&key);
+        match guard.vacate(&key) {
+            Ok(place) => guard.fill(place, Slot::new(key.tag(), 0, address(number as u64)), 1),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused < 5, "{refused} keys found both buckets full");
+}
+
 /// Runs `tidy` in each of these seconds until that second has no more work.
 fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range<u32>) {
     for now in seconds {

@@ -235,7 +235,7 @@ impl Lane {
         let Version { address, size, .. } = version;
         let guard = self.index.lock(key);
         let no_memory = || StoreError::Device(io::ErrorKind::OutOfMemory.into());
-        let place = guard.vacate(key).ok_or_else(no_memory)?;
+        let place = guard.vacate(key).map_err(|_| no_memory())?;
         guard.fill(place, Slot::new(key.tag(), 0, address), 1);
         if !self.owns(key.lo) {
             lock(&self.strays).push(address);

@@ -1,7 +1,7 @@
 //! Versions of an item: the version that a key's slot leads to, the parts of a new version, and the
 //! reasons why none is written.
 
-use crate::index::SlotPlace;
+use crate::index::{NoPlace, SlotPlace};
 use crate::large::LargeValue;
 use larder_log::{Claim, Record};
 
@@ -90,6 +90,16 @@ pub(crate) enum NotWritten {
     NeedsRead,
     /// Commits fail. Nothing is accepted until they succeed again.
     StoreFailed,
-    /// The memory of the large value is gone, and with it the value.
+    /// The memory of the large value is gone, and with it the value; or too many keys share the
+    /// key's places in the index.
     OutOfMemory,
+}
+
+impl From<NoPlace> for NotWritten {
+    fn from(why: NoPlace) -> Self {
+        match why {
+            NoPlace::Full => NotWritten::NoSpace(Claim::Write),
+            NoPlace::Crowded => NotWritten::OutOfMemory,
+        }
+    }
 }

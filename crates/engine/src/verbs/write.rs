@@ -165,7 +165,7 @@ impl LaneSession {
             return None;
         }
         // Must come first, because it may move slots.
-        guard.vacate(key)?;
+        guard.vacate(key).ok()?;
         let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
         let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
         self.write_after(guard, key, Before::Unread(old), manner, fields, body).ok()
@@ -224,9 +224,7 @@ impl LaneSession {
         };
         let place = match before {
             Before::Known(existing) => existing.place,
-            Before::Nothing | Before::Unread(_) => {
-                guard.vacate(key).ok_or(NotWritten::NoSpace(Claim::Write))?
-            }
+            Before::Nothing | Before::Unread(_) => guard.vacate(key)?,
         };
         let value_hash = self.value_hash(&body);
         let _appending = self.appending()?;
@@ -461,5 +459,43 @@ impl LaneSession {
             Body::Pieces(first, second) => store.value_hash(first, second),
             Body::Large(large) => store.value_hash(large.bytes(), &[]),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::{Delete, Engine, Expiry, Key, Options, Outcome, Refusal, Store};
+    use std::task::Waker;
+
+    /// Whoever knows the hash seed can make keys with the same hash.
+    #[test]
+    fn sets_of_keys_made_to_collide_are_refused() {
+        let engine = Engine::open(Options { memory: 64 << 20, ..Options::default() }).unwrap();
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(1_700_000_000);
+        let names: Vec<_> = (0..64).map(|n| format!("key{n}")).collect();
+        let keys: Vec<Key<'_>> = names
+            .iter()
+            .map(|name| {
+                let mut key = session.key(name.as_bytes());
+                key.lo = 0x1234_5678;
+                key
+            })
+            .collect();
+        let set = |key: &Key<'_>| session.store(key, Store::set(b"v", 0, Expiry::NEVER));
+        for (number, key) in keys.iter().enumerate() {
+            match set(key) {
+                Outcome::Ready(_) if number < 16 => {}
+                Outcome::Refused(Refusal::OutOfMemory) if number >= 16 => {}
+                other => panic!("{number}: {other:?}"),
+            }
+        }
+        let found = |key| matches!(session.get(key), Outcome::Ready(Some(_)));
+        assert_eq!(keys.iter().filter(|key| found(key)).count(), 16);
+        assert!(matches!(session.delete(&keys[3], &Delete::default()), Outcome::Ready(_)));
+        assert!(matches!(set(&keys[63]), Outcome::Ready(_)));
+        assert!(found(&keys[63]) && !found(&keys[3]));
+        let stats = engine.stats();
+        assert_eq!((stats.items, stats.totals.evictions), (16, 0));
     }
 }
