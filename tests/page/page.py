@@ -361,9 +361,26 @@ def test_clients(check, page, server):
     check.that("clients: the choice sorts", sent == sorted(sent, reverse=True) and sent[0] > 0, sent)
     page.fill("#client-filter", addresses[0])
     check.that("clients: the filter works", page.evaluate(COLUMN, "address") == [addresses[0]])
-    check.that("clients: the filter says how many", page.inner_text("#view-clients .controls [role=status]").startswith("1 of "))
+    announced = "#view-clients .controls:has(#client-filter) [role=status]"
+    check.that("clients: the filter says how many", page.inner_text(announced).startswith("1 of "))
     page.fill("#client-filter", "")
     page.select_option("#client-order", "bytes_per_second")
+    page.evaluate("selector => { window.said = 0; new MutationObserver(() => { window.said += 1; }).observe(document.querySelector(selector), { childList: true, characterData: true, subtree: true }); }", announced)
+    pause = page.locator("#view-clients button:text-is('Pause')")
+    pause.focus()
+    page.keyboard.press("Enter")
+    content = "document.querySelector('#view-clients').innerText"
+    paused = page.evaluate(content)
+    page.wait_for_timeout(4500)
+    check.that("clients: a pause keeps everything as it is", page.evaluate(content) == paused and "As of" in paused and pause.get_attribute("aria-pressed") == "true")
+    page.keyboard.press("Enter")
+    next_answer()
+    check.that("clients: then it goes on", page.evaluate(content) != paused and pause.get_attribute("aria-pressed") == "false")
+    # A connection more changes the number of those that are shown.
+    before = values_of(page, "clients")["open"]
+    with socket.create_connection(("127.0.0.1", server.port)):
+        page.wait_for_function("count => Number(document.querySelector('#view-clients [data-figure=open]').dataset.value) > count", arg=before)
+        check.that("clients: new answers are not announced", page.evaluate("window.said") == 0)
 
 
 def test_slow_commands(check, browser, program, directory):
@@ -371,8 +388,17 @@ def test_slow_commands(check, browser, program, directory):
     server = Larder(program, directory, ["--memory", "16MB", "--store", f"{directory / 'sync'}:64MB", "--durability", "sync"])
     server.start()
     page = browser.new_page(viewport=WIDE)
+    errors = []
+    page.on("pageerror", errors.append)
     try:
+        # An answer that does not come.
+        page.route("**/v1/clients", lambda route: None)
         page.goto(f"{server.url}#clients")
+        page.wait_for_selector("#view-clients h2")
+        buttons = page.locator("#view-clients button:visible").all_inner_texts()
+        page.eval_on_selector_all("#view-clients button", "buttons => buttons.filter((button) => button.textContent === '').forEach((button) => button.click())")
+        check.that("clients: before an answer there is no button without a text", "Pause" in buttons and all(buttons) and not errors, (buttons, errors))
+        page.unroute("**/v1/clients")
         page.wait_for_selector("#view-clients [data-figure=open][data-value]")
         server.start_load()
         for _ in range(20):

@@ -125,10 +125,15 @@ export class ClientsView {
   #connections = new Body(COLUMNS);
   #slow = new Body(SLOW_COLUMNS);
   #heads = new Map();
-  #shown = h("p", { class: "soft", role: "status" });
+  #shown = h("p", { class: "soft" });
+  /** Says for screen readers what filter and order have done, but not what each answer changes. */
+  #announced = h("p", { class: "unseen", role: "status" });
+  #isPaused = false;
+  #pause = h("button", { type: "button", "aria-pressed": "false", click: () => this.#togglePause() }, "Pause");
+  #pausedAt = h("p", { class: "soft", role: "status" });
   #none = h("p", { class: "soft" });
   #wantsAllSlow = false;
-  #allSlow = h("button", { type: "button", click: () => {
+  #allSlow = h("button", { type: "button", hidden: true, click: () => {
     this.#wantsAllSlow = !this.#wantsAllSlow;
     this.#showSlow();
   } });
@@ -136,7 +141,7 @@ export class ClientsView {
     "A command is slow if it takes at least ", h("code", {}, "--slow-command"), ", 10 ms unless set otherwise. ",
     "A reload with SIGHUP changes this setting."));
   #filter = h("input", { type: "search", id: "client-filter", autocomplete: "off", spellcheck: "false",
-    placeholder: "address or state", input: () => this.#showConnections() });
+    placeholder: "address or state", input: () => this.#announce() });
   #order = h("select", { id: "client-order", change: (event) => this.#sortBy(event.currentTarget.value, true) },
     COLUMNS.map(({ name, label }) => h("option", { value: name, selected: name === this.#sortedBy }, label)));
 
@@ -155,6 +160,7 @@ export class ClientsView {
         group("Open connections", [["Received", "received_per_second"], ["Sent", "sent_per_second"]]),
         group("Slow commands", [["In all", "slow_count"], ["From", "threshold_us"]])),
       this.tools,
+      h("div", { class: "controls" }, this.#pause, this.#pausedAt),
       h("h3", {}, "Slow commands"), this.#off, this.#none, this.slow,
       h("h3", {}, "Addresses"),
       framed("Addresses", h("thead", {}, h("tr", {}, ADDRESS_COLUMNS.map((column) => head(column)))),
@@ -162,7 +168,7 @@ export class ClientsView {
       h("h3", {}, "Connections"),
       h("div", { class: "controls" },
         h("label", { for: "client-filter" }, "Show those with"), this.#filter,
-        h("label", { for: "client-order" }, "Sort by"), this.#order, this.#shown),
+        h("label", { for: "client-order" }, "Sort by"), this.#order, this.#shown, this.#announced),
       framed("Connections", h("thead", {}, h("tr", {}, COLUMNS.map((column) => this.#sortable(column)))),
         this.#connections.element));
     this.#markOrder();
@@ -182,7 +188,7 @@ export class ClientsView {
     this.#sortedBy = name;
     this.#order.value = name;
     this.#markOrder();
-    this.#showConnections();
+    this.#announce();
   }
 
   #markOrder() {
@@ -196,11 +202,21 @@ export class ClientsView {
     this.#askedAt = -Infinity;
   }
 
+  /** Keeps what is shown as it is, or lets it follow the server again. */
+  #togglePause() {
+    this.#isPaused = !this.#isPaused;
+    this.#pause.setAttribute("aria-pressed", String(this.#isPaused));
+    say(this.#pausedAt, this.#isPaused && this.#answer !== null ? `As of ${moment(this.#answer.time / 1000)}` : "");
+    if (this.#isPaused) return;
+    this.#askedAt = -Infinity;
+    this.update();
+  }
+
   async update() {
-    if (performance.now() - this.#askedAt < FRESH) return;
+    if (this.#isPaused || performance.now() - this.#askedAt < FRESH) return;
     this.#askedAt = performance.now();
     const answer = await ask("v1/clients").catch(() => null);
-    if (answer === null) return;
+    if (answer === null || this.#isPaused) return;
     this.#answer = answer;
     this.#showFigures();
     this.#showSlow();
@@ -225,6 +241,7 @@ export class ClientsView {
   }
 
   #showSlow() {
+    if (this.#answer === null) return;
     const { slow } = this.#answer;
     this.#off.hidden = slow.off === null;
     say(this.#off.firstElementChild, `Slow commands are not recorded: ${slow.off ?? ""}.`);
@@ -249,6 +266,13 @@ export class ClientsView {
     this.#connections.show(shown, (row, column) => row[column.name]);
     const some = answer.total > answer.connections.length ? `, the busiest ${whole(answer.connections.length)} are listed` : "";
     say(this.#shown, `${whole(shown.length)} of ${whole(answer.total)} are shown${some}`);
+  }
+
+  /** Shows the connections as the user has asked, and says so. */
+  #announce() {
+    this.#showConnections();
+    const { label } = COLUMNS.find((column) => column.name === this.#sortedBy);
+    say(this.#announced, `${this.#shown.textContent}, sorted by ${label}, ${this.#descends ? "descending" : "ascending"}`);
   }
 
   #compare(a, b) {
