@@ -3,6 +3,8 @@
 
 use crate::index::slot::{POSITION_BITS, TAG_BITS};
 use larder_log::format::{KeyHash, key_hash};
+use std::fmt;
+use std::num::NonZeroU64;
 
 /// A key of 1 to 250 bytes and its seeded 128-bit hash. The hash function is XXH3. Its output never
 /// changes, which matters because stores keep hashes on disk.
@@ -37,11 +39,10 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
-    /// Returns half of the key's hash. It names the key in lists for operators, which must not show
-    /// the key itself. The same key has another hash in another server.
+    /// Returns a part of the key's hash, by which a list recognizes the key without keeping it.
     #[inline]
-    pub fn hash64(&self) -> u64 {
-        self.lo
+    pub fn secret_hash(&self) -> SecretHash {
+        SecretHash(NonZeroU64::MIN | self.lo)
     }
 
     #[inline]
@@ -85,5 +86,33 @@ impl<'a> Key<'a> {
     /// of different keys, very probably have different fingerprints. A fingerprint is never 0.
     pub(crate) fn fingerprint(&self, version: u64) -> u64 {
         (self.lo ^ self.hi.rotate_left(32) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1
+    }
+}
+
+/// A part of a key's hash: a secret that must not be shown. The hash function is invertible, so the
+/// hashes of a few short keys tell the hash seed, with which keys can be made that share one place
+/// of the index. So no bit of it can be read; show a keyed function of it, such as that of
+/// [`RandomState`](std::hash::RandomState).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SecretHash(NonZeroU64);
+
+impl fmt::Debug for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretHash(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_hash_distinguishes_keys_and_shows_nothing() {
+        let shown = |seed: u64| format!("{:?}", Key::new(b"fig", seed).secret_hash());
+        assert_eq!(shown(1), shown(2));
+        let hash = |bytes, seed| Key::new(bytes, seed).secret_hash();
+        assert_eq!(hash(b"fig", 1), hash(b"fig", 1));
+        assert_ne!(hash(b"fig", 1), hash(b"fog", 1));
+        assert_ne!(hash(b"fig", 1), hash(b"fig", 2));
     }
 }

@@ -90,7 +90,7 @@ pub use engine::{Engine, ManualCleaner};
 pub use error::{OpenError, StoreError};
 pub use expiry::{Expiry, UnixSeconds, second_of};
 pub use item::{Item, KeptValue, Listed};
-pub use key::Key;
+pub use key::{Key, SecretHash};
 pub use lane::memory::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
 pub use larder_log::GrowError as LogGrowError;
 pub use larder_log::format::tier::LABEL_AREA;

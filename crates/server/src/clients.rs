@@ -10,8 +10,8 @@ use larder_engine::UnixSeconds;
 use crate::net::{ConnectionId, Counter, Peer};
 use crate::waits::Waits;
 
-/// The largest number of entries that are visited under one lock.
-const VISITED: usize = 128;
+/// The largest number of entries that are copied under one lock.
+const COPIED: usize = 128;
 
 /// Returns the address of a client as text.
 pub(crate) fn address_of(peer: &Peer) -> String {
@@ -41,6 +41,20 @@ impl Spoken {
     }
 }
 
+/// The work that a connection has begun but not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfinished {
+    Nothing,
+    /// A request of which a part has arrived.
+    Request,
+    /// A reply of which a part was sent.
+    Reply,
+}
+
+impl Unfinished {
+    const ALL: [Unfinished; 3] = [Unfinished::Nothing, Unfinished::Request, Unfinished::Reply];
+}
+
 /// A connection as others see it. Only its worker writes. The fields that every call writes stand
 /// together at the beginning, and those that never change at the end. In the heap, entries are 128
 /// bytes apart, so the counts of two connections share no cache line.
@@ -49,7 +63,7 @@ impl Spoken {
 pub(crate) struct Registered {
     /// Time of the last call.
     last_command: AtomicU32,
-    /// Bytes of input and output that the loop keeps.
+    /// Bytes that are kept for it: buffers of the loop, and the part of a value that has arrived.
     kept: AtomicU32,
     /// Consumed input, in bytes.
     received: Counter,
@@ -62,6 +76,7 @@ pub(crate) struct Registered {
     protocol: AtomicU8,
     /// True if the client does not read its replies.
     is_blocked: AtomicU8,
+    unfinished: AtomicU8,
     pub(crate) since: UnixSeconds,
     pub(crate) peer: Peer,
 }
@@ -80,6 +95,7 @@ impl Registered {
             waits: AtomicU8::new(0),
             protocol: AtomicU8::new(Spoken::Nothing as u8),
             is_blocked: AtomicU8::new(0),
+            unfinished: AtomicU8::new(Unfinished::Nothing as u8),
             since: now,
             peer,
         }
@@ -108,11 +124,18 @@ impl Registered {
         self.protocol.store(protocol as u8, Relaxed);
     }
 
-    /// Notes the sizes of the buffers that the loop keeps.
-    pub(crate) fn set_kept(&self, input: usize, output: usize) {
-        let kept = input.saturating_add(output);
-        self.kept.store(kept.try_into().unwrap_or(u32::MAX), Relaxed);
-        self.is_blocked.store((output > 0).into(), Relaxed);
+    /// Notes the number of bytes that are kept for the connection.
+    pub(crate) fn set_kept(&self, bytes: usize) {
+        self.kept.store(bytes.try_into().unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// Notes if the client does not read its replies.
+    pub(crate) fn set_blocked(&self, is_blocked: bool) {
+        self.is_blocked.store(is_blocked.into(), Relaxed);
+    }
+
+    pub(crate) fn set_unfinished(&self, unfinished: Unfinished) {
+        self.unfinished.store(unfinished as u8, Relaxed);
     }
 
     pub(crate) fn last_command(&self) -> UnixSeconds {
@@ -147,10 +170,16 @@ impl Registered {
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked.load(Relaxed) != 0
     }
+
+    #[inline]
+    pub(crate) fn unfinished(&self) -> Unfinished {
+        let known = self.unfinished.load(Relaxed);
+        Unfinished::ALL.get(usize::from(known)).copied().unwrap_or(Unfinished::Nothing)
+    }
 }
 
 /// The connections of all workers. The lock is taken when a connection opens or closes, and by
-/// readers for a bounded number of entries.
+/// readers to copy a bounded number of entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,
@@ -174,19 +203,20 @@ impl Registry {
         self.lock().remove(&id);
     }
 
-    /// Calls `visit` with every open connection, in the order of their ids. Workers may open and
-    /// close connections meanwhile.
+    /// Calls `visit` with every open connection, in the order of their ids, and without the lock.
+    /// Workers may open and close connections meanwhile.
     pub(crate) fn each(&self, mut visit: impl FnMut(ConnectionId, &Registered)) {
         let mut from = ConnectionId::new(0);
+        let mut copies = Vec::with_capacity(COPIED);
         loop {
-            let entries = self.lock();
-            let mut visited = 0;
-            for (id, entry) in entries.range(from..).take(VISITED) {
-                visit(*id, entry);
+            let copied = |(id, entry): (&ConnectionId, &Arc<_>)| (*id, Arc::clone(entry));
+            copies.extend(self.lock().range(from..).take(COPIED).map(copied));
+            let is_last = copies.len() < COPIED;
+            for (id, entry) in copies.drain(..) {
+                visit(id, &entry);
                 from = ConnectionId::new(id.get() + 1);
-                visited += 1;
             }
-            if visited < VISITED {
+            if is_last {
                 return;
             }
         }
@@ -200,7 +230,7 @@ mod tests {
     #[test]
     fn every_connection_is_visited_once() {
         let registry = Registry::default();
-        for number in (1..=3 * VISITED as u64).rev() {
+        for number in (1..=3 * COPIED as u64).rev() {
             registry.add(ConnectionId::new(number), Registered::new(Peer::Unix, 7));
         }
         registry.remove(ConnectionId::new(9));
@@ -209,16 +239,31 @@ mod tests {
             assert_eq!((entry.last_command(), entry.protocol()), (7, Spoken::Nothing));
             seen.push(id.get());
         });
-        let expected: Vec<_> = (1..=3 * VISITED as u64).filter(|number| *number != 9).collect();
+        let expected: Vec<_> = (1..=3 * COPIED as u64).filter(|number| *number != 9).collect();
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn connections_open_and_close_during_a_visit() {
+        let registry = Registry::default();
+        (1..=3).for_each(|number| {
+            registry.add(ConnectionId::new(number), Registered::new(Peer::Unix, 7));
+        });
+        let mut seen = 0;
+        registry.each(|id, _| {
+            assert!(registry.entries.try_lock().is_ok());
+            registry.remove(id);
+            seen += 1;
+        });
+        assert_eq!((seen, registry.lock().len()), (3, 0));
     }
 
     #[test]
     fn sizes_of_buffers_saturate() {
         let entry = Registered::new(Peer::Unix, 7);
-        entry.set_kept(usize::MAX, 1);
-        assert_eq!((entry.kept(), entry.is_blocked()), (u32::MAX, true));
-        entry.set_kept(5, 0);
-        assert_eq!((entry.kept(), entry.is_blocked()), (5, false));
+        entry.set_kept(usize::MAX);
+        assert_eq!(entry.kept(), u32::MAX);
+        entry.set_kept(5);
+        assert_eq!(entry.kept(), 5);
     }
 }

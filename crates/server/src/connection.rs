@@ -19,7 +19,7 @@ mod tests;
 mod value_buffers;
 mod withheld;
 
-use crate::clients::{Registered, Spoken};
+use crate::clients::{Registered, Spoken, Unfinished};
 use crate::clock::random_seed;
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
@@ -49,6 +49,8 @@ pub struct Connection {
     /// What others see of it.
     registered: Arc<Registered>,
     protocol: Protocol,
+    /// Bytes of the buffers that the loop keeps for it.
+    buffers: u32,
     /// What the request that was not executed has waited for; meaningless if there is none.
     waited_for: Waits,
     /// A value that is being sent. It is sent before anything else.
@@ -84,6 +86,32 @@ impl Connection {
         self.waited_for = self.waits().with(reason);
         self.waits_since = since_ns;
         self.registered.set_waits(Waits::NONE.with(reason));
+    }
+
+    /// Returns the work that it has begun but not finished.
+    #[inline]
+    fn unfinished(&self) -> Unfinished {
+        match &self.state {
+            _ if self.value.is_some() => Unfinished::Reply,
+            State::Ready => Unfinished::Nothing,
+            State::Keys(_) | State::Swallow(_) | State::SkipLine | State::Body(_) => {
+                Unfinished::Request
+            }
+            State::Dump(_) => Unfinished::Reply,
+        }
+    }
+
+    /// Lets others see the work that it has not finished, and the memory that this work takes.
+    #[cold]
+    fn show_unfinished(&self) {
+        self.registered.set_unfinished(self.unfinished());
+        self.show_kept();
+    }
+
+    /// Lets others see the bytes that are kept for it.
+    fn show_kept(&self) {
+        let arrived = if let State::Body(body) = &self.state { body.filled() } else { 0 };
+        self.registered.set_kept((self.buffers as usize).saturating_add(arrived));
     }
 
     /// Notes that no request waits any more.
@@ -378,6 +406,7 @@ impl Service for Worker {
             registered: self.context.registry.add(id, entry),
             waited_for: Waits::NONE,
             protocol: Protocol::Undecided,
+            buffers: 0,
             value: None,
             state: State::Ready,
             gates: None,
@@ -403,11 +432,18 @@ impl Service for Worker {
     ) -> Flow {
         let flow = self.serve(connection, input, output);
         connection.registered.called(self.session.now(), input.consumed(), output.len());
+        if connection.unfinished() != Unfinished::Nothing
+            || connection.registered.unfinished() != Unfinished::Nothing
+        {
+            connection.show_unfinished();
+        }
         flow
     }
 
     fn notes_buffers(&mut self, connection: &mut Connection, input: usize, output: usize) {
-        connection.registered.set_kept(input, output);
+        connection.buffers = input.saturating_add(output).try_into().unwrap_or(u32::MAX);
+        connection.registered.set_blocked(output > 0);
+        connection.show_kept();
     }
 
     fn awaits(&self, connection: &mut Connection) -> bool {

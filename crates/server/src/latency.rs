@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use larder_engine::NANOS;
+use larder_engine::{NANOS, SecretHash};
 
 use crate::net::Counter;
-use crate::waits::Waits;
+use crate::waits::{Wait, Waits};
 
 /// A class of commands with a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,8 @@ impl Latencies {
         Timer {
             counters,
             on: Cell::new(false),
+            counts: Cell::new(false),
+            led_by: Cell::new(Lead::Counted),
             slow_ns: Cell::new(NEVER),
             detailed: Cell::new((0, 0)),
             turn_ns: Cell::new(0),
@@ -229,6 +231,10 @@ impl Latencies {
 pub(crate) struct Timer {
     counters: Arc<LatencyCounters>,
     on: Cell<bool>,
+    /// True if a command that the call answers need only be counted.
+    counts: Cell<bool>,
+    /// How the present call began.
+    led_by: Cell<Lead>,
     /// The least time of a slow command.
     slow_ns: Cell<u64>,
     /// The second of the last slow command with details, and the number of those in this second.
@@ -241,12 +247,25 @@ pub(crate) struct Timer {
     done: [Cell<u32>; CLASSES],
 }
 
-/// A command whose reply is withheld.
+/// The first command of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lead {
+    /// The call has counted it, or it has no command yet.
+    Counted,
+    /// It is timed apart from the call. The call has counted no command yet.
+    Apart,
+    /// It is timed apart from the call. The first command that the call has counted is of this
+    /// class.
+    ApartBefore(CommandClass),
+}
+
+/// A command that is timed apart from its call, because its reply is withheld or because it has
+/// waited for longer than the other commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     began_ns: u64,
-    /// The hash of its first key; 0 if it has none.
-    key: u64,
+    /// Its first key.
+    key: Option<SecretHash>,
     /// Length of the request, in bytes.
     request_bytes: u32,
     class: CommandClass,
@@ -254,7 +273,7 @@ pub(crate) struct Timing {
     waits: Waits,
 }
 
-// Every withheld reply has one.
+// Each withheld reply has one.
 const _: () = assert!(size_of::<Timing>() <= 24);
 
 impl Timing {
@@ -262,8 +281,8 @@ impl Timing {
         self.class
     }
 
-    pub(crate) fn key(&self) -> Option<u64> {
-        Some(self.key).filter(|key| *key != 0)
+    pub(crate) fn key(&self) -> Option<SecretHash> {
+        self.key
     }
 
     pub(crate) fn request_bytes(&self) -> u64 {
@@ -273,14 +292,21 @@ impl Timing {
     pub(crate) fn waits(&self) -> Waits {
         self.waits
     }
+
+    /// Returns the timing of the same command, if it has waited for another reason, too.
+    pub(crate) fn with(self, wait: Wait) -> Timing {
+        Timing { waits: self.waits.with(wait), ..self }
+    }
 }
 
 /// The commands that a call has answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) commands: u32,
-    /// The class of one of them.
+    /// The class of one of them, the first one if `follows`.
     pub(crate) class: CommandClass,
+    /// True if they follow a command of the call that is timed apart from it.
+    pub(crate) follows: bool,
     pub(crate) took_ns: u64,
 }
 
@@ -296,13 +322,8 @@ impl Timer {
     #[inline]
     pub(crate) fn begin(&self, since_ns: u64) {
         self.began_ns.set(if since_ns == 0 { self.turn_ns.get() } else { since_ns });
-    }
-
-    /// Lets the present call begin earlier, because its first request had already waited for
-    /// `waited_ns`. Returns the new beginning.
-    pub(crate) fn begin_before(&self, waited_ns: u64) -> u64 {
-        self.began_ns.set(self.began_ns.get().saturating_sub(waited_ns));
-        self.began_ns.get()
+        self.counts.set(self.on.get());
+        self.led_by.set(Lead::Counted);
     }
 
     /// Returns when the present turn of the event loop began.
@@ -319,25 +340,47 @@ impl Timer {
     /// Counts a command that the present call has answered.
     #[inline]
     pub(crate) fn answered(&self, class: CommandClass) {
-        if self.on.get() {
-            let done = &self.done[class as usize];
-            done.set(done.get() + 1);
+        if !self.counts.get() && !self.counts_first(class) {
+            return;
         }
+        let done = &self.done[class as usize];
+        done.set(done.get() + 1);
     }
 
-    /// Returns the timing of a command whose reply is withheld. It is passed to
-    /// [`released`](Self::released) when the reply may be sent. `key` is the hash of the command's
-    /// first key, and `waits` what the command has waited for so far.
-    pub(crate) fn withheld(
+    /// Returns true if the call counts a command of this class, which is the first one that it
+    /// counts.
+    #[cold]
+    fn counts_first(&self, class: CommandClass) -> bool {
+        let on = self.on.get();
+        if on {
+            self.led_by.set(Lead::ApartBefore(class));
+            self.counts.set(true);
+        }
+        on
+    }
+
+    /// Returns the timing of a command that may be timed apart from its call, and which had already
+    /// waited for `waited_ns` when the call began. Pass it to [`released`](Self::released) with the
+    /// time of the reply. `key` is the command's first key, and `waits` what it has waited for so
+    /// far.
+    pub(crate) fn apart(
         &self,
         class: CommandClass,
-        key: Option<u64>,
+        key: Option<SecretHash>,
         request_bytes: usize,
-        waits: Waits,
+        (waited_ns, waits): (u64, Waits),
     ) -> Option<Timing> {
         let request_bytes = request_bytes.try_into().unwrap_or(u32::MAX);
-        let (began_ns, key) = (self.began_ns.get(), key.unwrap_or(0));
+        let began_ns = self.began_ns.get().saturating_sub(waited_ns);
         self.on.get().then_some(Timing { began_ns, key, request_bytes, class, waits })
+    }
+
+    /// Notes that a command of the call is timed apart from it.
+    pub(crate) fn note_apart(&self) {
+        if self.counts.get() && self.done.iter().all(|done| done.get() == 0) {
+            self.led_by.set(Lead::Apart);
+            self.counts.set(false);
+        }
     }
 
     /// Ends a call. Returns `None` without reading the clock if the call has answered no commands.
@@ -347,7 +390,8 @@ impl Timer {
             return None;
         }
         let took_ns = now_ns().saturating_sub(self.began_ns.get());
-        let mut answered = Answered { commands: 0, class: CommandClass::Other, took_ns };
+        let mut answered =
+            Answered { commands: 0, class: CommandClass::Other, follows: false, took_ns };
         for ((class, _), done) in CommandClass::ALL.iter().zip(&self.done) {
             match done.replace(0) {
                 0 => {}
@@ -358,11 +402,14 @@ impl Timer {
                 }
             }
         }
+        if let Lead::ApartBefore(class) = self.led_by.get() {
+            (answered.class, answered.follows) = (class, true);
+        }
         Some(answered)
     }
 
-    /// Counts a command whose reply is no longer withheld. Returns the time that it took, in
-    /// nanoseconds.
+    /// Counts a command that was timed apart from its call, when it is answered. Returns the time
+    /// that it took, in nanoseconds.
     pub(crate) fn released(&self, timing: &Timing, now_ns: u64) -> u64 {
         let took_ns = now_ns.saturating_sub(timing.began_ns);
         self.counters.add(timing.class as usize, took_ns, 1);
@@ -567,11 +614,42 @@ mod tests {
         assert_eq!(class(&totals, "set").count(), 1);
         assert_eq!((totals.all().count(), totals.all().sum_ns), (4, 3 * 3000 + 500_000));
         let before = totals.clone();
-        let timing = timer.withheld(CommandClass::Get, Some(7), 9, Waits::NONE).unwrap();
-        assert_eq!(timer.released(&timing, 700_000_000), 700_000_000 - 600_000);
-        assert_eq!((timing.key(), timing.request_bytes()), (Some(7), 9));
+        let timing = timer.apart(CommandClass::Get, None, 9, (50_000, Waits::NONE)).unwrap();
+        assert_eq!(timer.released(&timing, 700_000_000), 700_000_000 - 550_000);
+        assert_eq!((timing.key(), timing.request_bytes()), (None, 9));
         let get = class(&latencies.totals().since(&before), "get");
-        assert_eq!((get.count(), get.sum_ns), (1, 700_000_000 - 600_000));
+        assert_eq!((get.count(), get.sum_ns), (1, 700_000_000 - 550_000));
+    }
+
+    #[test]
+    fn a_call_tells_what_follows_a_command_that_is_timed_apart() {
+        let latencies = Latencies::default();
+        let timer = latencies.timer();
+        timer.begin_turn(1, &latencies);
+        let ended = || {
+            let answered = timer.end(|| 5).unwrap();
+            (answered.commands, answered.class, answered.follows)
+        };
+        timer.begin(0);
+        timer.answered(CommandClass::Get);
+        timer.note_apart();
+        timer.answered(CommandClass::Delete);
+        assert_eq!(ended(), (2, CommandClass::Delete, false));
+        timer.begin(0);
+        timer.note_apart();
+        timer.note_apart();
+        timer.answered(CommandClass::Get);
+        timer.note_apart();
+        timer.answered(CommandClass::Delete);
+        assert_eq!(ended(), (2, CommandClass::Get, true));
+        // A call of which all commands are timed apart does not concern the next one.
+        timer.begin(0);
+        timer.note_apart();
+        assert!(timer.end(|| 5).is_none());
+        timer.begin(0);
+        timer.answered(CommandClass::Set);
+        assert_eq!(ended(), (1, CommandClass::Set, false));
+        assert_eq!(latencies.totals().all().count(), 5);
     }
 
     #[test]
@@ -583,7 +661,10 @@ mod tests {
         timer.begin(0);
         timer.answered(CommandClass::Get);
         timer.end(|| panic!("the clock was read"));
-        assert!(timer.withheld(CommandClass::Get, None, 9, Waits::NONE).is_none());
+        assert!(timer.apart(CommandClass::Get, None, 9, (0, Waits::NONE)).is_none());
+        timer.note_apart();
+        timer.answered(CommandClass::Get);
+        timer.end(|| panic!("the clock was read"));
         assert_eq!(class(&latencies.totals(), "get").count(), 0);
     }
 

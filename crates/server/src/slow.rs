@@ -4,12 +4,15 @@
 //! bounded time per second, even if all commands are slow.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
+
+use larder_engine::SecretHash;
 
 use crate::clients::Spoken;
 use crate::latency::{CommandClass, Timing};
 use crate::net::{ConnectionId, Peer};
-use crate::waits::{Wait, Waits};
+use crate::waits::Waits;
 
 /// The largest number of slow commands that are kept.
 pub(crate) const KEPT: usize = 128;
@@ -35,8 +38,8 @@ pub(crate) struct SlowCommand {
     pub(crate) name: Option<Box<str>>,
     /// The number of commands that were answered together. The others follow the first one.
     pub(crate) commands: u32,
-    /// The hash of the first key.
-    pub(crate) key: Option<u64>,
+    /// The first key.
+    pub(crate) key: Option<SecretHash>,
     /// Length of the requests, in bytes.
     pub(crate) request_bytes: u64,
     /// Length of the replies, in bytes.
@@ -46,8 +49,9 @@ pub(crate) struct SlowCommand {
 }
 
 impl SlowCommand {
-    /// Returns the record of a command whose reply of `len` bytes was withheld until `now_ns`.
-    pub(crate) fn withheld(
+    /// Returns the record of a command that was timed apart from its call, with a reply of `len`
+    /// bytes at `now_ns`.
+    pub(crate) fn apart(
         sent_by: SentBy,
         timing: &Timing,
         took_ns: u64,
@@ -64,20 +68,24 @@ impl SlowCommand {
             key: timing.key(),
             request_bytes: timing.request_bytes(),
             reply_bytes: len as u64,
-            waits: timing.waits().with(Wait::Commit),
+            waits: timing.waits(),
         }
     }
 }
 
 /// The last slow commands of all workers.
 #[derive(Debug, Default)]
-pub(crate) struct SlowCommands(Mutex<VecDeque<SlowCommand>>);
+pub(crate) struct SlowCommands {
+    kept: Mutex<VecDeque<SlowCommand>>,
+    /// Makes names of keys that tell nothing about the keys' hashes.
+    names: RandomState,
+}
 
 impl SlowCommands {
     /// Adds a command. Drops it if a reader or another worker holds the lock, because a worker must
     /// not wait.
     pub(crate) fn push(&self, command: SlowCommand) {
-        if let Ok(mut kept) = self.0.try_lock() {
+        if let Ok(mut kept) = self.kept.try_lock() {
             if kept.len() == KEPT {
                 kept.pop_front();
             }
@@ -87,14 +95,28 @@ impl SlowCommands {
 
     /// Returns the commands, the newest first.
     pub(crate) fn newest_first(&self) -> Vec<SlowCommand> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().rev().cloned().collect()
+    }
+
+    /// Drops all commands.
+    pub(crate) fn clear(&self) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Returns a name of a key for operators. The same key has the same name until a restart, and
+    /// another one in another server.
+    pub(crate) fn name_of(&self, key: SecretHash) -> String {
+        format!("{:016x}", self.names.hash_one(key))
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use larder_engine::{Engine, Options};
+    use std::collections::HashSet;
+    use std::task::Waker;
 
     pub(crate) fn slow(took_ns: u64) -> SlowCommand {
         SlowCommand {
@@ -120,9 +142,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn names_of_keys_tell_nothing_about_their_hashes() {
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let session = engine.session(Waker::noop().clone());
+        let key = |name: &str| session.key(name.as_bytes()).secret_hash();
+        let (here, elsewhere) = (SlowCommands::default(), SlowCommands::default());
+        let names: Vec<_> = (0..1000).map(|n| here.name_of(key(&format!("{n}")))).collect();
+        let distinct: HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        for (n, name) in names.iter().enumerate() {
+            assert_eq!(*name, here.name_of(key(&format!("{n}"))));
+            assert_ne!(*name, elsewhere.name_of(key(&format!("{n}"))));
+            assert!(name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        }
+        assert_eq!(format!("{:?}", key("1")), format!("{:?}", key("2")), "no bit is shown");
+    }
+
+    #[test]
     fn nobody_waits_for_a_reader() {
         let commands = SlowCommands::default();
-        let reader = commands.0.lock().unwrap();
+        let reader = commands.kept.lock().unwrap();
         commands.push(slow(1));
         drop(reader);
         commands.push(slow(2));

@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use super::subject::Serving;
 use super::{HARDENED, Subject};
-use crate::clients::{Registered, Spoken, address_of};
+use crate::clients::{Registered, Spoken, Unfinished, address_of};
 use crate::net::{ConnectionId, Peer};
 use crate::server::Running;
-use crate::slow::{SentBy, SlowCommand};
+use crate::slow::{SentBy, SlowCommand, SlowCommands};
 
 /// The largest number of connections in an answer: those that moved the most bytes.
 const CONNECTIONS: usize = 1000;
@@ -154,7 +154,8 @@ struct ConnectionRow {
     commands: Option<u64>,
     bytes_per_second: Option<f64>,
     commands_per_second: Option<f64>,
-    /// Bytes of the buffers that the event loop keeps.
+    /// Bytes that are kept for it: buffers of the event loop, and the part of a value that has
+    /// arrived.
     kept: u32,
     state: &'static str,
     /// The order in the list: bytes of the interval, then all bytes.
@@ -290,8 +291,12 @@ fn state_of(entry: &Registered) -> &'static str {
     match entry.waits().names().next() {
         Some(wait) => wait,
         None if entry.is_blocked() => "output",
-        None if entry.kept() > 0 => "input",
-        None => "idle",
+        None => match entry.unfinished() {
+            Unfinished::Reply => "output",
+            Unfinished::Request => "input",
+            Unfinished::Nothing if entry.kept() > 0 => "input",
+            Unfinished::Nothing => "idle",
+        },
     }
 }
 
@@ -342,19 +347,21 @@ impl ClientsAnswer {
 impl SlowPart {
     fn of(running: &Running) -> SlowPart {
         let least = running.slow_from();
-        let context = running.context().filter(|_| least.is_ok());
-        let commands = context.map(|context| context.slow.newest_first()).unwrap_or_default();
+        let slow = running.context().filter(|_| least.is_ok()).map(|it| Arc::clone(&it.slow));
+        let slow = slow.unwrap_or_default();
+        let newest_first = slow.newest_first();
+        let commands = newest_first.iter().map(|it| SlowRow::of(running, &slow, it));
         SlowPart {
             off: least.err(),
             threshold_us: least.ok().map(|least| least.as_micros() as u64),
             count: running.latencies().map_or(0, |latencies| latencies.slow),
-            commands: commands.iter().map(|command| SlowRow::of(running, command)).collect(),
+            commands: commands.collect(),
         }
     }
 }
 
 impl SlowRow {
-    fn of(running: &Running, command: &SlowCommand) -> SlowRow {
+    fn of(running: &Running, slow: &SlowCommands, command: &SlowCommand) -> SlowRow {
         let (connection, address, protocol) = match &command.sent_by {
             SentBy::Connection { id, peer, protocol } => {
                 (Some(id.get()), Some(address_of(peer)), protocol.name())
@@ -370,7 +377,7 @@ impl SlowRow {
             class: command.class.name(),
             command: command.name.clone(),
             commands: command.commands,
-            key_hash: command.key.map(|key| format!("{key:016x}")),
+            key_hash: command.key.map(|key| slow.name_of(key)),
             request_bytes: command.request_bytes,
             reply_bytes: command.reply_bytes,
             waits: command.waits.names().collect(),
@@ -444,9 +451,15 @@ mod tests {
         use crate::waits::{Wait, Waits};
         let entry = entry("10.0.0.1:5", 1);
         assert_eq!(state_of(&entry), "idle");
-        entry.set_kept(5, 0);
+        entry.set_kept(5);
         assert_eq!(state_of(&entry), "input");
-        entry.set_kept(5, 9);
+        entry.set_kept(0);
+        entry.set_unfinished(Unfinished::Request);
+        assert_eq!(state_of(&entry), "input");
+        entry.set_unfinished(Unfinished::Reply);
+        assert_eq!(state_of(&entry), "output");
+        entry.set_unfinished(Unfinished::Request);
+        entry.set_blocked(true);
         assert_eq!(state_of(&entry), "output");
         entry.set_waits(Waits::NONE.with(Wait::Read));
         assert_eq!(state_of(&entry), "read");

@@ -1,7 +1,8 @@
 //! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
 //! already answers before a store is read. It takes no lock that a request takes, but for a moment
-//! those of a writer that opens a segment and of copies that are kept, and that of the list of
-//! connections, which a new connection takes.
+//! those of a writer that opens a segment and of copies that are kept. A connection that opens or
+//! closes takes the lock of the list of connections, under which this thread copies a bounded
+//! number of entries at a time. Workers do not wait for the lock of the last slow commands.
 //! Invariants: a foreign web page cannot read it, see [`origin`]. Only requests with the token change
 //! the server or see values, see [`token`] and [`actions`]; they run on a thread of their own, see
 //! [`inner`].

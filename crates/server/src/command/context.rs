@@ -195,6 +195,8 @@ impl ServerContext {
         self.prefixes.clear();
         self.policies.reset_counters();
         self.hooks().reset_stats();
+        // Last, so that none is kept that is not counted.
+        self.slow.clear();
     }
 
     /// Returns the present switches. Takes a lock, so only rare commands call it.

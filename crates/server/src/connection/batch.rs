@@ -9,7 +9,7 @@ use crate::command::{Dialect, Executed};
 use crate::keys::SampledRequest;
 use crate::latency::CommandClass;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
-use larder_engine::{Key, Session};
+use larder_engine::{Key, SecretHash, Session};
 use larder_protocol::{KeySink, Parse, Then};
 
 /// The largest number of requests in a batch.
@@ -180,8 +180,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
 }
 
 /// Returns the hash of the first key.
-pub(super) fn first_hash(keys: &[Key<'_>]) -> Option<u64> {
-    keys.first().map(Key::hash64)
+pub(super) fn first_hash(keys: &[Key<'_>]) -> Option<SecretHash> {
+    keys.first().map(Key::secret_hash)
 }
 
 /// Returns the offset in `whole` at which its subslice `part` ends.
@@ -326,13 +326,15 @@ impl Worker {
             let withheld = match &entry.action {
                 Action::Execute(request) if x.points.is_some() => {
                     let whole = &bytes[done..entry.end];
-                    let key = first_hash(own);
-                    let timing = self.timer.withheld(class, key, whole.len(), connection.waits());
+                    let waited = (0, connection.waits());
+                    let timing = self.timer.apart(class, first_hash(own), whole.len(), waited);
                     connection.withhold_reply::<D>(&mut x, start, request, whole, &executed, timing)
                 }
                 _ => false,
             };
-            if !withheld && !matches!(executed, Executed::Again) {
+            if withheld {
+                self.timer.note_apart();
+            } else if !matches!(executed, Executed::Again) {
                 self.timer.answered(class);
             }
             if !matches!(executed, Executed::Done) {

@@ -50,10 +50,20 @@ pub(super) struct Body {
     /// Bytes of value and trailer that have arrived.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
-    /// Time for which the client had to wait before the rest could arrive, in nanoseconds.
+    /// Time for which the client had to wait before the rest could arrive, in nanoseconds. Requests
+    /// behind the value have not waited for so long.
     waited_ns: u64,
     /// What it waited for.
     waited_for: Waits,
+}
+
+/// How a storage request is timed.
+struct BodyTiming {
+    class: CommandClass,
+    /// Its time, if it is timed apart from its call.
+    apart: Option<Timing>,
+    /// True if it is timed apart even if its reply is not withheld.
+    has_waited: bool,
 }
 
 /// The progress of a value.
@@ -72,6 +82,11 @@ impl Body {
     /// Returns the header of the request, and the length of the whole request in bytes.
     pub(super) fn request(&self) -> (Arc<[u8]>, usize) {
         (Arc::clone(&self.header), self.announced.len())
+    }
+
+    /// Returns the number of bytes that have arrived.
+    pub(super) fn filled(&self) -> usize {
+        self.filled
     }
 
     /// Returns true if it waits for a place.
@@ -162,9 +177,9 @@ impl Worker {
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
                 let repair = Repair::Say(D::failure_reply(request));
-                let (class, waits) = (D::class(request), connection.waits());
-                let timing = self.timer.withheld(class, first_hash(keys), announced.len(), waits);
-                self.withhold_timed(connection, &mut x, start, repair, (class, timing));
+                let waited = (0, connection.waits());
+                let timing = self.time_body::<D>(request, keys, announced, waited);
+                self.withhold_timed(connection, &mut x, start, repair, &timing);
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -187,6 +202,19 @@ impl Worker {
         Step::Next
     }
 
+    /// Returns how to time a request that had already waited for a time in ns, and for what.
+    fn time_body<D: Dialect>(
+        &self,
+        request: &D::Request<'_>,
+        keys: &[Key<'_>],
+        announced: Announced,
+        waited: (u64, Waits),
+    ) -> BodyTiming {
+        let class = D::class(request);
+        let apart = self.timer.apart(class, first_hash(keys), announced.len(), waited);
+        BodyTiming { class, apart, has_waited: waited.0 > 0 }
+    }
+
     /// Withholds the reply to a storage request, if it waits for a commit, and times the request.
     fn withhold_timed(
         &self,
@@ -194,10 +222,24 @@ impl Worker {
         x: &mut Execution<'_, '_>,
         start: usize,
         repair: Repair,
-        (class, timing): (CommandClass, Option<Timing>),
+        timing: &BodyTiming,
     ) {
-        if !connection.withhold_output(x, start, repair, false, timing) {
-            self.timer.answered(class);
+        if connection.withhold_output(x, start, repair, false, timing.apart) {
+            self.timer.note_apart();
+        } else {
+            self.count_body(connection, timing, x.output.len() - start);
+        }
+    }
+
+    /// Counts a storage request whose reply of `len` bytes may be sent now.
+    fn count_body(&self, connection: &Connection, timing: &BodyTiming, len: usize) {
+        match &timing.apart {
+            Some(apart) if timing.has_waited => {
+                self.timer.note_apart();
+                let (id, registered) = (connection.id, &connection.registered);
+                self.note_released(id, registered, apart, len, (self.clock)());
+            }
+            _ => self.timer.answered(timing.class),
         }
     }
 
@@ -263,21 +305,14 @@ impl Worker {
             return Step::Stop(Flow::Close);
         };
         let received = body.fill(self, &keys, input);
-        if let Received::All | Received::NoMemory = received {
-            let waited_ns = std::mem::take(&mut body.waited_ns);
-            if waited_ns > 0 {
-                connection.waits_since = self.timer.begin_before(waited_ns);
-                connection.waited_for = waits.and(body.waited_for);
-            }
-        } else if let Received::Part = received
+        if let Received::Part = received
             && since_ns != 0
         {
             body.waited_ns += self.timer.turn_ns().saturating_sub(since_ns);
             body.waited_for = body.waited_for.and(waits);
         }
-        let waits = waits.and(body.waited_for);
-        let (class, len) = (D::class(&request), body.announced.len());
-        let timed = (class, self.timer.withheld(class, first_hash(&keys), len, waits));
+        let waited = (body.waited_ns, waits.and(body.waited_for));
+        let timing = self.time_body::<D>(&request, &keys, body.announced, waited);
         let start = output.len();
         let mut x = self.execution(output);
         let repair = Repair::Say(D::failure_reply(&request));
@@ -292,14 +327,14 @@ impl Worker {
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Swallow(body.missing());
-                self.withhold_timed(connection, &mut x, start, repair, timed);
+                self.withhold_timed(connection, &mut x, start, repair, &timing);
                 return Step::Next;
             }
         }
         if !body.has_good_trailer() {
             D::bad_trailer(&mut x, &request);
-            self.timer.answered(class);
             connection.state = State::Ready;
+            self.count_body(connection, &timing, x.output.len() - start);
             return Step::Next;
         }
         let mut execute =
@@ -321,7 +356,7 @@ impl Worker {
             Executed::Close => Step::Stop(Flow::Close),
             _ => {
                 connection.state = State::Ready;
-                self.withhold_timed(connection, &mut x, start, repair, timed);
+                self.withhold_timed(connection, &mut x, start, repair, &timing);
                 Step::Next
             }
         }

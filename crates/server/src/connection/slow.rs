@@ -11,6 +11,7 @@ use crate::latency::{Answered, CommandClass, Timing};
 use crate::net::{ConnectionId, InputBuffer};
 use crate::slow::{SentBy, SlowCommand};
 use crate::waits::Wait;
+use larder_engine::SecretHash;
 use larder_protocol::Parse;
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ impl<'i> First<'i> {
 struct FirstRequest {
     class: CommandClass,
     name: Option<Box<str>>,
-    key: Option<u64>,
+    key: Option<SecretHash>,
 }
 
 /// Returns the name of a text command, or the number of a binary one.
@@ -103,6 +104,8 @@ impl Worker {
             return;
         }
         let (bytes, request_bytes) = match &first {
+            // The first request is timed and recorded apart from the call.
+            _ if answered.follows => (&[][..], received),
             First::Input(bytes) => (*bytes, received),
             First::Header(header, len) => (&**header, *len),
             First::Unknown => (&[][..], received),
@@ -128,7 +131,8 @@ impl Worker {
         });
     }
 
-    /// Counts a command whose reply of `len` bytes is no longer withheld.
+    /// Counts a command that was timed apart from its call, and whose reply of `len` bytes may be
+    /// sent now.
     pub(super) fn note_released(
         &self,
         id: ConnectionId,
@@ -142,7 +146,7 @@ impl Worker {
         if !self.timer.is_slow(took_ns) || !self.timer.count_slow(1, now_ns) {
             return;
         }
-        self.context.slow.push(SlowCommand::withheld(
+        self.context.slow.push(SlowCommand::apart(
             sent_by(id, registered),
             timing,
             took_ns,

@@ -98,7 +98,7 @@ impl Worker {
             let Connection { id, registered, gates, .. } = &mut *connection;
             let mut released = |timing: Timing, len: usize| {
                 let now = *now.get_or_insert_with(&self.clock);
-                self.note_released(*id, registered, &timing, len, now);
+                self.note_released(*id, registered, &timing.with(Wait::Commit), len, now);
             };
             let gates = gates.as_mut()?;
             match gates.release(|point| self.session.commit_state(point), output, &mut released) {
@@ -139,7 +139,7 @@ impl Worker {
             connection.value = None;
             failed.open = false;
         }
-        let timing = failed.timing;
+        let timing = failed.timing.map(|timing| timing.with(Wait::Commit));
         let (id, registered) = (connection.id, Arc::clone(&connection.registered));
         let released = |len: usize| {
             if let Some(timing) = timing {

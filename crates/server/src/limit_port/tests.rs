@@ -372,7 +372,7 @@ fn slow_requests_name_their_limiters() {
         .iter()
         .map(|command| (command.key, command.waits.names().collect::<Vec<_>>().join(" ")))
         .collect();
-    let hash = |key: &[u8]| Some(session.key(key).hash64());
+    let hash = |key: &[u8]| Some(session.key(key).secret_hash());
     let expected = [(hash(b"login/ann"), "commit".to_owned()), (hash(b"ann"), String::new())];
     assert_eq!(shown, expected);
     assert!(slow.iter().all(|command| matches!(command.sent_by, SentBy::LimitPort)));

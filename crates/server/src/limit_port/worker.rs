@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use axum::response::Response;
-use larder_engine::{CommitPoint, CommitState, Delete, Outcome, Reads, Refusal, Session, Taken};
+use larder_engine::{
+    CommitPoint, CommitState, Delete, Key, Outcome, Reads, Refusal, SecretHash, Session, Taken,
+};
 use larder_protocol::KEY_LEN_MAX;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -155,7 +157,7 @@ impl LimitWorker {
 
     fn execute(&mut self, call: Call, since: u64, waits: Waits) {
         self.timer.begin(since);
-        let outcome = respond(&self.session, &self.policies, &call.request);
+        let (outcome, key) = respond(&self.session, &self.policies, &call.request);
         let reads = self.session.take_reads();
         match outcome {
             Outcome::NeedsRead | Outcome::NeedsSpace => {
@@ -164,11 +166,11 @@ impl LimitWorker {
                 self.parked.push(ParkedCall { call, reads, since, waits });
                 return;
             }
-            Outcome::Ready(response) => self.answer(call, response, waits),
-            Outcome::Refused(refusal) => self.answer(call, reply::refused(refusal), waits),
+            Outcome::Ready(response) => self.answer(call, response, key, waits),
+            Outcome::Refused(refusal) => self.answer(call, reply::refused(refusal), key, waits),
             Outcome::AfterCommit(response, point) => {
-                let key = self.key_hash(&call.request);
-                let timing = self.timer.withheld(CommandClass::Limit, key, 0, waits);
+                let waits = waits.with(Wait::Commit);
+                let timing = self.timer.apart(CommandClass::Limit, key, 0, (0, waits));
                 self.release(WithheldReply { reply: call.reply, response, point, timing });
             }
         }
@@ -176,7 +178,7 @@ impl LimitWorker {
     }
 
     /// Sends a reply that waits for no commit.
-    fn answer(&self, call: Call, response: Response, waits: Waits) {
+    fn answer(&self, call: Call, response: Response, key: Option<SecretHash>, waits: Waits) {
         self.timer.answered(CommandClass::Limit);
         if let Some(answered) = self.timer.end(|| self.clock.nanos())
             && self.timer.is_slow(answered.took_ns)
@@ -190,7 +192,7 @@ impl LimitWorker {
                     class: CommandClass::Limit,
                     name: None,
                     commands: answered.commands,
-                    key: self.key_hash(&call.request),
+                    key,
                     request_bytes: 0,
                     reply_bytes: 0,
                     waits,
@@ -198,13 +200,6 @@ impl LimitWorker {
             }
         }
         send(call.reply, response);
-    }
-
-    /// Returns the hash of a request's key.
-    fn key_hash(&self, request: &LimitRequest) -> Option<u64> {
-        let policy = self.policies.named(&request.policy)?;
-        let key = whole_key(policy, request);
-        (key.len() <= KEY_LEN_MAX).then(|| self.session.key(&key).hash64())
     }
 
     /// Sends a reply if its commit has ended.
@@ -221,7 +216,7 @@ impl LimitWorker {
             let now = self.clock.nanos();
             let took_ns = self.timer.released(&timing, now);
             if self.timer.is_slow(took_ns) && self.timer.count_slow(1, now) {
-                self.slow.push(SlowCommand::withheld(SentBy::LimitPort, &timing, took_ns, now, 0));
+                self.slow.push(SlowCommand::apart(SentBy::LimitPort, &timing, took_ns, now, 0));
             }
         }
         match state {
@@ -237,44 +232,49 @@ fn send(reply: oneshot::Sender<Response>, response: Response) {
     let _ = reply.send(response);
 }
 
-/// Returns the key of a limiter, with the policy's prefix.
-fn whole_key(policy: &Policy, request: &LimitRequest) -> Vec<u8> {
-    let prefix = policy.prefix.as_deref().unwrap_or_default();
-    [prefix.as_bytes(), &request.key].concat()
-}
-
-/// Executes a request and returns its reply.
+/// Executes a request. Returns its reply, and the hash of the limiter's key if there is one.
 fn respond(
     session: &Session,
     policies: &PolicyReader,
     request: &LimitRequest,
-) -> Outcome<Response> {
+) -> (Outcome<Response>, Option<SecretHash>) {
     let Some(policy) = policies.named(&request.policy) else {
-        return Outcome::Ready(reply::unknown_policy());
+        return (Outcome::Ready(reply::unknown_policy()), None);
     };
-    let key = whole_key(policy, request);
+    let prefix = policy.prefix.as_deref().unwrap_or_default();
+    let key = [prefix.as_bytes(), &request.key].concat();
     if key.len() > KEY_LEN_MAX {
-        let prefix_len = key.len() - request.key.len();
-        return Outcome::Ready(reply::long_key(prefix_len, KEY_LEN_MAX));
+        return (Outcome::Ready(reply::long_key(prefix.len(), KEY_LEN_MAX)), None);
     }
     let key = session.key(&key);
+    (decide(session, policies, policy, &key, request), Some(key.secret_hash()))
+}
+
+/// Executes a request for the limiter `key`.
+fn decide(
+    session: &Session,
+    policies: &PolicyReader,
+    policy: &Policy,
+    key: &Key<'_>,
+    request: &LimitRequest,
+) -> Outcome<Response> {
     let cost = match request.action {
         LimitAction::Take(cost) => cost,
         LimitAction::Look => 0,
         LimitAction::Reset => {
             // A reset must not delete other items, so first check that the item is a limiter.
-            return match session.take(&key, &policy.take(0)) {
+            return match session.take(key, &policy.take(0)) {
                 Outcome::Ready(Taken::NonNumeric) | Outcome::AfterCommit(Taken::NonNumeric, _) => {
                     Outcome::Ready(reply::not_a_limiter())
                 }
                 Outcome::Ready(_) | Outcome::AfterCommit(..) => {
-                    session.delete(&key, &Delete::default()).map(|_| reply::reset())
+                    session.delete(key, &Delete::default()).map(|_| reply::reset())
                 }
                 unready => unready.map(|_| reply::not_a_limiter()),
             };
         }
     };
-    session.take(&key, &policy.take(cost)).map(|taken| match taken {
+    session.take(key, &policy.take(cost)).map(|taken| match taken {
         Taken::Decided { decision, .. } => {
             if cost != 0 {
                 policies.count(policy, &decision);

@@ -3,7 +3,7 @@
 use super::rows::{Row, put};
 use crate::clients::address_of;
 use crate::server::Running;
-use crate::slow::{SentBy, SlowCommand};
+use crate::slow::{SentBy, SlowCommand, SlowCommands};
 
 /// Shows the last slow commands, the newest first, or the reason why there are none.
 pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
@@ -14,11 +14,17 @@ pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
     let Some(context) = running.context() else { return };
     put(row, "count", running.latencies().map_or(0, |latencies| latencies.slow));
     for (number, command) in context.slow.newest_first().iter().enumerate() {
-        command_rows(running, number, command, row);
+        command_rows(running, &context.slow, number, command, row);
     }
 }
 
-fn command_rows(running: &Running, number: usize, command: &SlowCommand, row: &mut Row<'_>) {
+fn command_rows(
+    running: &Running,
+    slow: &SlowCommands,
+    number: usize,
+    command: &SlowCommand,
+    row: &mut Row<'_>,
+) {
     let ms = running.clock.wall_ms(command.time_ns);
     row(&format!("{number}:time"), format_args!("{}.{:03}", ms / 1000, ms % 1000));
     put(row, &format!("{number}:took_us"), command.took_ns / 1000);
@@ -36,7 +42,7 @@ fn command_rows(running: &Running, number: usize, command: &SlowCommand, row: &m
     }
     put(row, &format!("{number}:commands"), command.commands);
     if let Some(key) = command.key {
-        row(&format!("{number}:key_hash"), format_args!("{key:016x}"));
+        put(row, &format!("{number}:key_hash"), slow.name_of(key));
     }
     put(row, &format!("{number}:request_bytes"), command.request_bytes);
     put(row, &format!("{number}:reply_bytes"), command.reply_bytes);

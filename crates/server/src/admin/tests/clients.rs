@@ -108,7 +108,8 @@ fn slow_commands_are_bounded_and_name_their_keys() {
     clients_of.iter_mut().for_each(|client| ask(client, b"mg known\r\n", b"EN\r\n"));
     let answer = wait_for(&server, |answer| answer["slow"]["count"] == 2);
     let session = server.engine().session(Waker::noop().clone());
-    let known = format!("{:016x}", session.key(b"known").hash64());
+    let secret = session.key(b"known").secret_hash();
+    let known = server.running.context().unwrap().slow.name_of(secret);
     drop(session);
     for command in answer["slow"]["commands"].as_array().unwrap() {
         assert_eq!((&command["command"], &command["class"]), (&"mg".into(), &"get".into()));
@@ -140,6 +141,42 @@ fn slow_commands_are_bounded_and_name_their_keys() {
     assert!(shown.contains(&("count".to_owned(), (2 + 6 * KEPT).to_string())), "{shown:?}");
     assert!(shown.contains(&("0:waits".to_owned(), "running".to_owned())), "{shown:?}");
     assert!(shown.contains(&("0:command".to_owned(), "set".to_owned())), "{shown:?}");
+    let hashes = shown.iter().filter(|(name, _)| name.ends_with(":key_hash"));
+    assert_eq!(hashes.count(), commands.len());
+
+    // A reset forgets what it no longer counts. The command itself is slow, too.
+    ask(&mut clients_of[0], b"stats reset\r\n", b"RESET\r\n");
+    let answer = wait_for(&server, |answer| answer["slow"]["count"] == 1);
+    let commands = answer["slow"]["commands"].as_array().unwrap();
+    assert_eq!((commands.len(), &commands[0]["command"]), (1, &"stats".into()));
+}
+
+#[test]
+fn unfinished_requests_are_not_idle() {
+    let server = Server::start(Settings { threads: 1, ..settings() }).unwrap();
+    let connect = || TcpStream::connect(server.addresses()[0]).unwrap();
+    let of = |answer: &Value, client: &TcpStream| {
+        let address = client.local_addr().unwrap().to_string();
+        let rows = answer["connections"].as_array().unwrap();
+        rows.iter().find(|row| row["address"] == *address).unwrap().clone()
+    };
+    let (mut long, mut refused) = (connect(), connect());
+    let half = vec![b'x'; 50_000];
+    ask(&mut long, &[&b"mn\r\nset a 0 0 100000\r\n"[..], &half].concat(), b"MN\r\n");
+    let too_large = b"SERVER_ERROR object too large for cache\r\n";
+    ask(&mut refused, &[&b"set b 0 0 2000000\r\n"[..], &half].concat(), too_large);
+    wait_for(&server, |answer| {
+        let (long, refused) = (of(answer, &long), of(answer, &refused));
+        // Of a value that is refused, nothing is kept.
+        (&long["state"], &refused["state"]) == (&"input".into(), &"input".into())
+            && long["kept"].as_u64() >= Some(50_000)
+            && refused["kept"].as_u64() < Some(50_000)
+    });
+    ask(&mut long, &[&half[..], b"\r\n"].concat(), b"STORED\r\n");
+    wait_for(&server, |answer| {
+        let long = of(answer, &long);
+        long["state"] == "idle" && long["kept"].as_u64() < Some(50_000)
+    });
 }
 
 #[test]

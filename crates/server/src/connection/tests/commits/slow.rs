@@ -1,11 +1,13 @@
 //! Which slow commands are recorded, with the reasons why they were slow.
 
 use super::long::store_with_a_on_the_device;
-use super::timed::{MS, clock};
+use super::timed::{MS, clock, timed};
 use super::{Client, Flow, LOST, Store};
-use crate::clients::Spoken;
+use crate::clients::{Spoken, Unfinished};
 use crate::connection::Worker;
+use crate::net::Service;
 use crate::slow::{SentBy, SlowCommand};
+use larder_engine::{Engine, Options, SecretHash};
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::Duration;
@@ -29,8 +31,8 @@ fn only(client: &Client) -> SlowCommand {
     recorded.into_iter().next().unwrap()
 }
 
-fn hash(worker: &Worker, key: &str) -> Option<u64> {
-    Some(worker.session.key(key.as_bytes()).hash64())
+fn hash(worker: &Worker, key: &str) -> Option<SecretHash> {
+    Some(worker.session.key(key.as_bytes()).secret_hash())
 }
 
 fn waits(command: &SlowCommand) -> String {
@@ -129,10 +131,86 @@ fn a_long_value_waits_for_its_place() {
     clock.fetch_add(5 * MS, Relaxed);
     store.commit();
     client.gets(b"STORED\r\nMN\r\n");
-    let slow = recorded(&client);
-    let set = slow.iter().find(|slow| slow.class.name() == "set").unwrap();
-    assert_eq!((set.took_ns, waits(set).as_str()), (20 * MS, "place commit"));
+    let set = only(&client);
+    assert_eq!((set.took_ns, waits(&set).as_str()), (20 * MS, "place commit"));
     assert_eq!((set.key, set.request_bytes), (hash(&client.worker, "a"), 20_019));
+    // The command behind the value has not waited with it.
+    assert_eq!((timed(&client, "set"), timed(&client, "other")), ((1, 20), (1, 0)));
+}
+
+#[test]
+fn requests_behind_a_value_have_not_waited_for_its_place() {
+    let options = Options { memory: 64 << 20, ..Options::default() };
+    let mut client = Client::new(&Engine::open_without_threads(options).unwrap());
+    client.worker.context.latencies.set_slow_from(Some(Duration::from_millis(10)));
+    let clock = clock(&mut client);
+    let arrivals = &client.worker.context.arrivals;
+    let mut others = Vec::new();
+    while !arrivals.is_waited_for() {
+        others.push(arrivals.enter(1 << 20, Waker::noop()));
+    }
+    client.sends(&[&b"set a 0 0 20000\r\n"[..], &[b'x'; 9_000]].concat(), b"");
+    assert_eq!((client.flow, now(&client).as_str()), (Flow::Park, "place"));
+    clock.fetch_add(15 * MS, Relaxed);
+    drop(others);
+    client.sends(b"xxx", b"");
+    let rest = [&[b'x'; 10_997][..], b"\r\nmn\r\nget none\r\n"].concat();
+    client.sends(&rest, b"STORED\r\nMN\r\nEND\r\n");
+    let set = only(&client);
+    assert_eq!((set.took_ns, waits(&set).as_str(), set.commands), (15 * MS, "place", 1));
+    assert_eq!((set.class.name(), set.key), ("set", hash(&client.worker, "a")));
+    assert_eq!((set.request_bytes, set.reply_bytes), (20_019, 8));
+    assert_eq!((timed(&client, "set"), timed(&client, "get")), ((1, 15), (1, 0)));
+    assert_eq!(client.connection.as_ref().unwrap().registered.commands(), 3);
+}
+
+/// A command is not named by another one, whose reply waits for its commit.
+#[test]
+fn a_slow_call_names_only_what_it_has_answered() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    let shown = std::sync::Arc::clone(&clock);
+    // Each look at the clock takes 12 ms, and there are two in a call.
+    client.worker.clock = Box::new(move || shown.fetch_add(12 * MS, Relaxed) + 12 * MS);
+    client.sends(b"set a 0 0 1\r\nx\r\nmg nothing v\r\nmn\r\n", b"");
+    let slow = only(&client);
+    assert_eq!((slow.class.name(), slow.name.as_deref(), slow.key), ("get", None, None));
+    assert_eq!(slow.commands, 2);
+    store.commit();
+    client.gets(b"STORED\r\nEN\r\nMN\r\n");
+    let recorded = recorded(&client);
+    let of_a = recorded.iter().filter(|slow| slow.key == hash(&client.worker, "a"));
+    let of_a: Vec<_> = of_a.map(|slow| (slow.class.name(), slow.commands, waits(slow))).collect();
+    assert_eq!(of_a, [("set", 1, "commit".to_owned())]);
+}
+
+#[test]
+fn others_see_what_is_unfinished() {
+    let options = Options { memory: 64 << 20, ..Options::default() };
+    let mut client = Client::new(&Engine::open_without_threads(options).unwrap());
+    let shown = |client: &Client| {
+        let entry = &client.connection.as_ref().unwrap().registered;
+        (entry.unfinished(), entry.kept())
+    };
+    client.sends(&[&b"set a 0 0 100000\r\n"[..], &[b'x'; 60_000]].concat(), b"");
+    assert_eq!(shown(&client), (Unfinished::Request, 60_000));
+    // The loop's buffers count, too.
+    let connection = client.connection.as_mut().unwrap();
+    client.worker.notes_buffers(connection, 300, 20);
+    assert_eq!(shown(&client), (Unfinished::Request, 60_320));
+    client.sends(&[&[b'x'; 40_000][..], b"\r\n"].concat(), b"STORED\r\n");
+    assert_eq!(shown(&client), (Unfinished::Nothing, 320));
+    client.sends(b"set b 0 0 2000000\r\nxxx", b"SERVER_ERROR object too large for cache\r\n");
+    assert_eq!(shown(&client), (Unfinished::Request, 320));
+    client.sends(&[&[b'x'; 1_999_997][..], b"\r\n"].concat(), b"");
+    assert_eq!(shown(&client), (Unfinished::Nothing, 320));
+    // A value that is longer than the output's limit is sent in parts.
+    client.input.extend_from_slice(b"get a\r\n");
+    client.call();
+    assert_eq!((client.flow, shown(&client).0), (Flow::Drain, Unfinished::Reply));
+    client.more();
+    assert_eq!(shown(&client), (Unfinished::Nothing, 320));
 }
 
 /// The worker is busy with something else in the turn.

@@ -17,7 +17,7 @@ pub(super) fn clock(client: &mut Client) -> Arc<AtomicU64> {
 }
 
 /// Returns number and sum in ms of the latencies of a class.
-fn timed(client: &Client, class: &str) -> (u64, u64) {
+pub(super) fn timed(client: &Client, class: &str) -> (u64, u64) {
     let totals = client.worker.context.latencies.totals();
     let (_, latency) = totals.classes().find(|(name, _)| *name == class).unwrap();
     (latency.count(), latency.sum_ns / MS)
