@@ -261,6 +261,126 @@ fn a_device_that_is_drained_is_not_needed_any_more() {
 
 /// An unreadable item counts as evicted, but a crash may bring it back until its segment is
 /// cleaned. Until then the device accepts no partitions.
+fn is_draining(engine: &Engine, name: &str) -> bool {
+    engine.lanes().iter().any(|lane| lane.name == name && (lane.draining || lane.drained))
+}
+
+/// The mover has not carried out the drain yet, for example because a device hangs. Nobody waits
+/// for it any more.
+#[test]
+fn a_drain_that_is_cancelled_in_time_does_not_happen() {
+    let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
+    assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
+    machine.settle();
+    assert!(!is_draining(&machine.engine, "b"));
+    // The last request counts.
+    assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
+    assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
+    assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
+    machine.engine.move_partitions();
+    assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
+    // The same the other way round.
+    assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
+    assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
+    machine.settle();
+    assert!(is_draining(&machine.engine, "b"));
+}
+
+/// The device hangs while it records the drain. So the cancellation comes too late, and waits.
+#[test]
+fn a_keep_follows_a_drain_that_has_begun() {
+    let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    let (engine, device) = (&machine.engine, &machine.devices[0].1);
+    let other = engine.session(Waker::from(Arc::new(Sleeper)));
+    assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
+    assert!(matches!(other.drain("b", true), Outcome::NeedsSpace));
+    device.hold(Operation::Sync);
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| engine.move_partitions());
+        assert!(device.wait_until_held(std::time::Duration::from_secs(20)));
+        assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
+        // One that still waits for the drain does not cancel the later request.
+        assert!(matches!(other.drain("b", true), Outcome::NeedsSpace));
+        device.release();
+        mover.join().expect("the mover");
+    });
+    assert!(!is_draining(engine, "b"));
+    assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
+}
+
+/// A session whose drain another one has cancelled still gets what it waits for, after that one.
+#[test]
+fn sessions_that_want_the_opposite_come_one_after_the_other() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+    impl std::task::Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+    let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    let (woken, others) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let first = machine.engine.session(Waker::from(Arc::clone(&woken)));
+    let second = machine.engine.session(Waker::from(Arc::clone(&others)));
+    for _ in 0..3 {
+        assert!(matches!(first.drain("b", true), Outcome::NeedsSpace));
+    }
+    assert!(matches!(second.drain("b", false), Outcome::Ready(Ok(()))));
+    assert_eq!((woken.0.load(Relaxed), others.0.load(Relaxed)), (1, 0));
+    assert!(matches!(first.drain("b", true), Outcome::NeedsSpace));
+    machine.engine.move_partitions();
+    assert_eq!(woken.0.load(Relaxed), 2);
+    assert!(matches!(first.drain("b", true), Outcome::Ready(Ok(()))));
+    assert!(is_draining(&machine.engine, "b"));
+}
+
+/// A failure that nobody has fetched is not the answer to a later request.
+#[test]
+fn an_old_failure_does_not_answer_a_new_drain() {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::time::Duration;
+    let devices = names(&["a", "b"]);
+    let seconds = Arc::new(AtomicU64::new(0));
+    let mut options = options(&devices, Durability::Sync);
+    if let Some(store) = &mut options.store {
+        let seconds = Arc::clone(&seconds);
+        let clock = move || Duration::from_secs(seconds.load(Relaxed));
+        store.clock = larder_engine::MonotonicClock(Arc::new(clock));
+    }
+    let mut machine = Machine::with(devices, options).expect("a machine that starts");
+    let fail = |machine: &Machine| {
+        let device = &machine.devices[0].1;
+        device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
+        assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
+        machine.engine.move_partitions();
+        device.mend();
+    };
+    fail(&machine);
+    assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Err(_))));
+    // Fetched once.
+    fail(&machine);
+    seconds.store(2, Relaxed);
+    assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
+    machine.settle();
+    assert!(is_draining(&machine.engine, "b"));
+    // Another session has not made the request that failed.
+    let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    fail(&machine);
+    let other = machine.engine.session(Waker::from(Arc::new(Sleeper)));
+    assert!(matches!(other.drain("b", true), Outcome::NeedsSpace));
+    machine.engine.move_partitions();
+    assert!(is_draining(&machine.engine, "b"));
+}
+
+/// A waker of its own.
+struct Sleeper;
+
+impl std::task::Wake for Sleeper {
+    fn wake(self: Arc<Self>) {}
+}
+
 #[test]
 fn a_device_is_drained_to_one_with_unreadable_records() {
     let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));

@@ -10,7 +10,7 @@ pub(crate) mod session;
 
 use crate::cleaner::Cleaner;
 use crate::durability::StoreOptions;
-use crate::engine::drains::{Drain, DrainError, Drains, LaneState};
+use crate::engine::drains::{DrainError, DrainWish, Drains, LaneState};
 use crate::engine::growths::Growths;
 use crate::engine::partitions::Partitions;
 use crate::error::OpenError;
@@ -281,7 +281,8 @@ impl Engine {
     }
 
     /// Asks the mover's thread for [`Engine::drain`] or [`Engine::keep`]. Returns `NeedsSpace`
-    /// until the mover has tried.
+    /// until the mover has tried. The last request for a device counts: it cancels an opposite one,
+    /// or follows it if that has begun.
     pub(crate) fn request_drain(
         &self,
         name: &str,
@@ -289,18 +290,26 @@ impl Engine {
         waker: &Waker,
     ) -> Outcome<Result<(), DrainError>> {
         let mut drains = lock(&self.drains);
-        if let Some(at) = drains.failed.iter().position(|(failed, _)| failed.is(name, draining)) {
-            return Outcome::Ready(Err(drains.failed.swap_remove(at).1));
+        let now_us = self.lanes[0].clock_us();
+        if let Some(error) = drains.failure(name, draining, waker, now_us) {
+            return Outcome::Ready(Err(error));
         }
-        match self.change_of_draining(name, draining) {
+        let change = match self.change_of_draining(name, draining) {
             Err(error) => return Outcome::Ready(Err(error)),
-            Ok(None) => return Outcome::Ready(Ok(())),
-            Ok(Some(_)) => {}
+            Ok(change) => change,
+        };
+        let follows = drains.is_begun(name, !draining);
+        let waits = change.is_some() || follows;
+        if waits && drains.is_awaited(name, draining, waker) {
+            return Outcome::NeedsSpace;
         }
-        if !drains.asked.iter().any(|asked| asked.is(name, draining)) {
-            drains.asked.push(Drain { name: name.to_owned(), draining });
+        let cancelled = drains.cancel(name, !draining);
+        if !waits {
+            drop(drains);
+            cancelled.iter().for_each(DrainWish::wake);
+            return Outcome::Ready(Ok(()));
         }
-        drains.waiting.push(waker.clone());
+        drains.ask(name, draining, waker, cancelled);
         drop(drains);
         self.kick_mover();
         Outcome::NeedsSpace
@@ -308,18 +317,11 @@ impl Engine {
 
     /// Carries out the requests of [`Engine::request_drain`].
     pub(crate) fn serve_drains(&self) {
-        let asked = std::mem::take(&mut lock(&self.drains).asked);
-        if asked.is_empty() {
-            return;
+        loop {
+            let Some((name, draining)) = lock(&self.drains).begin() else { return };
+            let done = self.set_draining(&name, draining);
+            lock(&self.drains).end(done, self.lanes[0].clock_us());
         }
-        for drain in asked {
-            let done = self.set_draining(&drain.name, drain.draining);
-            let mut drains = lock(&self.drains);
-            drains.failed.retain(|(failed, _)| !failed.is(&drain.name, drain.draining));
-            drains.failed.extend(done.err().map(|error| (drain, error)));
-        }
-        let waiting = std::mem::take(&mut lock(&self.drains).waiting);
-        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Closes the store cleanly: makes everything durable, so that the next start need not look for
