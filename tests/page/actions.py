@@ -81,13 +81,24 @@ def test_actions(check, browser, server, pictures):
     log = (server.directory / "larder.log").read_text(encoding="utf-8", errors="replace")
     lines = [line for line in log.splitlines() if "admin_action" in line]
     deletes = [line for line in lines if "action=delete" in line and "127.0.0.1:" in line and "page:" in line]
-    check.that("actions: the log says who deleted what", len(deletes) == 1 and re.match(r"\S*\d{4}-\d\d-\d\dT", deletes[0]), lines[-3:])
+    begun = [line for line in deletes if re.search(r"\badmin_action\b", line)]
+    ended = [line for line in deletes if re.search(r"\badmin_action_ended\b", line) and "outcome=done" in line]
+    dated = all(re.match(r"\S*\d{4}-\d\d-\d\dT", line) for line in deletes)
+    check.that("actions: the log says who deleted what, and the outcome", len(begun) == len(ended) == 1 and len(deletes) == 2 and dated, lines[-3:])
 
 
 def enter_token(page, view, panel, token):
     field = f"#view-{view} .{panel} .token input"
     page.fill(field, token)
     page.press(field, "Enter")
+
+
+def test_forgotten(check, page):
+    """A page whose server is away has forgotten the token, because another program may answer next."""
+    fields = page.eval_on_selector_all(".token form", "list => list.map(form => form.hidden)")
+    check.that("lost: the page has forgotten the token", fields and not any(fields), fields)
+    told = page.eval_on_selector_all(".token [role=alert]", "list => list.map(node => node.textContent)")
+    check.that("lost: it says so", all("has forgotten the token" in text for text in told), told)
 
 
 def said(page, view, panel):

@@ -21,7 +21,7 @@ import urllib.request
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
-from actions import test_actions, test_foreign_pages  # noqa: E402
+from actions import enter_token, test_actions, test_foreign_pages, test_forgotten, token_of  # noqa: E402
 from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
 VIEWS = ["now", "history", "keys", "durability", "tiers", "limits", "clients", "lab", "statistics"]
@@ -704,10 +704,14 @@ def test_silence(check, page, server):
 def test_restart(check, page, server):
     """After kill -9 the page says so, waits, and goes on by itself."""
     page.evaluate("window.loadedOnce = true")
+    show(page, "keys")
+    enter_token(page, "keys", "item", token_of(server))
+    check.that("the page has the token", page.is_hidden("#view-keys .item .token form"))
     pid = server.process.pid
     server.end_load()
     server.kill()
     page.wait_for_selector("#condition.lost", timeout=30000)
+    test_forgotten(check, page)
     told = page.inner_text("#condition")
     check.that("kill -9: the page says that it waits", told == "No answer, waiting.", told)
     server.start()

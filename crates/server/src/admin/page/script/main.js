@@ -13,6 +13,7 @@ import { Model } from "./model.js";
 import { NowView } from "./now.js";
 import { StatisticsView } from "./statistics.js";
 import { TiersView } from "./tiers.js";
+import { forgetToken } from "./token.js";
 
 const model = new Model();
 const views = [NowView, HistoryView, KeysView, DurabilityView, TiersView, LimitsView, ClientsView, LabView,
@@ -52,11 +53,15 @@ listen((message) => {
   showFound();
   showHeader(model);
   if (restarted) {
+    forgetToken();
     showRestart(model.latest.time - (model.number("uptime") ?? 0));
     views.forEach((view) => view.restarted?.());
   }
   views[shown].update();
-}, showLost);
+}, (reason) => {
+  forgetToken();
+  showLost(reason);
+});
 
 main.append(...sections);
 document.getElementById("views").append(h("ul", {}, links.map((link) => h("li", {}, link))));

@@ -1,5 +1,6 @@
-// The token for what changes the server or shows values. It stays in the memory of this page, and a reload forgets it:
-// what a browser stores would still be there for the next program that serves a page at this address.
+// The token for what changes the server or shows values. It stays in the memory of this page. A reload forgets it: what a
+// browser stores would still be there for the next program that serves a page at this address. The page also forgets it
+// when the server is away or was restarted: another program may answer at the address by then, and would get the token.
 
 import { h, say } from "./elements.js";
 
@@ -21,6 +22,11 @@ function use(text, reason = "") {
 
 /** The headers of a question whose answer needs the token, unless the page is on the server's machine. */
 export const authorization = () => (token === null ? {} : { Authorization: `Bearer ${token}` });
+
+/** Forgets the token of a server that is away or was restarted. */
+export function forgetToken() {
+  if (token !== null) use(null, "The server was away, so the page has forgotten the token. Enter it again.");
+}
 
 /**
  * Asks the server for something that needs the token. Fails with a sentence if it was not done.
@@ -45,7 +51,8 @@ export async function act(path, body) {
   }
   if (reply.ok) return reply.json();
   const reason = (await reply.text()).trim();
-  if (reply.status === 401) use(null, "The token is wrong. A server without --admin-token-file has a new one after each start.");
+  // Too many wrong ones came: this one was wrong, too.
+  if (reply.status === 401 || reply.status === 429) use(null, "The token is wrong. A server without --admin-token-file has a new one after each start.");
   throw new Error(`${reason.replace(/^[a-z](?=[a-z]* )/, (letter) => letter.toUpperCase())}.`);
 }
 
@@ -56,7 +63,7 @@ export class TokenField {
   #form = h("form", { class: "controls", submit: (event) => this.#enter(event) },
     h("label", {}, "Token ", this.#input), h("button", {}, "Use"));
   #known = h("div", { class: "controls", hidden: true },
-    h("p", { class: "soft" }, "This page has the token until you reload it."),
+    h("p", { class: "soft" }, "This page has the token until you reload it, or until the server is away."),
     h("button", { type: "button", click: () => this.#forget() }, "Forget the token"));
   #hint = h("p", { class: "soft" }, "This needs the token. The server prints it when it starts, or a file holds it (",
     h("code", {}, "--admin-token-file"), ").");
