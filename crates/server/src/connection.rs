@@ -74,6 +74,11 @@ enum Protocol {
 }
 
 impl Connection {
+    /// Returns true if replies wait for commits.
+    pub(crate) fn withholds(&self) -> bool {
+        self.gates.is_some()
+    }
+
     /// Returns what the next request has waited for so far.
     #[inline]
     fn waits(&self) -> Waits {

@@ -376,6 +376,9 @@ impl Server {
         debug!(event = "draining", connections, grace_ms = grace.as_millis() as u64);
         let now = self.running.stopper.state().now;
         let grace = if now { Duration::ZERO } else { grace };
+        if let Some(admin) = &self.admin {
+            admin.close_actions(grace);
+        }
         if let Some(port) = &self.limit_port {
             port.stop(grace);
         }
@@ -387,6 +390,10 @@ impl Server {
         }
         self.limit_port = None;
         if let Some(admin) = &self.admin {
+            // A second request may have asked to stop at once.
+            if self.running.stopper.state().now {
+                admin.close_actions(Duration::ZERO);
+            }
             admin.stop_actions();
         }
         self.survey = None;

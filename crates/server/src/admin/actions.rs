@@ -1,5 +1,5 @@
 //! The requests that change the server or show what clients stored. Each needs the token, is a POST
-//! with a JSON body, and is logged with the address of its client; see [`origin`](super::origin) for
+//! with a JSON body, and is logged with the address of its client and its outcome; see [`origin`](super::origin) for
 //! what else it must look like.
 //!
 //! Keys, values and replies have the notation of [`escape`](super::escape).
@@ -13,24 +13,26 @@ use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
-use larder_protocol::{KEY_LEN_MAX, Parse, text};
+use larder_protocol::{BINARY_MAGIC, KEY_LEN_MAX, Parse, text};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
-use tracing::info;
+use tracing::warn;
 
 use super::escape::{escape, unescape};
-use super::inner::{Done, PATIENCE, Task, Undone};
+use super::inner::{Done, Task, Undone};
 use super::subject::Serving;
 use super::token::Authorized;
 use super::{HARDENED, Subject};
+use crate::command::Dialect;
+use crate::command::text::Text;
 use crate::net::Peer;
 
 /// The largest body of a request, in bytes.
 pub(super) const BODY_MAX: usize = 64 << 10;
 /// The longest time in which a body may arrive.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(5);
-/// The largest part of a command or name that is logged, in characters.
+/// The largest part of a command, name or outcome that is logged, in characters.
 const LOGGED: usize = 300;
 
 /// A request that needs the token.
@@ -80,25 +82,32 @@ fn refuse((code, reason): BadAction) -> Response {
     (code, HARDENED, format!("{reason}\n")).into_response()
 }
 
-fn refuse_undone(undone: Undone) -> Response {
-    let seconds = PATIENCE.as_secs();
+/// Returns the status and the sentence that say what is known of the effect.
+fn explain(undone: Undone) -> BadAction {
     let (code, reason) = match undone {
         Undone::Busy => {
-            (StatusCode::SERVICE_UNAVAILABLE, "other requests wait: try again".to_owned())
+            (StatusCode::SERVICE_UNAVAILABLE, "not executed: other requests wait, try again")
         }
-        Undone::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "the server stops".to_owned()),
+        Undone::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "not executed: the server stops"),
         Undone::Late => (
             StatusCode::GATEWAY_TIMEOUT,
-            format!("no reply within {seconds} s: it was not executed, or not completely"),
+            "no reply in time: it was not executed, or not completely",
         ),
         Undone::Unconfirmed => (
             StatusCode::GATEWAY_TIMEOUT,
-            format!("executed, but not durable within {seconds} s: it may be lost or kept"),
+            "executed, but not durable in time: it may be lost or kept",
         ),
-        Undone::Incomplete => (StatusCode::BAD_REQUEST, "the command is incomplete".to_owned()),
-        Undone::Refused(reason) => (StatusCode::CONFLICT, reason),
+        Undone::Asked => (
+            StatusCode::GATEWAY_TIMEOUT,
+            "asked for; it happens once the devices have recorded it, unless the server stops before",
+        ),
+        Undone::Broken => {
+            (StatusCode::BAD_GATEWAY, "the reply broke off; a change may or may not be kept")
+        }
+        Undone::Incomplete => (StatusCode::BAD_REQUEST, "the command is incomplete"),
+        Undone::Refused(reason) => return (StatusCode::CONFLICT, reason),
     };
-    refuse((code, reason))
+    (code, reason.to_owned())
 }
 
 fn answer<T: Serialize>(body: T) -> Response {
@@ -106,15 +115,67 @@ fn answer<T: Serialize>(body: T) -> Response {
 }
 
 /// Executes a task and returns its result, or the reply that says why there is none.
-async fn execute(running: Serving, subject: &Subject, task: Task) -> Result<Done, Response> {
+async fn execute(
+    running: Serving,
+    subject: &Subject,
+    task: Task,
+    mut logged: Logged,
+) -> Result<Done, Response> {
     subject.token.note_action();
-    subject.inner.execute(&running.0, task).await.map_err(refuse_undone)
+    match subject.inner.execute(&running.0, task).await {
+        Ok(done) => {
+            logged.outcome = outcome(&done);
+            Ok(done)
+        }
+        Err(undone) => {
+            let (code, reason) = explain(undone);
+            logged.outcome.clone_from(&reason);
+            Err(refuse((code, reason)))
+        }
+    }
 }
 
-fn log(action: &'static str, client: Option<SocketAddr>, what: &str) {
-    let client = client.map_or("unknown".to_owned(), |client| client.to_string());
-    let what: String = what.chars().take(LOGGED).collect();
-    info!(event = "admin_action", action, client, what);
+/// Returns the outcome of an action for the log: no value, but an error if the reply is one.
+fn outcome(done: &Done) -> String {
+    const ERRORS: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
+    match done {
+        Done::Replied(reply) if ERRORS.iter().any(|error| reply.bytes.starts_with(error)) => {
+            split_lines(&reply.bytes).next().map_or(String::new(), escape)
+        }
+        Done::Seen(None) | Done::Deleted(false) => "no item".to_owned(),
+        Done::Replied(_) | Done::Seen(Some(_)) | Done::Deleted(true) | Done::Drained => {
+            "done".to_owned()
+        }
+    }
+}
+
+/// An action in the log: one line before it is executed, so that nothing is executed without one, and
+/// one with its outcome. They have the level of warnings, because they tell of a person who changes a
+/// server by hand, and should be in every log.
+struct Logged {
+    action: &'static str,
+    client: String,
+    what: String,
+    outcome: String,
+}
+
+impl Logged {
+    fn begin(action: &'static str, client: Option<SocketAddr>, what: &str) -> Logged {
+        let client = client.map_or("unknown".to_owned(), |client| client.to_string());
+        let what: String = what.chars().take(LOGGED).collect();
+        warn!(event = "admin_action", action, client, what);
+        // A client that goes away ends the execution of the handler, but not that of the task.
+        let outcome = "the client has gone".to_owned();
+        Logged { action, client, what, outcome }
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        let Logged { action, client, what, outcome } = self;
+        let outcome: String = outcome.chars().take(LOGGED).collect();
+        warn!(event = "admin_action_ended", action, client, what, outcome);
+    }
 }
 
 fn bytes(text: &str) -> Result<Vec<u8>, BadAction> {
@@ -149,15 +210,28 @@ impl CommandRequest {
     /// Returns the input of exactly one command.
     fn input(&self) -> Result<Vec<u8>, BadAction> {
         let mut input = bytes(&self.command)?;
+        if input.first() == Some(&BINARY_MAGIC) {
+            return Err(bad("a command is one of the text protocol"));
+        }
         // No line end may hide here: it would begin a second command.
         if input.iter().any(u8::is_ascii_control) {
             return Err(bad("a command is one line without control characters"));
         }
         input.extend(b"\r\n");
-        let announced = match text::parse(&input, &mut Vec::<&[u8]>::new()) {
-            Parse::NeedValue { value, .. } => Some(value),
-            Parse::NeedMore { .. } | Parse::Request { .. } | Parse::Refused { .. } => None,
+        let (announced, is_silent) = match text::parse(&input, &mut Vec::<&[u8]>::new()) {
+            Parse::NeedValue { request, value, .. } => {
+                (Some(value), Text::properties(&request).noreply)
+            }
+            Parse::Request { request, .. } => (None, Text::properties(&request).noreply),
+            Parse::Refused { reply, .. } => {
+                (None, reply.is_empty() && input.ends_with(b" noreply\r\n"))
+            }
+            Parse::NeedMore { .. } => (None, false),
         };
+        // Without a reply, nobody would know whether it was done, or wait for its commit.
+        if is_silent {
+            return Err(bad("an action has a reply: leave noreply out"));
+        }
         match (announced, &self.value) {
             (None, None) => {}
             (None, Some(_)) => return Err(bad("this command takes no value")),
@@ -190,12 +264,12 @@ async fn command(
     };
     // The line, without a value.
     let line = input.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    log("command", authorized.client, &escape(line));
+    let logged = Logged::begin("command", authorized.client, &escape(line));
     let client = match authorized.client {
         Some(from) => Peer::Tcp { from, to: subject.address },
         None => Peer::Unix,
     };
-    match execute(running, &subject, Task::Command(input, client)).await {
+    match execute(running, &subject, Task::Command(input, client), logged).await {
         Ok(Done::Replied(reply)) => {
             let lines: Vec<String> = split_lines(&reply.bytes).map(escape).collect();
             answer(CommandAnswer { reply: lines.join("\n"), truncated: reply.truncated })
@@ -264,8 +338,8 @@ async fn item(
         Ok(key) => key,
         Err(refusal) => return refuse(refusal),
     };
-    log("look-up", authorized.client, &escape(&key));
-    match execute(running, &subject, Task::Look(key)).await {
+    let logged = Logged::begin("look-up", authorized.client, &escape(&key));
+    match execute(running, &subject, Task::Look(key), logged).await {
         Ok(Done::Seen(seen)) => {
             let item = seen.map(|seen| ItemFields {
                 flags: seen.flags,
@@ -301,8 +375,8 @@ async fn delete(
         Ok(key) => key,
         Err(refusal) => return refuse(refusal),
     };
-    log("delete", authorized.client, &escape(&key));
-    match execute(running, &subject, Task::Delete(key)).await {
+    let logged = Logged::begin("delete", authorized.client, &escape(&key));
+    match execute(running, &subject, Task::Delete(key), logged).await {
         Ok(Done::Deleted(deleted)) => answer(DeleteAnswer { deleted }),
         Ok(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         Err(refusal) => refusal,
@@ -334,8 +408,9 @@ async fn drain(
         let reason = "--disable-control forbids drains".to_owned();
         return refuse((StatusCode::FORBIDDEN, reason));
     }
-    log(if drain { "drain" } else { "keep" }, authorized.client, &escape(device.as_bytes()));
-    match execute(running, &subject, Task::Drain(device, drain)).await {
+    let action = if drain { "drain" } else { "keep" };
+    let logged = Logged::begin(action, authorized.client, &escape(device.as_bytes()));
+    match execute(running, &subject, Task::Drain(device, drain), logged).await {
         Ok(_) => answer(DrainAnswer { draining: drain }),
         Err(refusal) => refusal,
     }
@@ -359,6 +434,7 @@ mod tests {
             ("ms a 2", Some("\r\n"), b"ms a 2\r\n\r\n\r\n"),
             ("set a 0 0 0", Some(""), b"set a 0 0 0\r\n\r\n"),
             ("get a\\xff\\\\", None, b"get a\xff\\\r\n"),
+            ("get noreply", None, b"get noreply\r\n"),
             ("nonsense", None, b"nonsense\r\n"),
             // The reply is an error; no value would be read.
             ("set a 0 0 x", None, b"set a 0 0 x\r\n"),
@@ -376,6 +452,14 @@ mod tests {
             ("set a 0 0 3", Some("abc\r\nflush_all"), "announces 3"),
             ("set a 0 0 3", Some("ab"), "announces 3"),
             ("get \\", None, "backslash"),
+            // The binary protocol, which `--protocol ascii` forbids.
+            ("\\x80                       ", None, "text protocol"),
+            // Nobody would know whether it was done.
+            ("set a 0 0 3 noreply", Some("abc"), "leave noreply out"),
+            ("delete a noreply", None, "leave noreply out"),
+            ("flush_all noreply", None, "leave noreply out"),
+            ("flush_all x noreply", None, "leave noreply out"),
+            ("incr a 1 noreply", None, "leave noreply out"),
         ] {
             let refused = input(command, value).unwrap_err();
             assert!(

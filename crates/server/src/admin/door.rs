@@ -1,6 +1,7 @@
 //! Limits on connections to the admin page: their number, and the time that one may stay silent.
 //! The page shares the process's descriptors with the data port. A new connection therefore
-//! replaces the one that has been silent for longest.
+//! replaces the one that has been silent for longest, but not one whose action is being executed:
+//! otherwise whoever can connect could cut off an operator from the result.
 
 use std::future::Future;
 use std::io;
@@ -40,18 +41,26 @@ struct Guest {
 struct GuestState {
     /// Time of the last byte moved, or of the connect.
     moved: Instant,
+    /// Number of actions that are being executed for it.
+    actions: usize,
     is_to_go: bool,
     waker: Option<Waker>,
 }
 
 impl Guest {
     fn new() -> Guest {
-        let state = GuestState { moved: Instant::now(), is_to_go: false, waker: None };
+        let state = GuestState { moved: Instant::now(), actions: 0, is_to_go: false, waker: None };
         Guest { state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, GuestState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the order in which connections are replaced.
+    fn rank(&self) -> (bool, Instant) {
+        let state = self.lock();
+        (state.actions > 0, state.moved)
     }
 
     fn leave(&self) {
@@ -84,8 +93,7 @@ impl Door {
         while self.inside.len() >= CONNECTIONS {
             let guests = self.inside.iter().map(Weak::upgrade).enumerate();
             // A connection that has ended meanwhile is removed first.
-            let silent =
-                guests.min_by_key(|(_, guest)| guest.as_ref().map(|guest| guest.lock().moved));
+            let silent = guests.min_by_key(|(_, guest)| guest.as_ref().map(|guest| guest.rank()));
             let Some((at, guest)) = silent else { break };
             self.inside.swap_remove(at);
             guest.iter().for_each(|guest| guest.leave());
@@ -111,13 +119,43 @@ impl Listener for Door {
     }
 }
 
-/// The address of a client of the admin page.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClientAddress(pub(super) SocketAddr);
+/// A client of the admin page.
+#[derive(Clone, Debug)]
+pub(super) struct Visitor {
+    pub(super) address: SocketAddr,
+    guest: Weak<Guest>,
+}
 
-impl Connected<IncomingStream<'_, Door>> for ClientAddress {
-    fn connect_info(stream: IncomingStream<'_, Door>) -> ClientAddress {
-        ClientAddress(*stream.remote_addr())
+impl Visitor {
+    /// Keeps the connection from being replaced while the returned guard lives.
+    pub(super) fn stay(&self) -> Stay {
+        if let Some(guest) = self.guest.upgrade() {
+            guest.lock().actions += 1;
+        }
+        Stay(Weak::clone(&self.guest))
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(address: SocketAddr) -> Visitor {
+        Visitor { address, guest: Weak::new() }
+    }
+}
+
+impl Connected<IncomingStream<'_, Door>> for Visitor {
+    fn connect_info(stream: IncomingStream<'_, Door>) -> Visitor {
+        Visitor { address: *stream.remote_addr(), guest: Arc::downgrade(&stream.io().guest) }
+    }
+}
+
+/// Keeps a connection from being replaced.
+#[derive(Debug)]
+pub(super) struct Stay(Weak<Guest>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        if let Some(guest) = self.0.upgrade() {
+            guest.lock().actions -= 1;
+        }
     }
 }
 
@@ -185,6 +223,7 @@ impl AsyncWrite for Visit {
 mod tests {
     use super::*;
     use axum::Router;
+    use axum::extract::ConnectInfo;
     use axum::routing::get;
     use std::io::{Read, Write};
     use std::net::TcpStream as Client;
@@ -200,7 +239,19 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
                 let door = Door::new(TcpListener::from_std(listener).unwrap());
-                let router = Router::new().route("/", get(|| async { "hello" }));
+                // A request for `/stay` is answered after one for `/go`.
+                let go = Arc::new(tokio::sync::Notify::new());
+                let goes = Arc::clone(&go);
+                let stay = async move |ConnectInfo(visitor): ConnectInfo<Visitor>| {
+                    let _stay = visitor.stay();
+                    goes.notified().await;
+                    "hello"
+                };
+                let router = Router::new()
+                    .route("/", get(|| async { "hello" }))
+                    .route("/stay", get(stay))
+                    .route("/go", get(async move || go.notify_one()));
+                let router = router.into_make_service_with_connect_info::<Visitor>();
                 tokio::select! {
                     _ = ended => {}
                     _ = axum::serve(door.with_silence(silence), router) => {}
@@ -218,6 +269,10 @@ mod tests {
 
     fn ask(client: &mut Client) {
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        hear(client);
+    }
+
+    fn hear(client: &mut Client) {
         let mut seen = Vec::new();
         while !seen.ends_with(b"hello") {
             let mut byte = [0];
@@ -250,6 +305,23 @@ mod tests {
         for client in &mut first[6..] {
             ask(client);
         }
+    }
+
+    #[test]
+    fn a_connection_with_an_action_is_not_replaced() {
+        let (address, _end) = serve(SILENCE);
+        let mut acting = connect(address);
+        acting.write_all(b"GET /stay HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // The server answers this after it has received that.
+        ask(&mut connect(address));
+        let mut others: Vec<Client> = (0..2 * CONNECTIONS).map(|_| connect(address)).collect();
+        others.iter_mut().rev().take(CONNECTIONS - 1).for_each(ask);
+        others[2 * CONNECTIONS - 1].write_all(b"GET /go HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        hear(&mut acting);
+        // Afterwards it is replaced like any other.
+        let mut later: Vec<Client> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+        later.iter_mut().for_each(ask);
+        assert!(is_closed(&mut acting));
     }
 
     #[test]

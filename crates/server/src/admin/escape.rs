@@ -32,7 +32,9 @@ fn escape_bytes(bytes: &[u8], text: &mut String) {
 
 /// Returns true for characters that a reader sees as they are.
 fn is_shown(letter: char) -> bool {
-    matches!(letter, '\'' | '"') || letter.escape_debug().len() == 1
+    /// Letters and symbols without ink: the Hangul fillers, and the blank of Braille.
+    const BLANK: [char; 5] = ['\u{115f}', '\u{1160}', '\u{2800}', '\u{3164}', '\u{ffa0}'];
+    matches!(letter, '\'' | '"') || (letter.escape_debug().len() == 1 && !BLANK.contains(&letter))
 }
 
 /// Returns the bytes of a text; `None` if a backslash begins neither `\\` nor `\xHH`.
@@ -74,6 +76,10 @@ mod tests {
             // Right-to-left override, zero-width space, line separator.
             ("\u{202e}".as_bytes(), "\\xe2\\x80\\xae"),
             ("\u{200b}\u{2028}".as_bytes(), "\\xe2\\x80\\x8b\\xe2\\x80\\xa8"),
+            // Fillers that look like nothing.
+            ("a\u{3164}\u{2800}".as_bytes(), "a\\xe3\\x85\\xa4\\xe2\\xa0\\x80"),
+            ("\u{115f}\u{1160}".as_bytes(), "\\xe1\\x85\\x9f\\xe1\\x85\\xa0"),
+            ("\u{ffa0}".as_bytes(), "\\xef\\xbe\\xa0"),
         ] {
             assert_eq!(escape(bytes), text);
             assert_eq!(unescape(text).as_deref(), Some(bytes), "{text}");

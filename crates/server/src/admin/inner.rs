@@ -5,13 +5,13 @@
 //! A command goes through the [`Service`] of the workers, with memory in place of a socket. So a
 //! reply that waits for a commit waits here too, and a command does here what it does for a client.
 //!
-//! Invariants: the session is asleep whenever the thread waits. Nothing is executed after
-//! [`InnerSession::stop`], so the store can be closed. Every request ends within [`PATIENCE`] of its
-//! arrival.
+//! Invariants: the session is asleep whenever the thread waits. Nothing begins after
+//! [`InnerSession::close`], and nothing is executed after [`InnerSession::stop`], so the store can be
+//! closed. Every request ends within [`PATIENCE`] of its arrival. Whatever has no result is told with
+//! what is known of its effect.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use larder_engine::{
     CommitPoint, CommitState, Delete, Deleted, Get, Outcome, ReadCount, Refusal, Session,
 };
+use larder_protocol::text::{self, Admin, Request};
+use larder_protocol::{Parse, Then};
 use tokio::sync::oneshot;
 
 use crate::command::refusal_line;
@@ -34,6 +36,8 @@ const WAITING: usize = 4;
 pub(super) const REPLY_MAX: usize = 1 << 20;
 /// The soft limit of the output of one call of the service, in bytes.
 const OUTPUT: usize = 64 << 10;
+/// The longest time for which a stop waits until finished requests are answered.
+const TELLING: Duration = Duration::from_secs(1);
 /// The largest part of a value that a look-up returns, in bytes.
 pub(super) const VALUE_MAX: usize = 64 << 10;
 
@@ -89,14 +93,18 @@ pub(super) struct Seen {
 /// Why a task has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Undone {
-    /// Too many requests wait.
+    /// Too many requests wait. It was not executed.
     Busy,
-    /// The server stops.
+    /// The server stops. It was not executed.
     Stopping,
-    /// Nothing was executed within [`PATIENCE`].
+    /// Its time was over before it was executed, or before all of it was.
     Late,
-    /// It was executed, but its commit has not ended within [`PATIENCE`].
+    /// It was executed, at least in part, but its time was over before its commit had ended.
     Unconfirmed,
+    /// The devices have not recorded the change in time. They still will.
+    Asked,
+    /// The reply ended before it was complete.
+    Broken,
     /// The command is incomplete.
     Incomplete,
     /// The engine refused, for this reason.
@@ -112,38 +120,83 @@ struct InnerCall {
 
 /// The session, if it has begun.
 #[derive(Debug, Default)]
-pub(super) struct InnerSession(Mutex<InnerState>);
+pub(super) struct InnerSession {
+    state: Mutex<InnerState>,
+    /// Number of requests that are not answered.
+    unanswered: Mutex<usize>,
+    answered: Condvar,
+}
 
 #[derive(Debug, Default)]
 enum InnerState {
     #[default]
     NotBegun,
     Runs(InnerThread),
-    Stopped,
+    /// Nothing new begins.
+    Closed(Option<InnerThread>),
 }
 
 #[derive(Debug)]
 struct InnerThread {
     calls: SyncSender<InnerCall>,
-    stopped: Arc<AtomicBool>,
+    end: Arc<InnerEnd>,
     thread: JoinHandle<()>,
+}
+
+/// The time at which the session ends, once the server stops. Nothing begins afterwards.
+#[derive(Debug, Default)]
+struct InnerEnd(Mutex<Option<Instant>>);
+
+impl InnerEnd {
+    fn is_set(&self) -> bool {
+        lock(&self.0).is_some()
+    }
+
+    /// Sets the time, unless an earlier one is set.
+    fn set(&self, at: Instant) {
+        let mut end = lock(&self.0);
+        *end = Some(end.map_or(at, |end| end.min(at)));
+    }
+
+    /// Returns the earlier one of the session's end and `deadline`.
+    fn limit(&self, deadline: Instant) -> Instant {
+        lock(&self.0).map_or(deadline, |end| end.min(deadline))
+    }
+}
+
+/// Counts a request until it is answered.
+struct Unanswered<'s>(&'s InnerSession);
+
+impl<'s> Unanswered<'s> {
+    fn new(session: &'s InnerSession) -> Self {
+        *lock(&session.unanswered) += 1;
+        Unanswered(session)
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.unanswered) -= 1;
+        self.0.answered.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl InnerSession {
     /// Executes a task.
     pub(super) async fn execute(&self, running: &Arc<Running>, task: Task) -> Result<Done, Undone> {
+        let _unanswered = Unanswered::new(self);
         let (reply, replied) = oneshot::channel();
         self.send(running, InnerCall { task, arrived: Instant::now(), reply })?;
-        // The thread ends without a reply only when the server stops.
-        replied.await.unwrap_or(Err(Undone::Stopping))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InnerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        // The thread replies to everything, unless it panics.
+        replied.await.unwrap_or(Err(Undone::Broken))
     }
 
     fn send(&self, running: &Arc<Running>, call: InnerCall) -> Result<(), Undone> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let InnerState::NotBegun = *state {
             *state = InnerState::Runs(begin(running)?);
         }
@@ -152,40 +205,57 @@ impl InnerSession {
                 TrySendError::Full(_) => Undone::Busy,
                 TrySendError::Disconnected(_) => Undone::Stopping,
             }),
-            InnerState::NotBegun | InnerState::Stopped => Err(Undone::Stopping),
+            InnerState::NotBegun | InnerState::Closed(_) => Err(Undone::Stopping),
         }
     }
 
     #[cfg(test)]
     pub(super) fn has_not_begun(&self) -> bool {
-        matches!(*self.lock(), InnerState::NotBegun)
+        matches!(*lock(&self.state), InnerState::NotBegun)
     }
 
-    /// Ends the session. A task that waits is given up.
+    /// Begins no task any more. The one that is being executed has `grace` to finish, within its own
+    /// time. A later call may shorten this.
+    pub(super) fn close(&self, grace: Duration) {
+        let mut state = lock(&self.state);
+        let thread = match std::mem::replace(&mut *state, InnerState::Closed(None)) {
+            InnerState::NotBegun => None,
+            InnerState::Runs(thread) => Some(thread),
+            InnerState::Closed(thread) => thread,
+        };
+        if let Some(thread) = &thread {
+            thread.end.set(Instant::now() + grace);
+            thread.thread.thread().unpark();
+        }
+        *state = InnerState::Closed(thread);
+    }
+
+    /// Ends the session: waits for the task that is being executed, and until all are answered.
     pub(super) fn stop(&self) {
-        let state = std::mem::replace(&mut *self.lock(), InnerState::Stopped);
-        if let InnerState::Runs(InnerThread { calls, stopped, thread }) = state {
-            stopped.store(true, Relaxed);
+        self.close(PATIENCE);
+        let state = std::mem::replace(&mut *lock(&self.state), InnerState::Closed(None));
+        if let InnerState::Closed(Some(InnerThread { calls, thread, .. })) = state {
             drop(calls);
-            thread.thread().unpark();
             // After a panic nothing executes any more either.
             let _ = thread.join();
         }
+        let unanswered = lock(&self.unanswered);
+        let _ = self.answered.wait_timeout_while(unanswered, TELLING, |count| *count > 0);
     }
 }
 
 fn begin(running: &Arc<Running>) -> Result<InnerThread, Undone> {
     let (calls, called) = sync_channel(WAITING);
-    let stopped = Arc::new(AtomicBool::new(false));
-    let (running, stops) = (Arc::clone(running), Arc::clone(&stopped));
+    let end = Arc::new(InnerEnd::default());
+    let (running, ends) = (Arc::clone(running), Arc::clone(&end));
     let thread = std::thread::Builder::new()
         .name("admin-session".to_owned())
-        .spawn(move || serve(&running, &called, stops))
+        .spawn(move || serve(&running, &called, &ends))
         .map_err(|error| Undone::Refused(format!("no thread: {error}")))?;
-    Ok(InnerThread { calls, stopped, thread })
+    Ok(InnerThread { calls, end, thread })
 }
 
-fn serve(running: &Running, calls: &Receiver<InnerCall>, stopped: Arc<AtomicBool>) {
+fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
     let Some(context) = running.context() else { return };
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
     let session = running.engine.session(waker);
@@ -194,13 +264,18 @@ fn serve(running: &Running, calls: &Receiver<InnerCall>, stopped: Arc<AtomicBool
     worker.sleep();
     while let Ok(InnerCall { task, arrived, reply }) = calls.recv() {
         // The client may have gone while the call waited.
-        if !reply.is_closed() {
-            let mut turn =
-                Turn { worker: &mut worker, deadline: arrived + PATIENCE, stopped: &stopped };
-            let done = turn.execute(task);
-            worker.sleep();
-            let _ = reply.send(done);
+        if reply.is_closed() {
+            continue;
         }
+        let done = if end.is_set() {
+            Err(Undone::Stopping)
+        } else {
+            let done =
+                Turn { worker: &mut worker, deadline: arrived + PATIENCE, end }.execute(task);
+            worker.sleep();
+            done
+        };
+        let _ = reply.send(done);
     }
 }
 
@@ -221,22 +296,26 @@ impl Wake for Parked {
 struct Turn<'w> {
     worker: &'w mut connection::Worker,
     deadline: Instant,
-    stopped: &'w AtomicBool,
+    end: &'w InnerEnd,
 }
 
 impl Turn<'_> {
     fn execute(&mut self, task: Task) -> Result<Done, Undone> {
-        self.check(Undone::Late)?;
+        if Instant::now() >= self.deadline {
+            return Err(Undone::Late);
+        }
         match task {
             Task::Command(input, client) => self.command(&input, client).map(Done::Replied),
-            Task::Look(key) => self.settle(|session| look(session, &key)).map(Done::Seen),
+            Task::Look(key) => {
+                self.settle(|session| look(session, &key), Undone::Late).map(Done::Seen)
+            }
             Task::Delete(key) => {
                 let delete =
                     |session: &Session| session.delete(&session.key(&key), &Delete::default());
-                Ok(Done::Deleted(self.settle(delete)? == Deleted::Deleted))
+                Ok(Done::Deleted(self.settle(delete, Undone::Late)? == Deleted::Deleted))
             }
             Task::Drain(device, draining) => {
-                match self.settle(|session| session.drain(&device, draining))? {
+                match self.settle(|session| session.drain(&device, draining), Undone::Asked)? {
                     Ok(()) => Ok(Done::Drained),
                     Err(error) => Err(Undone::Refused(format!("{device}: {error}"))),
                 }
@@ -244,19 +323,14 @@ impl Turn<'_> {
         }
     }
 
-    /// Returns an error if the task must end now: `late` if its time is over.
-    fn check(&self, late: Undone) -> Result<(), Undone> {
-        if self.stopped.load(Relaxed) {
-            return Err(Undone::Stopping);
-        }
-        if Instant::now() < self.deadline { Ok(()) } else { Err(late) }
-    }
-
-    /// Waits for a wake-up.
+    /// Waits for a wake-up. Returns `late` if the time of the task is over.
     fn wait(&mut self, late: Undone) -> Result<(), Undone> {
-        self.check(late)?;
+        let now = Instant::now();
+        let left = self.end.limit(self.deadline).saturating_duration_since(now);
+        if left.is_zero() {
+            return Err(late);
+        }
         self.worker.sleep();
-        let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = self.worker.wakes_within().unwrap_or(left);
         std::thread::park_timeout(left.min(limit));
         Ok(())
@@ -278,6 +352,7 @@ impl Turn<'_> {
     ) -> Result<CommandReply, Undone> {
         let mut reply = CommandReply { bytes: Vec::new(), truncated: false };
         let mut memory = OutputMemory::default();
+        let nature = Nature::of(input);
         loop {
             self.worker.turn();
             let mut given = InputBuffer::new(input);
@@ -289,29 +364,38 @@ impl Turn<'_> {
             memory.clear();
             match flow {
                 _ if reply.truncated => return Ok(reply),
-                Flow::Close => return Ok(reply),
-                Flow::Read if given.is_postponed() => self.check(Undone::Late)?,
+                Flow::Close if nature == Nature::Closes => return Ok(reply),
+                Flow::Close => return Err(Undone::Broken),
+                Flow::Read if given.is_postponed() => {}
                 // A refused value is not waited for, because it was not sent.
                 Flow::Read if input.is_empty() && self.worker.is_idle(connection) => {
                     return Ok(reply);
                 }
                 Flow::Read if reply.bytes.is_empty() => return Err(Undone::Incomplete),
                 Flow::Read => return Ok(reply),
-                Flow::Drain => self.check(Undone::Late)?,
-                Flow::Park => self.wait(Undone::Late)?,
-                Flow::Hold => self.wait(Undone::Unconfirmed)?,
+                Flow::Drain => {}
+                Flow::Park | Flow::Hold if connection.withholds() => {
+                    self.wait(Undone::Unconfirmed)?;
+                }
+                Flow::Park | Flow::Hold if nature == Nature::Asks => self.wait(Undone::Asked)?,
+                Flow::Park | Flow::Hold => self.wait(Undone::Late)?,
             }
         }
     }
 
     /// Repeats an engine call until it has a result that may be told.
-    fn settle<T>(&mut self, attempt: impl Fn(&Session) -> Outcome<T>) -> Result<T, Undone> {
+    /// It is `late` if the time is over before.
+    fn settle<T>(
+        &mut self,
+        attempt: impl Fn(&Session) -> Outcome<T>,
+        late: Undone,
+    ) -> Result<T, Undone> {
         let mut reads = None;
         let settled = loop {
             self.worker.turn();
             let session = self.worker.session();
             if reads.as_mut().is_some_and(|reads| session.awaits(reads)) {
-                match self.wait(Undone::Late) {
+                match self.wait(late.clone()) {
                     Ok(()) => continue,
                     Err(undone) => break Err(undone),
                 }
@@ -328,7 +412,7 @@ impl Turn<'_> {
                 Outcome::AfterCommit(done, point) => break self.commit(point).map(|()| done),
                 Outcome::Refused(refusal) => break Err(refused(refusal)),
                 Outcome::NeedsRead | Outcome::NeedsSpace => {
-                    if let Err(undone) = self.wait(Undone::Late) {
+                    if let Err(undone) = self.wait(late.clone()) {
                         break Err(undone);
                     }
                 }
@@ -356,6 +440,32 @@ impl Turn<'_> {
                 CommitState::Pending => self.wait(Undone::Unconfirmed)?,
             }
             self.worker.turn();
+        }
+    }
+}
+
+/// How a command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nature {
+    /// With its reply. If the connection closes, the reply is incomplete.
+    Replies,
+    /// The connection closes after the reply.
+    Closes,
+    /// It asks for a change that goes on if nobody waits for it.
+    Asks,
+}
+
+impl Nature {
+    fn of(input: &[u8]) -> Nature {
+        match text::parse(input, &mut Vec::<&[u8]>::new()) {
+            Parse::Request {
+                request: Request::Quit | Request::Admin(Admin::Shutdown(_)), ..
+            }
+            | Parse::Refused { then: Then::Close, .. } => Nature::Closes,
+            Parse::Request {
+                request: Request::Admin(Admin::Device(_) | Admin::Grow(_)), ..
+            } => Nature::Asks,
+            _ => Nature::Replies,
         }
     }
 }
@@ -408,13 +518,19 @@ mod tests {
     /// A store in sync mode that commits only when the test says so.
     fn store() -> (Arc<Engine>, Arc<SimDevice>) {
         let device = Arc::new(SimDevice::new(256 << 20, 1));
+        (on(&[&device]), device)
+    }
+
+    /// A store whose devices are called `0`, `1` and so on.
+    fn on(devices: &[&Arc<SimDevice>]) -> Arc<Engine> {
+        let device = |(number, device): (usize, &&Arc<SimDevice>)| StoreDevice {
+            name: number.to_string(),
+            device: Arc::<SimDevice>::clone(device),
+            lower: None,
+            seeds: [1, 2, 3].map(|seed| seed + 10 * number as u64),
+        };
         let store = StoreOptions {
-            devices: vec![StoreDevice {
-                name: "store".to_owned(),
-                device: Arc::<SimDevice>::clone(&device),
-                lower: None,
-                seeds: [1, 2, 3],
-            }],
+            devices: devices.iter().enumerate().map(device).collect(),
             forget: Vec::new(),
             durability: Durability::Sync,
             sync_interval: Duration::from_secs(1),
@@ -423,25 +539,55 @@ mod tests {
             opened: MachineTime { wall: NOW, ..MachineTime::default() },
         };
         let options = Options { memory: 64 << 20, store: Some(store), ..Options::default() };
-        (Engine::open_without_threads(options).unwrap(), device)
+        Engine::open_without_threads(options).unwrap()
     }
 
     fn execute(engine: &Arc<Engine>, patience: Duration, task: Task) -> Result<Done, Undone> {
+        execute_until(engine, patience, &InnerEnd::default(), task)
+    }
+
+    fn execute_until(
+        engine: &Arc<Engine>,
+        patience: Duration,
+        end: &InnerEnd,
+        task: Task,
+    ) -> Result<Done, Undone> {
         let context = Arc::new(ServerContext::new(Arc::clone(engine), 0, Box::new(NoHooks)));
         let session = engine.session(Waker::from(Arc::new(Parked(std::thread::current()))));
         let mut worker = connection::Worker::new(context, session, Box::new(|| NOW));
-        let (deadline, stopped) = (Instant::now() + patience, AtomicBool::new(false));
-        let done = Turn { worker: &mut worker, deadline, stopped: &stopped }.execute(task);
+        let deadline = Instant::now() + patience;
+        let done = Turn { worker: &mut worker, deadline, end }.execute(task);
         worker.sleep();
         done
     }
 
-    fn set() -> Task {
-        Task::Command(b"set a 0 0 1\r\nx\r\n".to_vec(), Peer::Unix)
+    fn command(line: &str) -> Task {
+        Task::Command(format!("{line}\r\n").into_bytes(), Peer::Unix)
     }
+
+    fn set() -> Task {
+        command("set a 0 0 1\r\nx")
+    }
+
+    /// The length of a value that is longer than the output of one call, in bytes.
+    const LONG: usize = 3 * OUTPUT;
+
+    fn set_long() -> Task {
+        command(&format!("set long 0 0 {LONG}\r\n{}", "v".repeat(LONG)))
+    }
+
+    const SHORT: Duration = Duration::from_millis(50);
 
     /// Executes while another thread makes commits.
     fn with_commits(engine: &Arc<Engine>, task: Task) -> Result<Done, Undone> {
+        with_commits_until(engine, &InnerEnd::default(), task)
+    }
+
+    fn with_commits_until(
+        engine: &Arc<Engine>,
+        limit: &InnerEnd,
+        task: Task,
+    ) -> Result<Done, Undone> {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -452,7 +598,7 @@ mod tests {
                     engine.commit();
                 }
             });
-            let done = execute(engine, Duration::from_secs(60), task);
+            let done = execute_until(engine, Duration::from_secs(60), limit, task);
             drop(end);
             done
         })
@@ -461,7 +607,7 @@ mod tests {
     #[test]
     fn nothing_is_told_before_it_is_durable() {
         let (engine, _) = store();
-        let short = Duration::from_millis(50);
+        let short = SHORT;
         assert_eq!(execute(&engine, short, set()).unwrap_err(), Undone::Unconfirmed);
         let look = || Task::Look(b"a".to_vec());
         assert_eq!(execute(&engine, short, look()).unwrap_err(), Undone::Unconfirmed);
@@ -490,6 +636,92 @@ mod tests {
             panic!("the delete was not kept, so the item is there")
         };
         assert_eq!(seen.value, b"x");
+    }
+
+    /// A long value is withheld in another way than a short reply.
+    #[test]
+    fn a_withheld_long_value_is_not_told_as_not_executed() {
+        let (engine, _) = store();
+        with_commits(&engine, set_long()).unwrap();
+        for line in ["gat 1000 long", "mg long v T800", "get long"] {
+            assert_eq!(
+                execute(&engine, SHORT, command("touch long 500")).unwrap_err(),
+                Undone::Unconfirmed
+            );
+            let done = execute(&engine, SHORT, command(line));
+            assert_eq!(done.unwrap_err(), Undone::Unconfirmed, "{line}");
+            let Ok(Done::Replied(reply)) = with_commits(&engine, command(line)) else {
+                panic!("{line}: no reply")
+            };
+            assert!(reply.bytes.len() > LONG, "{line}: {}", reply.bytes.len());
+        }
+    }
+
+    /// The connection closes, because no reply can replace the beginning of a value.
+    #[test]
+    fn a_reply_that_breaks_off_is_told() {
+        let (engine, device) = store();
+        with_commits(&engine, set_long()).unwrap();
+        device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
+        let done = with_commits(&engine, command("gat 700 long"));
+        assert_eq!(done.unwrap_err(), Undone::Broken);
+        device.mend();
+        for line in ["quit", "GET / HTTP/1.1"] {
+            let done = with_commits(&engine, command(line));
+            assert!(
+                matches!(&done, Ok(Done::Replied(reply)) if reply.bytes.is_empty()),
+                "{done:?}"
+            );
+        }
+    }
+
+    /// Nobody moves partitions here, so what was asked for does not happen.
+    #[test]
+    fn what_goes_on_without_a_reply_is_told_as_such() {
+        let [first, second] = [1, 2].map(|seed| Arc::new(SimDevice::new(64 << 20, seed)));
+        let engine = on(&[&first, &second]);
+        let drain = |draining| Task::Drain("1".to_owned(), draining);
+        assert_eq!(execute(&engine, SHORT, drain(true)).unwrap_err(), Undone::Asked);
+        assert_eq!(execute(&engine, SHORT, command("store drain 1")).unwrap_err(), Undone::Asked);
+        // A drain that has not begun can still be cancelled.
+        assert!(matches!(execute(&engine, SHORT, drain(false)), Ok(Done::Drained)));
+        engine.move_partitions();
+        assert!(engine.lanes().iter().all(|lane| !lane.draining));
+        assert_eq!(execute(&engine, Duration::ZERO, drain(true)).unwrap_err(), Undone::Late);
+        first.hold(Operation::Sync);
+        let grow = command(&format!("store grow {} 0", 128 << 20));
+        let grown = execute(&engine, SHORT, grow);
+        first.release();
+        assert_eq!(grown.unwrap_err(), Undone::Asked);
+    }
+
+    /// A stop gives the task that is being executed some time, and tells what it knows.
+    #[test]
+    fn a_stop_tells_whether_a_task_was_executed() {
+        let (engine, _) = store();
+        let (over, later) = (InnerEnd::default(), InnerEnd::default());
+        over.set(Instant::now());
+        later.set(Instant::now() + Duration::from_secs(60));
+        let long = Duration::from_secs(60);
+        let unconfirmed = execute_until(&engine, long, &over, set());
+        assert_eq!(unconfirmed.unwrap_err(), Undone::Unconfirmed);
+        let done = with_commits_until(&engine, &later, set());
+        assert!(matches!(done, Ok(Done::Replied(reply)) if reply.bytes == b"STORED\r\n"));
+        // A second request to stop shortens the time of the first one.
+        std::thread::scope(|scope| {
+            let (waits, waited) = std::sync::mpsc::channel();
+            let (engine, later) = (&engine, &later);
+            let thread = scope.spawn(move || {
+                waits.send(std::thread::current()).unwrap();
+                execute_until(engine, long, later, set())
+            });
+            let waiting = waited.recv().unwrap();
+            later.set(Instant::now() + SHORT);
+            waiting.unpark();
+            assert_eq!(thread.join().unwrap().unwrap_err(), Undone::Unconfirmed);
+        });
+        // What needs no waiting is told, however late it is.
+        assert!(matches!(execute_until(&engine, long, &over, command("mn")), Ok(Done::Replied(_))));
     }
 
     #[test]

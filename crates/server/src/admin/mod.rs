@@ -15,11 +15,12 @@ pub(crate) mod escape;
 mod events;
 mod health;
 mod history;
+pub(crate) mod host;
 mod inner;
 mod keys;
 mod lab;
 mod live;
-pub(crate) mod origin;
+mod origin;
 mod series;
 mod subject;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderName, StatusCode, header};
@@ -40,7 +42,7 @@ use tokio::sync::oneshot;
 use crate::settings::Settings;
 use crate::stats;
 use actions::ACTIONS;
-use door::{ClientAddress, Door};
+use door::{Door, Visitor};
 use subject::Serving;
 pub(crate) use subject::Subject;
 pub(crate) use token::AdminToken;
@@ -74,7 +76,7 @@ impl Admin {
         let address = listener.local_addr()?;
         let subject = Arc::new(Subject::new(settings.clone(), token, address));
         let router = router(Arc::clone(&subject));
-        let service = router.into_make_service_with_connect_info::<ClientAddress>();
+        let service = router.into_make_service_with_connect_info::<Visitor>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
@@ -102,7 +104,12 @@ impl Admin {
 }
 
 impl Admin {
-    /// Executes no actions any more. Those that wait are given up. The page goes on.
+    /// Begins no actions any more. The one that is being executed has `grace` to finish.
+    pub(crate) fn close_actions(&self, grace: Duration) {
+        self.subject.inner.close(grace);
+    }
+
+    /// Waits until no action is executed any more, and all are answered. The page goes on.
     pub(crate) fn stop_actions(&self) {
         self.subject.inner.stop();
     }

@@ -8,7 +8,6 @@
 //! first makes the browser ask with OPTIONS, which is refused, so no other header is needed that only
 //! scripts can add. The checks of Origin and `Sec-Fetch-Site` and the token hold each by itself.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -18,6 +17,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::actions::ACTIONS;
+use super::host::is_known;
 use super::{HARDENED, Subject};
 
 /// Refuses requests other than GET, HEAD and actions, and requests that a foreign page could have
@@ -84,7 +84,7 @@ fn judge(
     }
     match text(header::ORIGIN) {
         None => {}
-        Some(Ok(origin)) if origin.strip_prefix("http://") == Some(host) => {}
+        Some(Ok(origin)) if is_origin_of(origin, host) => {}
         Some(_) => return Err("pages from elsewhere may not ask\n"),
     }
     match headers.get("sec-fetch-site").map(|value| value.as_bytes()) {
@@ -93,25 +93,10 @@ fn judge(
     }
 }
 
-/// Returns true if the host, which may have a port, cannot be the name of a foreign page.
-pub(crate) fn is_known(host: &str, names: &[String]) -> bool {
-    is_ours(name_of(host), names)
-}
-
-/// Returns the host without its port.
-fn name_of(host: &str) -> &str {
-    match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    }
-}
-
-/// Returns true for an IP address, which DNS rebinding cannot affect, for localhost, and for a name
-/// that the operator allows.
-fn is_ours(name: &str, names: &[String]) -> bool {
-    name.parse::<IpAddr>().is_ok()
-        || name.eq_ignore_ascii_case("localhost")
-        || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+/// Returns true for the origin of a page that this host serves, perhaps through a proxy with TLS. A
+/// foreign page has another host, whatever its scheme.
+fn is_origin_of(origin: &str, host: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
 }
 
 #[cfg(test)]
@@ -142,6 +127,12 @@ mod tests {
             "localhost.evil.example",
             "",
             "127.0.0.1.evil.example:1",
+            "[::1].evil.example",
+            "[::1]evil.example:1",
+            "[::1]:1.evil.example",
+            "[::1",
+            "127.0.0.1:evil.example",
+            "localhost:1:evil.example",
         ] {
             assert!(!judged(&[("host", host)]), "{host}");
         }
@@ -152,9 +143,23 @@ mod tests {
     fn requests_from_foreign_origins_are_refused() {
         let host = ("host", "127.0.0.1:11212");
         assert!(judged(&[host, ("origin", "http://127.0.0.1:11212")]));
-        for origin in ["http://evil.example", "null", "http://127.0.0.1:80", "https://127.0.0.1"] {
+        for origin in [
+            "http://evil.example",
+            "https://evil.example",
+            "null",
+            "http://127.0.0.1:80",
+            "https://127.0.0.1",
+            "ftp://127.0.0.1:11212",
+            "https://https://127.0.0.1:11212",
+            "127.0.0.1:11212",
+        ] {
             assert!(!judged(&[host, ("origin", origin)]), "{origin}");
         }
+        // A proxy with TLS in front, which passes the host on.
+        let (host, evil) = (("host", "cache.example"), ("host", "evil.example"));
+        assert!(judged(&[host, ("origin", "https://cache.example")]));
+        assert!(!judged(&[host, ("origin", "https://evil.example")]));
+        assert!(!judged(&[evil, ("origin", "https://evil.example")]));
         assert!(!judged(&[host, ("sec-fetch-site", "cross-site")]));
         assert!(judged(&[host, ("sec-fetch-site", "same-origin")]));
         assert!(judged(&[host, ("sec-fetch-site", "none")]));

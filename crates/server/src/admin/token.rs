@@ -5,9 +5,11 @@
 //! [`origin`](super::origin)). A token in a cookie would be sent with every request, whichever page
 //! makes it; a token in an address would end up in logs and in the browser's history.
 //!
-//! Invariants: a comparison takes as long for any wrong token as for the right one of its length. A
-//! token beyond the rate of wrong tokens is not compared. The state does not grow with the number
-//! of clients or attempts.
+//! Invariants: a comparison takes as long for any wrong token as for the right one of its length. The
+//! right token is always accepted: whoever sends wrong ones cannot lock out the operator. What makes
+//! guessing hopeless is the length of the token, not a limit on attempts: even the shortest one of
+//! random hexadecimal digits has 80 bits. The state does not grow with the number of clients or
+//! attempts.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,19 +25,20 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::door::ClientAddress;
+use super::door::{Stay, Visitor};
+use super::host::is_this_machine;
 use super::{HARDENED, Subject};
 use crate::process;
 
 /// Number of random bytes of a token that the server creates.
 const RANDOM: usize = 20;
 /// The shortest token that a file may hold, in bytes.
-const SHORTEST: usize = 16;
+const SHORTEST: usize = 20;
 /// The longest token that a file may hold, in bytes.
 const LONGEST: usize = 256;
-/// Interval at which one more wrong token is compared.
+/// Interval at which one more wrong token is no reason for [`Checked::TooMany`].
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Number of wrong tokens that are compared at once after a pause.
+/// Number of such tokens at once after a pause.
 const BURST: u32 = 16;
 /// The shortest interval between two log lines about wrong tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -44,7 +47,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct AdminToken {
     state: Mutex<TokenState>,
-    /// Number of requests with a wrong token, and of those refused because of too many.
+    /// Number of requests with a wrong token.
     failures: AtomicU64,
     /// Number of requests executed with the token.
     actions: AtomicU64,
@@ -55,8 +58,8 @@ struct TokenState {
     secret: Secret,
     /// True if this start has created the token. False if a file holds it.
     is_created: bool,
-    /// The rate of wrong tokens from this machine, and from elsewhere. They are separate, so that
-    /// nobody elsewhere can lock out the operator of this machine.
+    /// The rate of wrong tokens from this machine, and from elsewhere. They are separate, so that the
+    /// operator of this machine is told that a token is wrong, whatever others send.
     rates: [FailureRate; 2],
     logged: Option<Instant>,
 }
@@ -89,7 +92,7 @@ impl FailureRate {
 enum Checked {
     Right,
     Wrong,
-    /// Not compared, because too many wrong tokens came before.
+    /// Wrong, and many others came before.
     TooMany,
 }
 
@@ -150,17 +153,26 @@ impl AdminToken {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares `given` with the token. Counts and logs a failure.
-    fn check(&self, given: &[u8], client: Option<SocketAddr>, now: Instant) -> Checked {
+    /// Compares `given` with the token. Counts and logs a failure. `is_here` is true for a client on
+    /// this machine.
+    fn check(
+        &self,
+        given: &[u8],
+        client: Option<SocketAddr>,
+        is_here: bool,
+        now: Instant,
+    ) -> Checked {
         let mut state = self.lock();
-        let rate = usize::from(!client.is_some_and(is_local));
-        let checked = if state.rates[rate].is_exceeded(now) {
-            Checked::TooMany
-        } else if is_equal(state.secret.0.as_bytes(), given) {
+        if is_equal(state.secret.0.as_bytes(), given) {
             return Checked::Right;
-        } else {
-            state.rates[rate].note(now);
-            Checked::Wrong
+        }
+        let rate = &mut state.rates[usize::from(!is_here)];
+        let checked = match rate.is_exceeded(now) {
+            true => Checked::TooMany,
+            false => {
+                rate.note(now);
+                Checked::Wrong
+            }
         };
         let failures = self.failures.fetch_add(1, Relaxed) + 1;
         if state.logged.is_none_or(|last| now.duration_since(last) >= LOG_INTERVAL) {
@@ -232,8 +244,16 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, ()> {
     }
 }
 
-fn client_of(parts: &Parts) -> Option<SocketAddr> {
-    parts.extensions.get::<ConnectInfo<ClientAddress>>().map(|client| client.0.0)
+fn visitor_of(parts: &Parts) -> Option<&Visitor> {
+    parts.extensions.get::<ConnectInfo<Visitor>>().map(|visitor| &visitor.0)
+}
+
+/// Returns true if no proxy says that it asks for another client, and the client is on this machine.
+fn is_from_here(parts: &Parts) -> bool {
+    /// Headers by which a proxy says for whom it asks.
+    const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+    let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
+    !is_forwarded && visitor_of(parts).is_some_and(|visitor| is_local(visitor.address))
 }
 
 fn refuse(code: StatusCode, reason: &'static str) -> Response {
@@ -241,11 +261,13 @@ fn refuse(code: StatusCode, reason: &'static str) -> Response {
     (code, HARDENED, scheme, reason).into_response()
 }
 
-/// Extractor for requests that carry the token.
-#[derive(Clone, Copy, Debug)]
+/// Extractor for requests that carry the token. While it lives, no other connection replaces that of
+/// the client.
+#[derive(Debug)]
 pub(super) struct Authorized {
     /// The address of the client.
     pub(super) client: Option<SocketAddr>,
+    _stay: Option<Stay>,
 }
 
 impl FromRequestParts<Arc<Subject>> for Authorized {
@@ -255,7 +277,7 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
         parts: &mut Parts,
         subject: &Arc<Subject>,
     ) -> Result<Self, Response> {
-        let client = client_of(parts);
+        let client = visitor_of(parts).map(|visitor| visitor.address);
         let given = match bearer(&parts.headers) {
             Ok(Some(given)) => given,
             Ok(None) => return Err(refuse(StatusCode::UNAUTHORIZED, "this needs the token\n")),
@@ -264,11 +286,13 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
                 return Err(refuse(StatusCode::UNAUTHORIZED, reason));
             }
         };
-        match subject.token.check(given, client, Instant::now()) {
-            Checked::Right => Ok(Authorized { client }),
+        match subject.token.check(given, client, is_from_here(parts), Instant::now()) {
+            Checked::Right => {
+                Ok(Authorized { client, _stay: visitor_of(parts).map(Visitor::stay) })
+            }
             Checked::Wrong => Err(refuse(StatusCode::UNAUTHORIZED, "the token is wrong\n")),
             Checked::TooMany => {
-                let reason = "too many wrong tokens: wait some seconds\n";
+                let reason = "the token is wrong, as too many before: wait some seconds\n";
                 Err(refuse(StatusCode::TOO_MANY_REQUESTS, reason))
             }
         }
@@ -276,7 +300,9 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
 }
 
 /// Extractor for requests that may see names of keys: they come from this machine, or carry the
-/// token. A request that a proxy has forwarded counts as from elsewhere.
+/// token. A request that a proxy has forwarded counts as from elsewhere: the proxy says so in a
+/// header, or it passes on the host that its client named. A proxy that does neither cannot be told
+/// from a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trusted;
 
@@ -287,11 +313,9 @@ impl FromRequestParts<Arc<Subject>> for Trusted {
         parts: &mut Parts,
         subject: &Arc<Subject>,
     ) -> Result<Self, Response> {
-        /// Headers by which a proxy says for whom it asks.
-        const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
-        let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
         let has_token = parts.headers.contains_key(header::AUTHORIZATION);
-        if !has_token && !is_forwarded && client_of(parts).is_some_and(is_local) {
+        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        if !has_token && is_from_here(parts) && host.is_some_and(is_this_machine) {
             return Ok(Trusted);
         }
         Authorized::from_request_parts(parts, subject).await.map(|_| Trusted)
@@ -305,7 +329,7 @@ mod tests {
     use super::*;
     use crate::settings::Settings;
 
-    const TOKEN: &str = "0123456789abcdef";
+    const TOKEN: &str = "0123456789abcdef0123";
 
     #[test]
     fn only_the_same_bytes_are_equal() {
@@ -335,17 +359,22 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             read(&path)
         };
-        assert_eq!(of(b"0123456789abcdef\n", 0o600).as_deref(), Ok(TOKEN));
-        assert_eq!(of(b"0123456789abcdef\r\n", 0o440).as_deref(), Ok(TOKEN));
+        assert_eq!(of(b"0123456789abcdef0123\n", 0o600).as_deref(), Ok(TOKEN));
+        assert_eq!(of(b"0123456789abcdef0123\r\n", 0o440).as_deref(), Ok(TOKEN));
         assert_eq!(of(&[b'x'; LONGEST], 0o600), Ok("x".repeat(LONGEST)));
-        assert!(of(b"0123456789abcdef", 0o644).unwrap_err().contains("chmod 600"));
-        assert!(of(b"0123456789abcdef", 0o602).unwrap_err().contains("chmod 600"));
-        for short in [&b""[..], b"\n", b"0123456789abcde\n", &[b'x'; LONGEST + 1], &[b'x'; 9999]] {
-            assert!(of(short, 0o600).unwrap_err().contains("16 to 256"), "{short:?}");
-        }
-        for odd in
-            ["0123456789 abcdef", "0123456789\nabcdef", "0123456789abcdeé", "0123456789\tabcdef"]
+        assert!(of(b"0123456789abcdef0123", 0o644).unwrap_err().contains("chmod 600"));
+        assert!(of(b"0123456789abcdef0123", 0o602).unwrap_err().contains("chmod 600"));
+        for short in
+            [&b""[..], b"\n", b"0123456789abcdef012\n", &[b'x'; LONGEST + 1], &[b'x'; 9999]]
         {
+            assert!(of(short, 0o600).unwrap_err().contains("20 to 256"), "{short:?}");
+        }
+        for odd in [
+            "0123456789 0123456789",
+            "0123456789\n0123456789",
+            "0123456789abcdef012é",
+            "0123456789\t0123456789",
+        ] {
             assert!(of(odd.as_bytes(), 0o600).unwrap_err().contains("visible ASCII"), "{odd}");
         }
         std::fs::remove_file(&path).unwrap();
@@ -364,40 +393,42 @@ mod tests {
         let (first, now) = (token.created().unwrap(), Instant::now());
         write("too short");
         assert!(token.read_again(&path).is_err());
-        assert_eq!(token.check(first.as_bytes(), None, now), Checked::Right);
-        write("0123456789abcdef");
+        assert_eq!(token.check(first.as_bytes(), None, false, now), Checked::Right);
+        write(TOKEN);
         assert_eq!(token.read_again(&path), Ok(true));
         assert_eq!(token.read_again(&path), Ok(false));
         assert_eq!(token.created(), None);
-        assert_eq!(token.check(first.as_bytes(), None, now), Checked::Wrong);
-        assert_eq!(token.check(TOKEN.as_bytes(), None, now), Checked::Right);
+        assert_eq!(token.check(first.as_bytes(), None, false, now), Checked::Wrong);
+        assert_eq!(token.check(TOKEN.as_bytes(), None, false, now), Checked::Right);
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn wrong_tokens_are_limited_and_do_not_lock_out_this_machine() {
+    fn wrong_tokens_are_limited_and_lock_out_nobody() {
         let token = AdminToken::new(TOKEN.to_owned(), false);
-        let here = Some("127.0.0.1:5".parse().unwrap());
-        let there = Some("10.0.0.5:5".parse().unwrap());
         let began = Instant::now();
-        let wrong = |client, after| token.check(b"0123456789abcdeX", client, began + after);
+        let (here, there) = (true, false);
+        let check = |given: &str, is_here, after| {
+            token.check(given.as_bytes(), None, is_here, began + after)
+        };
+        let wrong = |is_here, after| check("0123456789abcdef012X", is_here, after);
         let zero = Duration::ZERO;
         for _ in 0..BURST {
             assert_eq!(wrong(there, zero), Checked::Wrong);
         }
         assert_eq!(wrong(there, zero), Checked::TooMany);
-        assert_eq!(token.check(TOKEN.as_bytes(), there, began), Checked::TooMany);
-        assert_eq!(token.check(TOKEN.as_bytes(), here, began), Checked::Right);
+        // The operator is not locked out, wherever the wrong tokens come from.
+        assert_eq!(check(TOKEN, there, zero), Checked::Right);
+        assert_eq!(check(TOKEN, here, zero), Checked::Right);
         assert_eq!(wrong(here, zero), Checked::Wrong);
         // One more per interval.
         assert_eq!(wrong(there, INTERVAL), Checked::Wrong);
         assert_eq!(wrong(there, INTERVAL), Checked::TooMany);
-        assert_eq!(token.check(TOKEN.as_bytes(), there, began + INTERVAL * 3), Checked::Right);
         // After a long pause there is one burst, not more.
         let later = Duration::from_secs(3600);
-        let compared = (0..100).filter(|_| wrong(there, later) == Checked::Wrong).count();
-        assert_eq!(compared, BURST as usize);
-        assert_eq!(token.failures(), u64::from(BURST) + 1 + 1 + 1 + 1 + 1 + 100);
+        let told = (0..100).filter(|_| wrong(there, later) == Checked::Wrong).count();
+        assert_eq!(told, BURST as usize);
+        assert_eq!(token.failures(), u64::from(BURST) + 1 + 1 + 1 + 1 + 100);
     }
 
     #[test]
@@ -417,35 +448,79 @@ mod tests {
         }
     }
 
+    fn parts(client: &str, headers: &[(&str, &str)]) -> Parts {
+        let visitor = Visitor::at(client.parse().unwrap());
+        let mut request = axum::http::Request::builder().extension(ConnectInfo(visitor));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn subject() -> Arc<Subject> {
+        let token = AdminToken::new(TOKEN.to_owned(), false);
+        Arc::new(Subject::new(Settings::default(), token, "127.0.0.1:1".parse().unwrap()))
+    }
+
+    fn status<T: FromRequestParts<Arc<Subject>, Rejection = Response>>(
+        subject: &Arc<Subject>,
+        client: &str,
+        headers: &[(&str, &str)],
+    ) -> u16 {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut parts = parts(client, headers);
+        let extracted = runtime.block_on(T::from_request_parts(&mut parts, subject));
+        extracted.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
+    }
+
     /// Names of keys are for this machine, and with the token for others.
     #[test]
     fn this_machine_is_trusted_unless_a_proxy_asks() {
-        let token = AdminToken::new(TOKEN.to_owned(), false);
-        let subject =
-            Arc::new(Subject::new(Settings::default(), token, "127.0.0.1:1".parse().unwrap()));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let status = |client: &str, header: Option<(&str, &str)>| {
-            let client = ClientAddress(client.parse().unwrap());
-            let mut request = axum::http::Request::builder().extension(ConnectInfo(client));
-            if let Some((name, value)) = header {
-                request = request.header(name, value);
-            }
-            let (mut parts, ()) = request.body(()).unwrap().into_parts();
-            let trusted = runtime.block_on(Trusted::from_request_parts(&mut parts, &subject));
-            trusted.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
-        };
+        let subject = subject();
+        let status =
+            |client: &str, headers: &[(&str, &str)]| status::<Trusted>(&subject, client, headers);
         let right = format!("Bearer {TOKEN}");
+        let host = ("host", "127.0.0.1:11212");
         for here in ["127.0.0.1:9", "[::1]:9"] {
-            assert_eq!(status(here, None), 200);
-            assert_eq!(status(here, Some(("authorization", &right))), 200);
-            assert_eq!(status(here, Some(("authorization", "Bearer 0000000000000000"))), 401);
+            assert_eq!(status(here, &[host]), 200);
+            assert_eq!(status(here, &[("host", "localhost")]), 200);
+            assert_eq!(status(here, &[host, ("authorization", &right)]), 200);
+            assert_eq!(
+                status(here, &[host, ("authorization", "Bearer 00000000000000000000")]),
+                401
+            );
             for name in ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"] {
-                assert_eq!(status(here, Some((name, "10.0.0.5"))), 401, "{name}");
+                assert_eq!(status(here, &[host, (name, "10.0.0.5")]), 401, "{name}");
             }
+            // A proxy without such a header passes on the host that its client named.
+            for name in ["cache.example", "10.0.0.5:11212", "[::1].evil.example"] {
+                assert_eq!(status(here, &[("host", name)]), 401, "{name}");
+                let with_token = [("host", name), ("authorization", &right)];
+                assert_eq!(status(here, &with_token), 200, "{name}");
+            }
+            assert_eq!(status(here, &[]), 401);
         }
-        assert_eq!(status("10.0.0.5:9", None), 401);
-        assert_eq!(status("10.0.0.5:9", Some(("x-forwarded-for", "127.0.0.1"))), 401);
-        assert_eq!(status("10.0.0.5:9", Some(("authorization", &right))), 200);
+        assert_eq!(status("10.0.0.5:9", &[host]), 401);
+        assert_eq!(status("10.0.0.5:9", &[host, ("x-forwarded-for", "127.0.0.1")]), 401);
+        assert_eq!(status("10.0.0.5:9", &[host, ("authorization", &right)]), 200);
+    }
+
+    /// Wrong tokens through a proxy on this machine count as from elsewhere.
+    #[test]
+    fn forwarded_tokens_count_as_from_elsewhere() {
+        let subject = subject();
+        let here = "127.0.0.1:9";
+        let wrong = ("authorization", "Bearer 00000000000000000000");
+        let forwarded = [wrong, ("x-forwarded-for", "203.0.113.9")];
+        let codes: Vec<u16> =
+            (0..50).map(|_| status::<Authorized>(&subject, here, &forwarded)).collect();
+        assert!(codes.contains(&429), "{codes:?}");
+        assert_eq!(status::<Authorized>(&subject, here, &[wrong]), 401);
+        let right = format!("Bearer {TOKEN}");
+        for other in ["x-forwarded-for", "x-other"] {
+            let headers = [("authorization", &*right), (other, "203.0.113.9")];
+            assert_eq!(status::<Authorized>(&subject, here, &headers), 200);
+        }
     }
 
     #[test]

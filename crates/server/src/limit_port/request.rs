@@ -17,7 +17,7 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 
 use super::call::{LimitAction, LimitRequest};
-use crate::admin::origin::is_known;
+use crate::admin::host::is_known;
 use crate::settings::Settings;
 
 /// A request that cannot be executed.

@@ -83,7 +83,7 @@ fn a_command_has_the_reply_that_a_client_gets() {
     assert_eq!(tell(&server, b"get a\r\n", 23), b"VALUE a 7 3\r\nx\rz\r\nEND\r\n");
     assert_eq!(run(&server, "mg a s v"), "VA 3 s3\nx\\x0dz\n");
     assert_eq!(run(&server, "mn"), "MN\n");
-    assert_eq!(run(&server, "delete a noreply"), "");
+    assert_eq!(run(&server, "delete a"), "DELETED\n");
     assert_eq!(run(&server, "get a"), "END\n");
     assert_eq!(run(&server, "nonsense"), "ERROR\n");
     assert_eq!(run(&server, "quit"), "");
@@ -229,6 +229,99 @@ fn items_that_are_only_in_the_store_are_read_and_devices_are_drained() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// A stop while an action may be executed: the answer is right, whichever comes first.
+#[test]
+fn a_stop_tells_what_was_executed() {
+    let folder = std::env::temp_dir().join(format!("larder-actions-stop-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for round in 0..4 {
+        let server = with_store(&folder, Durability::Sync);
+        assert_eq!(set(&server, "set before 0 0 1", "x"), "STORED\n");
+        let (address, headers) = (server.admin_address().unwrap(), allowed(&server));
+        let body = json!({ "command": format!("set k{round} 0 0 1"), "value": "y" }).to_string();
+        let request = format!(
+            "POST /v1/command HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        if round % 2 == 0 {
+            // The server answers this after it has received that.
+            assert_eq!(get(&server, "/livez").0, 200);
+        }
+        server.shutdown(Duration::from_secs(5)).unwrap();
+        let mut reply = String::new();
+        let _ = client.read_to_string(&mut reply);
+        let server = with_store(&folder, Durability::Sync);
+        let found = run(&server, &format!("get k{round}")) != "END\n";
+        match reply.split(' ').nth(1) {
+            Some("200") => assert!(found && reply.contains("STORED"), "{reply}"),
+            Some("503") => assert!(!found && reply.contains("not executed"), "{reply}"),
+            _ => assert!(round % 2 == 1 && reply.is_empty(), "{reply}"),
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Every action has two lines in a log of warnings, the second one with its outcome.
+#[test]
+fn actions_are_logged_with_their_outcomes() {
+    use std::sync::{Arc, Mutex};
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    // The page runs on a thread of its own, so only a subscriber of all threads hears it. No other
+    // test of this crate has one.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let server = server();
+    assert_eq!(set(&server, "set logged 0 0 13", "secret-of-log"), "STORED\n");
+    act(&server, "/v1/delete", &json!({ "key": "logged\\x0a" }));
+    act(&server, "/v1/delete", &json!({ "key": "logged" }));
+    assert_eq!(run(&server, "logged-nonsense"), "ERROR\n");
+    act(&server, "/v1/drain", &json!({ "device": "logged-device", "drain": true }));
+    drop(server);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let of = |event: &str, what: &str| -> Vec<String> {
+        let what = format!("what=\"{what}\"");
+        let wanted = |line: &&str| line.contains(event) && line.contains(&what);
+        text.lines().filter(wanted).map(str::to_owned).collect()
+    };
+    for (what, outcome) in [
+        ("set logged 0 0 13", "done"),
+        ("logged\\\\x0a", "no item"),
+        ("logged", "done"),
+        ("logged-nonsense", "ERROR"),
+        ("logged-device", "logged-device: no device of the store"),
+    ] {
+        assert_eq!(of("\"admin_action\"", what).len(), 1, "{what}: {text}");
+        let ended = of("\"admin_action_ended\"", what);
+        assert_eq!(ended.len(), 1, "{what}: {text}");
+        let line = &ended[0];
+        assert!(
+            line.contains(&format!("outcome=\"{outcome}")) && line.contains("127.0.0.1"),
+            "{line}"
+        );
+    }
+    assert!(!text.contains("secret-of-log"), "{text}");
+}
+
 #[test]
 fn switches_hold_for_the_page_too() {
     let mut settings = settings();
@@ -263,10 +356,10 @@ fn a_file_holds_the_token_and_a_reload_reads_it_again() {
             .unwrap();
     };
     let settings = || Settings { admin_token_file: Some(path.clone()), ..settings() };
-    write("first-token-of-16", 0o644);
+    write("first-token-with-more", 0o644);
     let error = Server::start(settings()).unwrap_err().to_string();
     assert!(error.starts_with("--admin-token-file /") && error.contains("chmod 600"), "{error}");
-    write("first-token-of-16\n", 0o600);
+    write("first-token-with-more\n", 0o600);
     let server = Server::start(settings()).unwrap();
     assert_eq!(server.admin_token(), None);
     let status = |token: &str| {
@@ -274,21 +367,21 @@ fn a_file_holds_the_token_and_a_reload_reads_it_again() {
             format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n");
         post(&server, "/v1/item", &headers, br#"{"key":"a"}"#).0
     };
-    assert_eq!((status("first-token-of-16"), status("other-token-of-16")), (200, 401));
-    write("other-token-of-16\n", 0o600);
+    assert_eq!((status("first-token-with-more"), status("other-token-with-more")), (200, 401));
+    write("other-token-with-more\n", 0o600);
     assert_eq!(server.reloader().reload(&settings()).changed, ["the token of the admin page"]);
-    assert_eq!((status("first-token-of-16"), status("other-token-of-16")), (401, 200));
+    assert_eq!((status("first-token-with-more"), status("other-token-with-more")), (401, 200));
     assert_eq!(server.reloader().reload(&settings()), Reloaded::default());
     // A file that cannot be used changes nothing.
     write("short", 0o600);
     let refused = server.reloader().reload(&settings()).refused;
     assert!(
-        refused[0].starts_with("admin-token-file /") && refused[0].contains("16"),
+        refused[0].starts_with("admin-token-file /") && refused[0].contains("20"),
         "{refused:?}"
     );
     let none = Settings { admin_token_file: None, ..settings() };
     let refused = server.reloader().reload(&none).refused;
     assert!(refused[0].contains("only a start creates a token"), "{refused:?}");
-    assert_eq!(status("other-token-of-16"), 200);
+    assert_eq!(status("other-token-with-more"), 200);
     std::fs::remove_file(&path).unwrap();
 }

@@ -69,7 +69,10 @@ fn requests_of_foreign_pages_do_nothing() {
         "Host: HOST\r\nOrigin: http://evil.example\r\n",
         "Host: HOST\r\nOrigin: null\r\n",
         "Host: HOST\r\nOrigin: http://127.0.0.1:1\r\n",
-        "Host: HOST\r\nOrigin: https://HOST\r\n",
+        "Host: HOST\r\nOrigin: https://evil.example\r\n",
+        "Host: evil.example\r\nOrigin: https://evil.example\r\n",
+        "Host: [::1].evil.example\r\n",
+        "Host: [::1].evil.example:11212\r\nOrigin: http://[::1].evil.example:11212\r\n",
         "Host: HOST\r\nOrigin: file://\r\n",
         "Host: HOST\r\nSec-Fetch-Site: cross-site\r\n",
         "Host: HOST\r\nSec-Fetch-Site: same-site\r\n",
@@ -129,17 +132,86 @@ fn requests_without_the_token_do_nothing() {
     assert!(failures.contains("\nlarder_admin_token_failures_total "), "{failures}");
 }
 
-/// Guessing is slowed down.
+/// A flood of wrong tokens is refused, and does not lock out the operator.
 #[test]
-fn many_wrong_tokens_are_refused_without_a_comparison() {
+fn many_wrong_tokens_do_nothing() {
     let server = guarded();
-    let headers = format!("Authorization: Bearer 00000000000000000000\r\n{JSON}");
-    let codes: Vec<u16> =
-        (0..40).map(|_| post(&server, "/v1/delete", &headers, BODIES[1].as_bytes()).0).collect();
-    assert!(codes.starts_with(&[401; 10]), "{codes:?}");
-    assert!(codes.contains(&429), "{codes:?}");
+    for forwarded in ["", "X-Forwarded-For: 203.0.113.9\r\n"] {
+        let headers = format!("Authorization: Bearer 00000000000000000000\r\n{forwarded}{JSON}");
+        let wrong = || post(&server, "/v1/delete", &headers, BODIES[1].as_bytes()).0;
+        let codes: Vec<u16> = (0..40).map(|_| wrong()).collect();
+        assert!(codes.starts_with(&[401; 10]), "{codes:?}");
+        assert!(codes.contains(&429), "{codes:?}");
+    }
     unharmed(&server);
-    assert!(get(&server, "/metrics").1.contains("\nlarder_admin_token_failures_total 40\n"));
+    assert!(get(&server, "/metrics").1.contains("\nlarder_admin_token_failures_total 80\n"));
+    for forwarded in ["", "X-Forwarded-For: 203.0.113.9\r\n"] {
+        let headers = format!("{forwarded}{}", allowed(&server));
+        assert_eq!(post(&server, "/v1/item", &headers, br#"{"key":"none"}"#).0, 200);
+    }
+}
+
+/// Others can connect, but not cut off an operator from the result of an action.
+#[test]
+fn connections_of_others_do_not_cut_off_an_action() {
+    let server = guarded();
+    let address = server.admin_address().unwrap();
+    let mut acting = TcpStream::connect(address).unwrap();
+    acting.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (allowed, body) = (allowed(&server), br#"{"key":"none"}"#);
+    let length = body.len();
+    // The action waits for the end of its body.
+    let head = format!(
+        "POST /v1/item HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{allowed}\
+         Content-Length: {length}\r\n\r\n"
+    );
+    acting.write_all(head.as_bytes()).unwrap();
+    // The server answers this after it has received that.
+    assert_eq!(get(&server, "/livez").0, 200);
+    let mut others: Vec<TcpStream> = Vec::new();
+    for _ in 0..80 {
+        let mut other = TcpStream::connect(address).unwrap();
+        let request = format!("GET /livez HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        other.write_all(request.as_bytes()).unwrap();
+        other.read_exact(&mut [0; 12]).unwrap();
+        others.push(other);
+    }
+    acting.write_all(body).unwrap();
+    let mut reply = [0; 12];
+    acting.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 200");
+}
+
+/// A page that a proxy with TLS serves has an https origin with the host that its requests name.
+#[test]
+fn a_page_behind_tls_may_act() {
+    let settings = Settings { admin_hosts: vec!["cache.example".to_owned()], ..settings() };
+    let server = Server::start(settings).unwrap();
+    let address = server.admin_address().unwrap();
+    let status = |host: &str, origin: &str| {
+        let allowed = allowed(&server);
+        let request = format!(
+            "POST /v1/item HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nConnection: close\r\n\
+             Sec-Fetch-Site: same-origin\r\n{allowed}Content-Length: 11\r\n\r\n{{\"key\":\"a\"}}"
+        );
+        reply_to(address, request.as_bytes()).0
+    };
+    assert_eq!(status("cache.example", "https://cache.example"), 200);
+    assert_eq!(status("127.0.0.1:8443", "https://127.0.0.1:8443"), 200);
+    assert_eq!(status("cache.example", "https://evil.example"), 403);
+    assert_eq!(status("evil.example", "https://evil.example"), 403);
+}
+
+/// Names of keys are for clients that name this machine as such.
+#[test]
+fn names_of_keys_are_not_for_clients_of_a_proxy() {
+    let settings = Settings { admin_hosts: vec!["cache.example".to_owned()], ..settings() };
+    let server = Server::start(settings).unwrap();
+    let address = server.admin_address().unwrap();
+    for (host, code) in [("127.0.0.1", "200"), ("localhost:1", "200"), ("cache.example", "401")] {
+        let reply = ask(address, &format!("GET /v1/keys HTTP/1.1\r\nHost: {host}"));
+        assert!(reply.starts_with(&format!("HTTP/1.1 {code} ")), "{host}: {reply}");
+    }
 }
 
 #[test]
@@ -208,6 +280,8 @@ fn commands_cannot_be_smuggled() {
         r#"{"command":"set a 0 0 1 noreply","value":"\r\ndelete guarded"}"#,
         r#"{"command":"set a 0 0 x","value":"delete guarded"}"#,
         r#"{"command":"set a 0 0 99999999","value":"delete guarded"}"#,
+        r#"{"command":"delete guarded noreply"}"#,
+        r#"{"command":"\\x80\\x01\\x20!!!!!!!!!!!!!!!!!!!!!"}"#,
         r#"{"command":"get a\u0000\r\ndelete guarded"}"#,
         r#"{"command":"get a\u2028delete guarded\u000a"}"#,
     ] {
