@@ -2,6 +2,10 @@
 //! page says about it, at `/v1/lab`. The setting names one file, so no request can name another one.
 //! The file is read for each request, because a new run replaces it.
 //!
+//! If the setting names a directory, the name of the file in it is fixed, and the lab writes no
+//! links. So a link with that name is not followed: whoever may write to the directory could name
+//! any file that the server may read. A link that the setting itself names is followed.
+//!
 //! A report is a document of another program and perhaps of another machine, so it gets less trust
 //! than the page, although both come from the same port. With `sandbox`, its origin is opaque: the
 //! browser keeps it apart from the page, and [`origin`](super::origin) refuses what it sends.
@@ -25,7 +29,7 @@ use futures_util::stream::{Stream, unfold};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 
 use super::{HARDENED, Subject};
 
@@ -38,7 +42,9 @@ const RESULTS_MAX: u64 = 16 << 20;
 /// The number of bytes that are read at a time. A client that does not read holds no more memory.
 const CHUNK: u64 = 64 << 10;
 /// The number of files of results that are read at a time.
-static READERS: Semaphore = Semaphore::const_new(1);
+static DESCRIBERS: Semaphore = Semaphore::const_new(1);
+/// The number of threads that read reports. A device that does not answer holds up no others.
+static READERS: Semaphore = Semaphore::const_new(4);
 
 pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -104,12 +110,27 @@ fn count<S: serde::Serializer>(items: &[IgnoredAny], serializer: S) -> Result<S:
     serializer.serialize_u64(items.len() as u64)
 }
 
+/// Runs `work`, which may block, on a thread of its own. The permit belongs to the work: if a client
+/// goes away, its request ends, but the thread cannot be stopped.
+pub(super) async fn on_thread<T: Send + 'static>(
+    permits: &'static Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    // The semaphore is never closed.
+    let permit = permits.acquire().await;
+    let held = move || {
+        let _permit = permit;
+        work()
+    };
+    spawn_blocking(held).await
+}
+
 /// Serves the report.
 pub(super) async fn report(State(subject): State<Arc<Subject>>) -> Response {
     let Some(path) = subject.settings().lab_report.clone() else {
         return (StatusCode::NOT_FOUND, "no report is set: see --lab-report\n").into_response();
     };
-    match spawn_blocking(move || open(&file_of(&path), REPORT_MAX)).await {
+    match on_thread(&READERS, move || Place::of(&path).open(REPORT_MAX)).await {
         Ok(Ok(file)) => {
             let length = [(header::CONTENT_LENGTH, file.length)];
             (HEADERS, length, Body::from_stream(chunks(file))).into_response()
@@ -122,15 +143,54 @@ pub(super) async fn report(State(subject): State<Arc<Subject>>) -> Response {
 /// Describes the report as JSON.
 pub(super) async fn description(State(subject): State<Arc<Subject>>) -> Response {
     let path = subject.settings().lab_report.clone();
-    // The semaphore is never closed.
-    let _turn = READERS.acquire().await;
-    let described = spawn_blocking(move || path.map(|path| describe(&file_of(&path)))).await;
+    let described =
+        on_thread(&DESCRIBERS, move || path.map(|path| describe(&Place::of(&path)))).await;
     (HARDENED, axum::Json(described.ok().flatten().unwrap_or_default())).into_response()
 }
 
-/// Returns the file of the report. `path` is that file or its directory.
-fn file_of(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(NAME) } else { path.to_owned() }
+/// A file of the lab.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    /// True if a link at `path` is followed.
+    follows: bool,
+}
+
+impl Place {
+    /// Returns the place of the report. `path` is its file or the directory of that file.
+    fn of(path: &Path) -> Place {
+        match path.is_dir() {
+            true => Place { path: path.join(NAME), follows: false },
+            false => Place { path: path.to_owned(), follows: true },
+        }
+    }
+
+    /// Returns the place of the results beside the report.
+    fn results(&self) -> Place {
+        Place { path: self.path.with_extension("json"), ..*self }
+    }
+
+    /// Opens a regular file of at most `max` bytes.
+    fn open(&self, max: u64) -> Result<Sized, String> {
+        let name = self.path.display();
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ELOOP) if !self.follows => {
+                format!("{name} is a link: name the file itself in --lab-report")
+            }
+            _ => format!("{name}: {error}"),
+        };
+        let follow = if self.follows { 0 } else { libc::O_NOFOLLOW };
+        // Without O_NONBLOCK, opening a pipe waits for its writer.
+        let flags = libc::O_NONBLOCK | follow;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path);
+        let file = file.map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        match metadata.len() {
+            _ if !metadata.is_file() => Err(format!("{name} is no file")),
+            length if length > max => Err(format!("{name} is larger than {} MiB", max >> 20)),
+            length => Ok(Sized { file, length }),
+        }
+    }
 }
 
 /// A file of known length.
@@ -140,27 +200,11 @@ struct Sized {
     length: u64,
 }
 
-/// Opens a regular file of at most `max` bytes.
-fn open(path: &Path, max: u64) -> Result<Sized, String> {
-    let failed = |error: io::Error| format!("{}: {error}", path.display());
-    // Without this flag, opening a pipe waits for its writer.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = file.map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    match metadata.len() {
-        _ if !metadata.is_file() => Err(format!("{} is no file", path.display())),
-        length if length > max => {
-            Err(format!("{} is larger than {} MiB", path.display(), max >> 20))
-        }
-        length => Ok(Sized { file, length }),
-    }
-}
-
 /// Reads the file in chunks. It ends with an error if the file became shorter meanwhile.
 fn chunks(file: Sized) -> impl Stream<Item = io::Result<Vec<u8>>> {
     unfold(Some(file), |rest| async move {
         let rest = rest.filter(|rest| rest.length > 0)?;
-        match spawn_blocking(move || next_chunk(rest)).await {
+        match on_thread(&READERS, move || next_chunk(rest)).await {
             Ok(Ok((chunk, rest))) => Some((Ok(chunk), Some(rest))),
             Ok(Err(error)) => Some((Err(error), None)),
             Err(error) => Some((Err(io::Error::other(error)), None)),
@@ -175,9 +219,10 @@ fn next_chunk(mut rest: Sized) -> io::Result<(Vec<u8>, Sized)> {
     Ok((chunk, rest))
 }
 
-fn describe(file: &Path) -> Description {
-    let described = Description { file: Some(file.display().to_string()), ..Default::default() };
-    let report = match open(file, REPORT_MAX) {
+fn describe(place: &Place) -> Description {
+    let file = Some(place.path.display().to_string());
+    let described = Description { file, ..Default::default() };
+    let report = match place.open(REPORT_MAX) {
         Ok(report) => report,
         Err(problem) => return Description { problem: Some(problem), ..described },
     };
@@ -186,14 +231,14 @@ fn describe(file: &Path) -> Description {
     Description {
         bytes: report.length,
         changed: changed.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0)),
-        results: results(&file.with_extension("json")),
+        results: results(&place.results()),
         ..described
     }
 }
 
 /// Reads the results of a run; `None` if there are none, or if they have another form.
-fn results(path: &Path) -> Option<Results> {
-    let json = open(path, RESULTS_MAX).ok()?;
+fn results(place: &Place) -> Option<Results> {
+    let json = place.open(RESULTS_MAX).ok()?;
     // A file that grows meanwhile is read up to the limit only.
     serde_json::from_reader(BufReader::new(json.file.take(RESULTS_MAX))).ok()
 }

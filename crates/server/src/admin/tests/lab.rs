@@ -1,10 +1,14 @@
 //! The report of the lab, as the admin port serves it.
 
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
 
-use super::super::lab::{HEADERS, REPORT_MAX};
+use tokio::sync::Semaphore;
+
+use super::super::lab::{HEADERS, REPORT_MAX, on_thread};
 use super::{ask, get, settings};
 use crate::server::Server;
 use crate::settings::Settings;
@@ -109,6 +113,59 @@ fn a_report_that_cannot_be_served_has_a_reason() {
     refused("pipe/x", "Not a directory");
 }
 
+/// A client that goes away must not make room for another one while its file is still being read.
+#[test]
+fn work_keeps_its_permit_when_its_client_goes_away() {
+    static ONE: Semaphore = Semaphore::const_new(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (end, may_end) = mpsc::channel::<()>();
+    runtime.block_on(async {
+        let work = move || {
+            begun.send(()).unwrap();
+            may_end.recv().unwrap();
+        };
+        let request = tokio::spawn(on_thread(&ONE, work));
+        while has_begun.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        request.abort();
+        assert!(request.await.unwrap_err().is_cancelled());
+        assert_eq!(ONE.available_permits(), 0);
+        end.send(()).unwrap();
+        assert_eq!(on_thread(&ONE, || 7).await.unwrap(), 7);
+    });
+}
+
+#[test]
+fn links_inside_the_directory_are_not_followed() {
+    let folder = Folder::new("links");
+    let secrets = Folder::new("secrets");
+    let results = "{\"date\":\"d\",\"larder\":{\"version\":\"v\"},\"scale\":\"s\",\"interrupted\":false,\
+        \"machine\":{\"cpu\":\"c\",\"cpus\":1},\"systems\":[],\"experiments\":[]}";
+    let secret = secrets.write("secret", "a secret");
+    let secret_results = secrets.write("results", results);
+    symlink(&secret, folder.0.join("report.html")).unwrap();
+    symlink(&secret_results, folder.0.join("report.json")).unwrap();
+    let server = folder.server("");
+    let (code, text) = get(&server, "/lab/report.html");
+    assert!(code == 404 && text.contains("report.html is a link"), "{code} {text}");
+    assert_eq!(described(&server)["problem"].as_str().unwrap(), text.trim_end());
+    // The results are not told either.
+    std::fs::remove_file(folder.0.join("report.html")).unwrap();
+    folder.write("report.html", "a report");
+    assert_eq!(get(&server, "/lab/report.html"), (200, "a report".to_owned()));
+    assert_eq!(described(&server)["results"], serde_json::Value::Null);
+    // Links that the operator names lead where the operator wants.
+    symlink(&folder.0, secrets.0.join("latest")).unwrap();
+    assert_eq!(get(&secrets.server("latest"), "/lab/report.html").1, "a report");
+    symlink(folder.0.join("report.html"), secrets.0.join("latest.html")).unwrap();
+    symlink(&secret_results, secrets.0.join("latest.json")).unwrap();
+    let server = secrets.server("latest.html");
+    assert_eq!(get(&server, "/lab/report.html"), (200, "a report".to_owned()));
+    assert_eq!(described(&server)["results"]["date"], "d");
+}
+
 #[test]
 fn the_results_beside_the_report_are_described() {
     let folder = Folder::new("described");
@@ -120,10 +177,11 @@ fn the_results_beside_the_report_are_described() {
     assert_eq!(without["results"], serde_json::Value::Null);
     let run =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/2026-11-26-lab-small.json");
-    std::fs::copy(run, folder.0.join("report.json")).unwrap();
+    std::fs::copy(&run, folder.0.join("report.json")).unwrap();
     let results = &described(&server)["results"];
-    assert_eq!(results["date"], "2026-11-26T18:48:51.406831Z");
-    assert_eq!(results["larder"]["revision"], "2fd4734");
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(run).unwrap()).unwrap();
+    assert!(results["date"].is_string() && results["date"] == written["date"], "{results}");
+    assert_eq!(results["larder"], written["larder"]);
     assert!(results["systems"].as_u64().unwrap() > 10, "{results}");
     assert_eq!(results["experiments"][0]["id"], "counter");
     for foreign in ["", "{}", "[1", "{\"date\": 3}", "<html>"] {
