@@ -68,8 +68,11 @@ pub fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The age of acknowledged, unsynced writes that is too old, in milliseconds.
+/// The least age of acknowledged, unsynced writes that is too old, in milliseconds.
 const OLD_UNSYNCED_MS: u64 = 5000;
+/// The same as a multiple of the sync interval. In normal operation the age grows up to about the
+/// interval, again and again.
+const OLD_INTERVALS: u64 = 2;
 
 /// The largest step of the wall clock that is not worth a word, in milliseconds.
 const CLOCK_OFF_MS: u64 = 2000;
@@ -92,17 +95,17 @@ impl Condition {
         }
         // Without durability, writes wait for nothing.
         let waits = interval.text("larder_durability") != Some("none");
-        let age = interval.text("larder_unsynced_ms").filter(|_| waits);
-        let age = age.and_then(|age| age.parse().ok());
-        if let Some(age) = age.filter(|&age: &u64| age > OLD_UNSYNCED_MS) {
+        let whole = |row: &str| interval.text(row).and_then(|text| text.parse::<u64>().ok());
+        let sync_interval = whole("larder_sync_interval_ms").unwrap_or(0);
+        let old = OLD_UNSYNCED_MS.max(sync_interval.saturating_mul(OLD_INTERVALS));
+        if let Some(age) = whole("larder_unsynced_ms").filter(|&age| waits && age > old) {
             let seconds = age / 1000;
             return alarm(format!("The device is late: acknowledged writes wait for {seconds} s."));
         }
         if grew("larder_limiters_evicted") {
             return alarm("Rate limiters are evicted: raise the memory limit.".to_owned());
         }
-        let off = interval.text("larder_clock_off_ms").and_then(|off| off.parse().ok());
-        if let Some(off) = off.filter(|&off: &u64| off > CLOCK_OFF_MS) {
+        if let Some(off) = whole("larder_clock_off_ms").filter(|&off| off > CLOCK_OFF_MS) {
             let seconds = off / 1000;
             return notice(format!(
                 "The wall clock was stepped by {seconds} s: absolute expiry times are off by this \
@@ -174,6 +177,13 @@ mod tests {
         assert_eq!(condition(&[("larder_unsynced_ms", "500")], "").0, Level::Good);
         let careless = [("larder_unsynced_ms", "7500"), ("larder_durability", "none")];
         assert_eq!(condition(&careless, "").0, Level::Good);
+        let rare = |age| [("larder_sync_interval_ms", "60000"), ("larder_unsynced_ms", age)];
+        assert_eq!(condition(&rare("60900"), "").0, Level::Good, "a commit is just being made");
+        assert!(condition(&rare("120001"), "").1.contains("120 s"));
+        let often = [("larder_sync_interval_ms", "50"), ("larder_unsynced_ms", "900")];
+        assert_eq!(condition(&often, "").0, Level::Good, "one slow commit");
+        let huge = [("larder_sync_interval_ms", "18446744073709551615"), rare("60900")[1]];
+        assert_eq!(condition(&huge, "").0, Level::Good);
         let stepped = condition(&[("larder_clock_off_ms", "3600999")], "evictions");
         assert!(stepped.0 == Level::Notice && stepped.1.contains(" 3600 s:"), "{}", stepped.1);
         assert_eq!(condition(&[("larder_clock_off_ms", "2000")], "").0, Level::Good);

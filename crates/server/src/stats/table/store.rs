@@ -1,5 +1,7 @@
 //! The rows of the store. Without a store, numbers have the value 0 and texts the value `none`.
 
+use larder_engine::Durability;
+
 use super::super::metric::MetricKind::{Gauge, Info};
 use super::super::metric::MetricUnit::{Microseconds, Milliseconds};
 use super::super::metric::{Metric, counter, gauge, of_lane, some, text};
@@ -126,6 +128,18 @@ pub(super) static METRICS: &[Metric] = &[
     .unit(Milliseconds)
     .largest()
     .named("larder_unsynced_age_seconds"),
+    gauge(
+        "larder_sync_interval_ms",
+        "The age of acknowledged bytes at which a commit must be done; see `--sync-interval`. 0 with \
+         `--durability none`.",
+        |s| {
+            let waits = s.settings.durability() != Durability::None;
+            some(if waits { s.settings.sync_interval.as_millis() as u64 } else { 0 })
+        },
+    )
+    .unit(Milliseconds)
+    .largest()
+    .named("larder_sync_interval_seconds"),
     counter("larder_written_bytes", "Bytes of records that requests wrote.", |s| {
         some(s.totals().written_bytes)
     })
