@@ -56,6 +56,10 @@ impl Sample {
         number(self.text(row)?)
     }
 
+    pub(super) fn whole(&self, row: &str) -> Option<u64> {
+        self.text(row)?.parse().ok()
+    }
+
     /// Returns the seconds from this sample to `later`, by the clock of the server if it ran on
     /// while this machine slept.
     pub(super) fn seconds_to(&self, later: &Sample) -> f64 {
