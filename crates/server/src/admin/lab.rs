@@ -130,7 +130,7 @@ pub(super) async fn report(State(subject): State<Arc<Subject>>) -> Response {
     let Some(path) = subject.settings().lab_report.clone() else {
         return (StatusCode::NOT_FOUND, "no report is set: see --lab-report\n").into_response();
     };
-    match on_thread(&READERS, move || Place::of(&path).open(REPORT_MAX)).await {
+    match on_thread(&READERS, move || ReportFile::of(&path).open(REPORT_MAX)).await {
         Ok(Ok(file)) => {
             let length = [(header::CONTENT_LENGTH, file.length)];
             (HEADERS, length, Body::from_stream(chunks(file))).into_response()
@@ -144,30 +144,30 @@ pub(super) async fn report(State(subject): State<Arc<Subject>>) -> Response {
 pub(super) async fn description(State(subject): State<Arc<Subject>>) -> Response {
     let path = subject.settings().lab_report.clone();
     let described =
-        on_thread(&DESCRIBERS, move || path.map(|path| describe(&Place::of(&path)))).await;
+        on_thread(&DESCRIBERS, move || path.map(|path| describe(&ReportFile::of(&path)))).await;
     (HARDENED, axum::Json(described.ok().flatten().unwrap_or_default())).into_response()
 }
 
 /// A file of the lab.
 #[derive(Debug)]
-struct Place {
+struct ReportFile {
     path: PathBuf,
     /// True if a link at `path` is followed.
     follows: bool,
 }
 
-impl Place {
+impl ReportFile {
     /// Returns the place of the report. `path` is its file or the directory of that file.
-    fn of(path: &Path) -> Place {
+    fn of(path: &Path) -> ReportFile {
         match path.is_dir() {
-            true => Place { path: path.join(NAME), follows: false },
-            false => Place { path: path.to_owned(), follows: true },
+            true => ReportFile { path: path.join(NAME), follows: false },
+            false => ReportFile { path: path.to_owned(), follows: true },
         }
     }
 
     /// Returns the place of the results beside the report.
-    fn results(&self) -> Place {
-        Place { path: self.path.with_extension("json"), ..*self }
+    fn results(&self) -> ReportFile {
+        ReportFile { path: self.path.with_extension("json"), ..*self }
     }
 
     /// Opens a regular file of at most `max` bytes.
@@ -219,7 +219,7 @@ fn next_chunk(mut rest: Sized) -> io::Result<(Vec<u8>, Sized)> {
     Ok((chunk, rest))
 }
 
-fn describe(place: &Place) -> Description {
+fn describe(place: &ReportFile) -> Description {
     let file = Some(place.path.display().to_string());
     let described = Description { file, ..Default::default() };
     let report = match place.open(REPORT_MAX) {
@@ -237,7 +237,7 @@ fn describe(place: &Place) -> Description {
 }
 
 /// Reads the results of a run; `None` if there are none, or if they have another form.
-fn results(place: &Place) -> Option<Results> {
+fn results(place: &ReportFile) -> Option<Results> {
     let json = place.open(RESULTS_MAX).ok()?;
     // A file that grows meanwhile is read up to the limit only.
     serde_json::from_reader(BufReader::new(json.file.take(RESULTS_MAX))).ok()
