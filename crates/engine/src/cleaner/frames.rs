@@ -20,8 +20,9 @@ const PROBATION: u64 = 20;
 const RETIRED_COPY_FRAMES: usize = 4;
 
 /// The largest number of just-read values dropped per second. Beyond that, the operations that need
-/// them keep evicting each other's values, and one has to fail.
-const REDROPS: u32 = 64;
+/// them probably keep evicting each other's values, and one has to fail. The limit must be above the
+/// number of large values that clients read in a second, where memory holds few of them.
+const REDROPS: u32 = 1024;
 
 impl Cleaner {
     /// Frees the least wanted frame. Returns false if there is none.
