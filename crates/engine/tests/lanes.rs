@@ -374,7 +374,7 @@ fn an_old_failure_does_not_answer_a_new_drain() {
     assert!(is_draining(&machine.engine, "b"));
 }
 
-/// A waker of its own.
+/// A waker that no other session has.
 struct Sleeper;
 
 impl std::task::Wake for Sleeper {

@@ -39,6 +39,11 @@ impl Clock {
         self.began.saturating_add(self.nanos_up())
     }
 
+    /// Returns the milliseconds since the Unix epoch.
+    pub(crate) fn millis(&self) -> u64 {
+        self.nanos() / 1_000_000
+    }
+
     /// Returns the second of [`nanos`](Self::nanos).
     pub(crate) fn now(&self) -> UnixSeconds {
         second_of(self.nanos())

@@ -36,6 +36,7 @@ pub mod settings;
 pub mod signals;
 mod slow;
 pub mod stats;
+mod unpark;
 mod waits;
 
 pub use clock::machine_time;

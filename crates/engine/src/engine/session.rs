@@ -293,6 +293,18 @@ impl Session {
         }
     }
 
+    /// Returns the state of a commit. While it is pending, the session's waker is
+    /// [woken](Session::wake_on_commit) once the state may have changed.
+    pub fn commit_state_or_wake(&self, point: CommitPoint) -> CommitState {
+        let state = self.commit_state(point);
+        if state != CommitState::Pending {
+            return state;
+        }
+        self.wake_on_commit(point);
+        // The commit may have ended before the waker was registered.
+        self.commit_state(point)
+    }
+
     /// Returns how long a thread without work should wait before it [sleeps](Session::sleep);
     /// `None` if it should sleep at once. Sleeping requests the commit that was
     /// [wanted](Session::wake_on_commit), so by waiting, more answers share that commit. There are

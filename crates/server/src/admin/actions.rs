@@ -300,6 +300,18 @@ struct KeyRequest {
     key: String,
 }
 
+/// Extractor for the key in the JSON body of an action.
+struct KeyBody(Vec<u8>);
+
+impl FromRequest<Arc<Subject>> for KeyBody {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, _: &Arc<Subject>) -> Result<Self, Response> {
+        let key = read::<KeyRequest>(request).await.and_then(|request| key(&request.key));
+        key.map(KeyBody).map_err(refuse)
+    }
+}
+
 #[derive(Serialize)]
 struct ItemAnswer {
     found: bool,
@@ -332,12 +344,8 @@ async fn item(
     authorized: Authorized,
     running: Serving,
     subject: axum::extract::State<Arc<Subject>>,
-    JsonBody(request): JsonBody<KeyRequest>,
+    KeyBody(key): KeyBody,
 ) -> Response {
-    let key = match key(&request.key) {
-        Ok(key) => key,
-        Err(refusal) => return refuse(refusal),
-    };
     let logged = Logged::begin("look-up", authorized.client, &escape(&key));
     match execute(running, &subject, Task::Look(key), logged).await {
         Ok(Done::Seen(seen)) => {
@@ -369,12 +377,8 @@ async fn delete(
     authorized: Authorized,
     running: Serving,
     subject: axum::extract::State<Arc<Subject>>,
-    JsonBody(request): JsonBody<KeyRequest>,
+    KeyBody(key): KeyBody,
 ) -> Response {
-    let key = match key(&request.key) {
-        Ok(key) => key,
-        Err(refusal) => return refuse(refusal),
-    };
     let logged = Logged::begin("delete", authorized.client, &escape(&key));
     match execute(running, &subject, Task::Delete(key), logged).await {
         Ok(Done::Deleted(deleted)) => answer(DeleteAnswer { deleted }),

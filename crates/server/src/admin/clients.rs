@@ -77,7 +77,7 @@ pub(super) async fn clients(
     (HARDENED, kind, json.to_string()).into_response()
 }
 
-/// What a connection has moved.
+/// The traffic of a connection since it opened.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
     id: u64,
@@ -217,7 +217,21 @@ struct ClientsCollector<'b> {
     rows: Vec<ConnectionRow>,
 }
 
-impl ClientsCollector<'_> {
+impl<'b> ClientsCollector<'b> {
+    fn new(now: u32, before: &'b [Traffic], seconds: Option<f64>, counts_commands: bool) -> Self {
+        ClientsCollector {
+            now,
+            before,
+            seconds,
+            counts_commands,
+            counts: Vec::new(),
+            moved: (0, 0),
+            protocols: [0; Spoken::ALL.len()],
+            addresses: HashMap::new(),
+            rows: Vec::new(),
+        }
+    }
+
     fn per_second(&self, count: u64) -> Option<f64> {
         self.seconds.map(|seconds| count as f64 / seconds)
     }
@@ -309,17 +323,9 @@ impl ClientsAnswer {
     ) -> (ClientsAnswer, Vec<Traffic>) {
         let seconds = before.map(|(since, _)| since.as_secs_f64());
         let counts_commands = running.latencies_ever().is_some();
-        let mut collector = ClientsCollector {
-            now: running.clock.now(),
-            before: before.map_or(&[], |(_, counts)| counts),
-            seconds,
-            counts_commands,
-            counts: Vec::new(),
-            moved: (0, 0),
-            protocols: [0; Spoken::ALL.len()],
-            addresses: HashMap::new(),
-            rows: Vec::new(),
-        };
+        let counts = before.map_or(&[][..], |(_, counts)| counts);
+        let now = running.clock.now();
+        let mut collector = ClientsCollector::new(now, counts, seconds, counts_commands);
         running.registry.each(|id, entry| collector.add(id, entry));
         collector.keep_busiest();
         let names = Spoken::ALL.into_iter().zip(collector.protocols);
@@ -391,17 +397,7 @@ mod tests {
     use crate::net::Peer;
 
     fn collector(before: &[Traffic], seconds: Option<f64>) -> ClientsCollector<'_> {
-        ClientsCollector {
-            now: 1000,
-            before,
-            seconds,
-            counts_commands: true,
-            counts: Vec::new(),
-            moved: (0, 0),
-            protocols: [0; Spoken::ALL.len()],
-            addresses: HashMap::new(),
-            rows: Vec::new(),
-        }
+        ClientsCollector::new(1000, before, seconds, true)
     }
 
     fn entry(address: &str, received: usize) -> Registered {

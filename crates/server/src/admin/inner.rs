@@ -12,8 +12,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Wake, Waker};
-use std::thread::{JoinHandle, Thread};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use larder_engine::{
@@ -27,6 +26,7 @@ use crate::command::refusal_line;
 use crate::connection;
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
 use crate::server::Running;
+use crate::unpark::waker_of_this_thread;
 
 /// The longest time from the arrival of a request to its reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -257,8 +257,7 @@ fn begin(running: &Arc<Running>) -> Result<InnerThread, Undone> {
 
 fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
     let Some(context) = running.context() else { return };
-    let waker = Waker::from(Arc::new(Parked(std::thread::current())));
-    let session = running.engine.session(waker);
+    let session = running.engine.session(waker_of_this_thread());
     let clock = running.clock;
     let mut worker = connection::Worker::new(context, session, Box::new(move || clock.nanos()));
     worker.sleep();
@@ -276,19 +275,6 @@ fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
             done
         };
         let _ = reply.send(done);
-    }
-}
-
-/// Wakes the thread of the session.
-struct Parked(Thread);
-
-impl Wake for Parked {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
     }
 }
 
@@ -427,14 +413,7 @@ impl Turn<'_> {
     /// Waits until a commit has ended.
     fn commit(&mut self, point: CommitPoint) -> Result<(), Undone> {
         loop {
-            let session = self.worker.session();
-            let mut state = session.commit_state(point);
-            if state == CommitState::Pending {
-                session.wake_on_commit(point);
-                // The commit may have ended before the waker was registered.
-                state = session.commit_state(point);
-            }
-            match state {
+            match self.worker.session().commit_state_or_wake(point) {
                 CommitState::Durable => return Ok(()),
                 CommitState::Failed => return Err(refused(Refusal::StoreFailed)),
                 CommitState::Pending => self.wait(Undone::Unconfirmed)?,
@@ -553,7 +532,7 @@ mod tests {
         task: Task,
     ) -> Result<Done, Undone> {
         let context = Arc::new(ServerContext::new(Arc::clone(engine), 0, Box::new(NoHooks)));
-        let session = engine.session(Waker::from(Arc::new(Parked(std::thread::current()))));
+        let session = engine.session(waker_of_this_thread());
         let mut worker = connection::Worker::new(context, session, Box::new(|| NOW));
         let deadline = Instant::now() + patience;
         let done = Turn { worker: &mut worker, deadline, end }.execute(task);
@@ -720,7 +699,7 @@ mod tests {
             waiting.unpark();
             assert_eq!(thread.join().unwrap().unwrap_err(), Undone::Unconfirmed);
         });
-        // What needs no waiting is told, however late it is.
+        // A command that need not wait gets its reply, however late it is.
         assert!(matches!(execute_until(&engine, long, &over, command("mn")), Ok(Done::Replied(_))));
     }
 

@@ -12,7 +12,7 @@ pub(super) async fn show(_: Trusted, Serving(running): Serving) -> Response {
     let Some(context) = running.context() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    let now_ms = running.clock.nanos() / 1_000_000;
+    let now_ms = running.clock.millis();
     let report = report(&context.hot_keys, &context.survey, &running.engine, now_ms);
     (HARDENED, axum::Json(report)).into_response()
 }

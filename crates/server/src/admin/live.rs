@@ -89,7 +89,7 @@ pub(super) async fn beat(subject: Arc<Subject>) {
         subject.clients.forget();
         let Some(running) = subject.running() else { continue };
         if let Some(context) = running.context() {
-            context.hot_keys.beat(running.clock.nanos() / 1_000_000);
+            context.hot_keys.beat(running.clock.millis());
         }
         let now = Moment::of(running);
         if let Some(last) = &last {

@@ -1,11 +1,10 @@
 //! A survey of all items: random samples of the index, for statistics by prefix and the largest
-//! items. A thread of its own takes them, at a limited rate and only while somebody looks.
+//! items. Its thread takes them, at a limited rate and only while somebody looks.
 //!
 //! Invariant: the session of the thread is asleep whenever the thread waits.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Wake;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use larder_engine::{Engine, ItemSampler, Listed, Reads, UnixSeconds};
 use super::prefix::Prefixes;
 use super::window::Window;
 use crate::clock::{Clock, random_seed};
+use crate::unpark::waker_of_this_thread;
 
 /// Interval between two steps, in milliseconds.
 const STEP_MS: u64 = 100;
@@ -195,7 +195,7 @@ impl SurveyThread {
         let of_thread = Arc::clone(&survey);
         let run = move || {
             while !of_thread.is_stopped() {
-                if of_thread.is_wanted(milliseconds(&clock)) {
+                if of_thread.is_wanted(clock.millis()) {
                     take_samples(&of_thread, &engine, &clock);
                 } else {
                     thread::park();
@@ -220,22 +220,10 @@ impl Drop for SurveyThread {
     }
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn milliseconds(clock: &Clock) -> u64 {
-    clock.nanos() / 1_000_000
-}
-
 /// Takes samples until nobody looks any more. The session exists only meanwhile, because sessions
 /// share the memory for reads.
 fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
-    let mut session = engine.session(Arc::new(Unpark(thread::current())).into());
+    let mut session = engine.session(waker_of_this_thread());
     let mut sampler = ItemSampler::new(random_seed());
     let mut reads: Option<Reads> = None;
     let (mut asked_ms, mut next_ms) = (0, 0);

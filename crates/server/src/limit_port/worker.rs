@@ -204,12 +204,7 @@ impl LimitWorker {
 
     /// Sends a reply if its commit has ended.
     fn release(&mut self, withheld: WithheldReply) {
-        let mut state = self.session.commit_state(withheld.point);
-        if state == CommitState::Pending {
-            self.session.wake_on_commit(withheld.point);
-            // The commit may have ended before the waker was registered.
-            state = self.session.commit_state(withheld.point);
-        }
+        let state = self.session.commit_state_or_wake(withheld.point);
         if state != CommitState::Pending
             && let Some(timing) = withheld.timing
         {
