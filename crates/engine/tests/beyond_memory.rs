@@ -13,7 +13,7 @@ use common::store;
 use larder_disk::{Random, SimDevice};
 use larder_engine::{
     Arith, Create, Delete, Deleted, Durability, Engine, Expiry, Get, Key, ManualCleaner, Options,
-    Outcome, Progress, ReadCount, Refusal, Session, Store, StoreMode, Stored, WhenFull,
+    Outcome, Progress, ReadCount, Reads, Refusal, Session, Store, StoreMode, Stored, WhenFull,
 };
 
 /// The longest time that a test waits for an expected event.
@@ -349,6 +349,111 @@ fn unreadable_records_do_not_stop_the_cleaner_in_refuse_mode() {
     options.store.as_mut().unwrap().accept_damage = true;
     let engine = Engine::open_without_threads(options).unwrap();
     assert_eq!(set_all(&engine, keys(), &"new".repeat(300)), 0);
+}
+
+/// Large values on a device, of which memory holds one or two.
+struct LargeValues {
+    engine: Arc<Engine>,
+    cleaner: ManualCleaner,
+    sessions: Vec<Session>,
+}
+
+impl LargeValues {
+    /// Stores one value for each session and waits until all are durable.
+    fn new(sessions: usize, len: usize) -> LargeValues {
+        let options = Options { max_item_size: 4 << 20, ..options(Durability::Async) };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let sessions = (0..sessions).map(|_| engine.session(Waker::noop().clone())).collect();
+        let mut values = LargeValues { engine, cleaner: ManualCleaner::default(), sessions };
+        let value = vec![b'v'; len];
+        for at in 0..values.sessions.len() {
+            while !values.done(at, |session, key| {
+                let store = Store::set(&value, 0, Expiry::NEVER);
+                session.store(key, store).map(|stored| matches!(stored, Stored::Stored { .. }))
+            }) {
+                values.turn();
+            }
+        }
+        assert!(values.engine.commit());
+        values
+    }
+
+    /// Makes a call for a session's value. Returns true if the call is done.
+    fn done(&self, at: usize, call: impl Fn(&Session, &Key<'_>) -> Outcome<bool>) -> bool {
+        let session = &self.sessions[at];
+        match call(session, &session.key(format!("large{at}").as_bytes())) {
+            Outcome::Ready(true) | Outcome::AfterCommit(true, _) => true,
+            Outcome::NeedsRead | Outcome::NeedsSpace => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The second stays the same, however long the calls take.
+    fn turn(&mut self) {
+        self.engine.clean(&mut self.cleaner);
+        self.engine.commit();
+        self.engine.serve_reads();
+        self.sessions.iter_mut().for_each(|session| session.tick(1));
+    }
+
+    fn touch(session: &Session, key: &Key<'_>) -> Outcome<bool> {
+        let touch = Get { touch: Some(Expiry::at(100)), ..Get::default() };
+        session.get_with(key, &touch).map(|found| found.is_some())
+    }
+}
+
+/// A touch needs memory for the old version and for the new one. If both never fit, the device must
+/// not be read again and again, and the item must stay.
+#[test]
+fn a_touch_of_a_value_too_large_for_a_second_version_is_refused() {
+    let mut values = LargeValues::new(2, (4 << 20) - 200);
+    for _ in 0..3 {
+        let mut reads = None;
+        for turn in 0.. {
+            assert!(turn < 200, "the touch waits for ever: {:?}", values.engine.stats());
+            let session = &values.sessions[0];
+            let outcome = LargeValues::touch(session, &session.key(b"large0"));
+            reads = session.retake_reads(reads);
+            match outcome {
+                Outcome::Refused(refusal) => {
+                    assert_eq!(refusal, Refusal::OutOfMemory);
+                    break;
+                }
+                Outcome::NeedsRead | Outcome::NeedsSpace => values.turn(),
+                other => panic!("{other:?}"),
+            }
+        }
+        reads.into_iter().for_each(|reads| values.sessions[0].release(reads));
+        for at in 0..2 {
+            while !values.done(at, |session, key| session.get(key).map(|found| found.is_some())) {
+                values.turn();
+            }
+        }
+    }
+    assert_eq!(values.engine.stats().totals.evictions, 0);
+}
+
+/// Calls that need more memory than there is for all of them take turns.
+#[test]
+fn touches_of_values_that_do_not_fit_into_memory_together_all_succeed() {
+    const SESSIONS: usize = 6;
+    let mut values = LargeValues::new(SESSIONS, 5 << 19);
+    let mut reads: [Option<Reads>; SESSIONS] = std::array::from_fn(|_| None);
+    for _ in 0..20 {
+        let mut touched = [false; SESSIONS];
+        for turn in 0.. {
+            assert!(turn < 1000, "{touched:?}: {:?}", values.engine.stats());
+            for at in 0..SESSIONS {
+                touched[at] = touched[at] || values.done(at, LargeValues::touch);
+                reads[at] = values.sessions[at].retake_reads(reads[at].take());
+            }
+            if touched == [true; SESSIONS] {
+                break;
+            }
+            values.turn();
+        }
+    }
+    assert_eq!(values.engine.stats().totals.evictions, 0);
 }
 
 #[test]

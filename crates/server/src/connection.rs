@@ -505,16 +505,13 @@ impl Worker {
             }
         }
         self.session.forget_items();
-        let wanted = self.session.take_reads();
+        let mut wanted = self.session.retake_reads(reads);
         // No input is read until a parked connection continues, so all its input waits.
         if flow == Flow::Park {
-            connection.park(self.timer.began_ns(), connection.parks_for(wanted.is_some()));
+            let reads = wanted.as_mut().is_some_and(|reads| self.session.awaits(reads));
+            connection.park(self.timer.began_ns(), connection.parks_for(reads));
         } else if connection.waits_since != 0 {
             connection.unpark();
-        }
-        // Released only now, because this call may want the records that the last one read.
-        if let Some(reads) = reads {
-            self.session.release(reads);
         }
         match wanted {
             Some(reads) if flow == Flow::Read => self.session.release(reads),

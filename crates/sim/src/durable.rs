@@ -26,7 +26,7 @@ use larder_disk::Random;
 use larder_disk::SimDevice;
 use larder_engine::{
     CommitPoint, Durability, Engine, Health, MachineTime, ManualCleaner, MonotonicClock, NANOS,
-    Options, Outcome, Session, StoreOptions, WhenFull,
+    Options, Outcome, Reads, Session, StoreOptions, WhenFull,
 };
 use machine::{Machine, Part, random_size};
 use std::collections::HashMap;
@@ -388,11 +388,25 @@ impl DurableWorld {
     /// Repeats a call until it no longer waits. Returns `None` if it was refused.
     fn finish<T>(
         &mut self,
-        mut call: impl FnMut(&Session) -> Outcome<T>,
+        call: impl FnMut(&Session) -> Outcome<T>,
     ) -> Result<Option<(T, Commit)>, String> {
         let at = self.random.below(self.sessions.len() as u64) as usize;
+        let mut reads = None;
+        let finished = self.repeat(at, &mut reads, call);
+        reads.into_iter().for_each(|reads| self.sessions[at].release(reads));
+        finished
+    }
+
+    fn repeat<T>(
+        &mut self,
+        at: usize,
+        reads: &mut Option<Reads>,
+        mut call: impl FnMut(&Session) -> Outcome<T>,
+    ) -> Result<Option<(T, Commit)>, String> {
         for turn in 0..PATIENCE {
-            match call(&self.sessions[at]) {
+            let outcome = call(&self.sessions[at]);
+            *reads = self.sessions[at].retake_reads(reads.take());
+            match outcome {
                 Outcome::Ready(answer) => return Ok(Some((answer, None))),
                 Outcome::AfterCommit(answer, point) => return Ok(Some((answer, Some(point)))),
                 Outcome::Refused(_) => return Ok(None),

@@ -6,9 +6,7 @@ use crate::cleaner::state::{Cleaner, READY_FRAMES};
 use crate::cleaner::walk;
 use crate::key::Key;
 use crate::lane::Lane;
-use crate::lock::lock;
-use larder_log::{Address, Among, Queue, Record, SegmentNumber, Stream};
-use std::collections::HashSet;
+use larder_log::{Address, Among, Queue, Record, RecordId, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
 /// New writes may hold 1/`PROBATION` of the freeable memory before their oldest frame is dropped.
@@ -19,15 +17,10 @@ const PROBATION: u64 = 20;
 /// No more copies are forgotten while this many of their old frames wait for their epoch to pass.
 const RETIRED_COPY_FRAMES: usize = 4;
 
-/// The largest number of just-read values dropped per second. Beyond that, the operations that need
-/// them probably keep evicting each other's values, and one has to fail. The limit must be above the
-/// number of large values that clients read in a second, where memory holds few of them.
-const REDROPS: u32 = 1024;
-
 impl Cleaner {
     /// Frees the least wanted frame. Returns false if there is none.
     pub(super) fn free_frame(&mut self, lane: &Lane) -> bool {
-        let just_read = just_read(lane);
+        let just_read = lane.readers.large.unused(lane.now.load(Ordering::Relaxed));
         let usage = lane.log.usage();
         // The oldest frame of each stream, and each stream's live bytes in memory.
         let [(hot, new), (survivors, old)] = [Stream::Hot, Stream::Survivors].map(|stream| {
@@ -61,21 +54,15 @@ impl Cleaner {
         hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
 
-    /// Drops a jumbo that was just read, if nothing else can be dropped. Its reader fetches it
-    /// again, a bounded number of times.
+    /// Drops a jumbo that was just read, if nothing else can be dropped. The calls that need it
+    /// fetch it again, a bounded number of times.
     pub(super) fn drop_just_read(&mut self, lane: &Lane) -> bool {
-        let now = lane.now.load(Ordering::Relaxed);
-        if self.redropped.0 != now {
-            self.redropped = (now, 0);
-        }
-        self.redropped.1 += 1;
-        let mut values = lock(&lane.just_read);
-        let resident = |&number: &SegmentNumber| !lane.log.segment(number).frame().is_null();
-        let value = values.keys().copied().find(resident);
-        value.is_some_and(|number| {
-            values.remove(&number);
-            self.redropped.1 <= REDROPS && lane.log.drop_frame(number)
-        })
+        let resident = |id: RecordId| {
+            let segment = lane.log.segment(id.address.segment());
+            segment.generation() == id.generation && !segment.frame().is_null()
+        };
+        let value = lane.readers.large.least_read(resident);
+        value.is_some_and(|id| lane.log.drop_frame(id.address.segment()))
     }
 
     /// Frees a frame if few are ready, to make room for copies of records read from the device.
@@ -154,13 +141,4 @@ impl Cleaner {
         self.participant.sleep();
         freed
     }
-}
-
-/// Returns the jumbos that were read from the device in this second or the last. If they were
-/// dropped before their readers used them, they would be read again and again.
-fn just_read(lane: &Lane) -> HashSet<SegmentNumber> {
-    let now = lane.now.load(Ordering::Relaxed);
-    let mut values = lock(&lane.just_read);
-    values.retain(|_, read| now.saturating_sub(*read) <= 1);
-    values.keys().copied().collect()
 }

@@ -298,7 +298,10 @@ impl Cleaner {
             return Step::Later;
         }
         let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };
-        if lane.options.engine.when_full == WhenFull::Refuse || !told {
+        // With a store, only a lack of places justifies an eviction: memory can be freed without.
+        let evicts =
+            lane.options.engine.when_full == WhenFull::Evict && (places || lane.durable.is_none());
+        if !evicts || !told {
             return otherwise;
         }
         self.evict_oldest(lane, among).unwrap_or(otherwise)

@@ -101,8 +101,6 @@ pub(crate) struct Cleaner {
     pub(super) told_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// A second, and the number of just-read values that were dropped in that second.
-    pub(super) redropped: (UnixSeconds, u32),
     /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,
     /// How many of the items that evictions meet are rate limiters.
@@ -148,7 +146,6 @@ impl Cleaner {
             swept: 0,
             told_by: None,
             wanted_for: Duration::ZERO,
-            redropped: (0, 0),
             hits: 0,
             limiters: LimiterShare::default(),
             looked_to: i64::MIN,

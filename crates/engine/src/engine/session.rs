@@ -357,6 +357,17 @@ impl Session {
         (!taken.is_empty()).then_some(Reads(taken))
     }
 
+    /// As [`Session::take_reads`], for a call that was repeated after the reads `before`. Releases
+    /// those.
+    #[inline]
+    pub fn retake_reads(&self, before: Option<Reads>) -> Option<Reads> {
+        let next = self.take_reads();
+        if let Some(before) = before {
+            self.release_before(before, next.as_ref());
+        }
+        next
+    }
+
     /// Returns true if some of these records have not arrived.
     pub fn awaits(&self, reads: &mut Reads) -> bool {
         reads.0.iter_mut().any(|(at, reads)| self.lanes[*at].awaits(reads))
@@ -364,7 +375,14 @@ impl Session {
 
     /// Releases records that are no longer needed.
     pub fn release(&self, reads: Reads) {
-        reads.0.into_iter().for_each(|(at, reads)| self.lanes[at].release(reads));
+        self.release_before(reads, None);
+    }
+
+    fn release_before(&self, reads: Reads, next: Option<&Reads>) {
+        for (at, reads) in reads.0 {
+            let next = next.and_then(|next| next.0.iter().find(|(lane, _)| *lane == at));
+            self.lanes[at].release(reads, next.map(|(_, reads)| reads));
+        }
     }
 }
 

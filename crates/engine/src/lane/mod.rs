@@ -27,7 +27,6 @@ use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
 use larder_log::{Address, Budget, DeadMap, Epochs, Log, SegmentNumber};
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -82,9 +81,6 @@ pub(crate) struct Lane {
     /// Segments that were in memory before the last stop and have not been read back yet, the
     /// newest last.
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
-    /// Large values that were read from the store, with the Unix second of the read. The cleaner
-    /// keeps their frames until the next second is over, so that the waiting calls can use them.
-    pub(crate) just_read: Mutex<BTreeMap<SegmentNumber, UnixSeconds>>,
     /// A lock that the cleaner holds during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,

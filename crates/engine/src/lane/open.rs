@@ -116,7 +116,6 @@ impl Lane {
             recovered: None,
             strays: Mutex::default(),
             cold: Mutex::default(),
-            just_read: Mutex::default(),
             cleaning: Mutex::default(),
             counters: Mutex::default(),
             waiting: Mutex::default(),

@@ -36,7 +36,7 @@ pub(super) enum Stepped {
 impl Walk {
     /// Drops the reads that the current chunk waited for.
     pub(super) fn forget_reads(&mut self, lane: &LaneSession) {
-        self.reads.take().into_iter().for_each(|reads| lane.release(reads));
+        self.reads.take().into_iter().for_each(|reads| lane.release(reads, None));
     }
 
     /// Deletes the next few of the lane's items that belong to the partitions.
@@ -130,7 +130,7 @@ impl Walk {
         self.handles.append(&mut left);
         let taken = lane.take_reads();
         if let Some(before) = std::mem::replace(&mut self.reads, taken) {
-            lane.release(before);
+            lane.release(before, self.reads.as_ref());
         }
         stepped
     }

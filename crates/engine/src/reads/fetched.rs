@@ -141,7 +141,7 @@ impl Fetched {
             wanted
         });
         if let Some(nobodys) = self.take() {
-            self.release(nobodys);
+            self.release(nobodys, None);
         }
         if self.started.get() > 0 {
             self.collect(log);
@@ -286,9 +286,19 @@ impl Fetched {
         if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
             expected.users += 1;
         }
-        self.wanted.borrow_mut().push(id);
         self.wake_for_more();
         true
+    }
+
+    /// Notes that a call needs a large value, whether it is in memory or not.
+    pub(crate) fn need_large(&self, id: RecordId) {
+        self.readers.large.request(id);
+        self.wanted.borrow_mut().push(id);
+    }
+
+    /// Returns true if the large value was read into memory too often without any use.
+    pub(crate) fn is_hopeless(&self, id: RecordId) -> bool {
+        self.readers.large.is_hopeless(id)
     }
 
     /// Wakes the thread if more reads have ended since this turn took the arrived ones. The thread
@@ -339,9 +349,15 @@ impl Fetched {
         (!wanted.is_empty()).then(|| LaneReads { ids: std::mem::take(&mut *wanted), next: 0 })
     }
 
-    /// Releases records that are no longer waited for.
-    pub(crate) fn release(&self, reads: LaneReads) {
+    /// Releases records that are no longer waited for. The call that waited for them was repeated
+    /// and now waits for those in `next`.
+    pub(crate) fn release(&self, reads: LaneReads, next: Option<&LaneReads>) {
         for id in reads.ids {
+            // Large values begin their segments.
+            if id.address.offset() == 0 {
+                let again = next.is_some_and(|next| next.ids.contains(&id));
+                self.readers.large.release(id, !again);
+            }
             // A large value that arrived in memory is neither expected nor in `arrived`. If it was
             // dropped again and then requested again, it is expected for a second time, and its
             // users do not include this request. So the subtractions saturate.

@@ -2,6 +2,7 @@
 //! threads that read for sessions without a read queue of their own.
 
 mod fetched;
+mod large;
 mod readers;
 mod requests;
 

@@ -59,7 +59,7 @@ impl Lane {
                 .load_absent_jumbo(address.segment(), generation, || drop(charge))
                 .map(|()| {
                     let now = self.now.load(Ordering::Relaxed);
-                    lock(&self.just_read).insert(address.segment(), now);
+                    self.readers.large.arrived(id, now);
                     Read::InMemory
                 }),
         };

@@ -2,6 +2,7 @@
 //! results.
 
 use crate::lock::lock;
+use crate::reads::large::LargeReads;
 use larder_disk::ReadBuffer;
 use larder_log::{Budget, RecordId};
 use std::cell::Cell;
@@ -50,6 +51,8 @@ pub(crate) struct Readers {
     pub(super) queue: Mutex<VecDeque<Request>>,
     pub(super) ready: Condvar,
     pub(super) ended: AtomicBool,
+    /// The large values that calls need.
+    pub(crate) large: LargeReads,
     /// The number of sessions.
     pub(super) sessions: AtomicUsize,
 }

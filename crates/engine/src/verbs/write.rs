@@ -250,7 +250,13 @@ impl LaneSession {
                 }
                 reserved.address
             }
-            body => self.write_jumbo(guard, key, claim, fields, body, value_hash)?,
+            body => {
+                let written = self.write_jumbo(guard, key, claim, fields, body, value_hash);
+                if let (Err(NotWritten::NoSpace(_)), Some(old)) = (&written, before.known()) {
+                    self.keep_for_rewrite(old.place.slot().address());
+                }
+                written?
+            }
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
         bump(&self.counters.written_bytes, size as u64);

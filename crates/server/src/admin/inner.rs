@@ -388,11 +388,7 @@ impl Turn<'_> {
             }
             let outcome = attempt(session);
             session.forget_items();
-            let wanted = session.take_reads();
-            // Released only now, because this attempt may have needed the records.
-            if let Some(reads) = std::mem::replace(&mut reads, wanted) {
-                session.release(reads);
-            }
+            reads = session.retake_reads(reads);
             match outcome {
                 Outcome::Ready(done) => break Ok(done),
                 Outcome::AfterCommit(done, point) => break self.commit(point).map(|()| done),

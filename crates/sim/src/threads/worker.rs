@@ -5,7 +5,7 @@ use super::history::{KEYS, Keys, State, Version};
 use larder_disk::Random;
 use larder_engine::{
     Arith, CommitPoint, CommitState, Counted, Create, Delete, Deleted, Expiry, Health, Outcome,
-    Session, Store, Stored,
+    Reads, Session, Store, Stored,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -145,9 +145,22 @@ impl<'a> Worker<'a> {
     }
 
     /// Repeats a call until it no longer waits.
-    fn finish<T>(&mut self, mut call: impl FnMut(&Session) -> Outcome<T>) -> Check<Done<T>> {
+    fn finish<T>(&mut self, call: impl FnMut(&Session) -> Outcome<T>) -> Check<Done<T>> {
+        let mut reads = None;
+        let finished = self.repeat(&mut reads, call);
+        reads.into_iter().for_each(|reads| self.session.release(reads));
+        finished
+    }
+
+    fn repeat<T>(
+        &mut self,
+        reads: &mut Option<Reads>,
+        mut call: impl FnMut(&Session) -> Outcome<T>,
+    ) -> Check<Done<T>> {
         for _ in 0..LOOKS {
-            match call(&self.session) {
+            let outcome = call(&self.session);
+            *reads = self.session.retake_reads(reads.take());
+            match outcome {
                 Outcome::Ready(answer) => return Ok(Done::Answer(answer, None)),
                 Outcome::AfterCommit(answer, point) => {
                     return Ok(Done::Answer(answer, Some(point)));

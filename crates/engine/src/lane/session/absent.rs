@@ -34,9 +34,18 @@ impl LaneSession {
         self.fetched.awaits(reads)
     }
 
-    /// Releases records that are no longer needed.
-    pub(crate) fn release(&self, reads: LaneReads) {
-        self.fetched.release(reads);
+    /// Releases records that are no longer needed. The call that needed them now waits for those in
+    /// `next`.
+    pub(crate) fn release(&self, reads: LaneReads, next: Option<&LaneReads>) {
+        self.fetched.release(reads, next);
+    }
+
+    /// Keeps the old version of a large value in memory, if possible, for a call that finds no
+    /// space for the new version.
+    pub(crate) fn keep_for_rewrite(&self, old: Address) {
+        if self.lane.durable.is_some() && self.lane.log.segment(old.segment()).is_jumbo() {
+            self.fetched.need_large(self.lane.log.record_id(old));
+        }
     }
 
     /// Counts a read of a record that has no frame. If the record has a copy, counts the read
@@ -152,10 +161,22 @@ impl LaneSession {
     pub(super) fn fetch<T>(&self, id: RecordId) -> Outcome<T> {
         let segment = self.lane.log.segment(id.address.segment());
         if !segment.is_jumbo() || id.address.offset() > 0 {
+            if segment.is_jumbo() {
+                // The call probably needs the value, too. It must not count as used while the call
+                // reads its head again.
+                self.fetched
+                    .need_large(RecordId { address: Address::new(id.address.segment(), 0), ..id });
+            }
             self.want(id);
             return Outcome::NeedsRead;
         }
         let bytes = pages(jumbo_footprint(segment.filled() as usize)) as u64;
+        if self.fetched.is_hopeless(id) {
+            self.depends.set(0);
+            return Outcome::Refused(Refusal::OutOfMemory);
+        }
+        // Registered even if there is no memory yet: the call still needs the value.
+        self.fetched.need_large(id);
         let charge = || {
             bump(&self.counters.flash_reads, 1);
             Charge::wanted(&self.lane.budget, bytes)

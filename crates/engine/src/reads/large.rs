@@ -1,0 +1,137 @@
+//! Large values that calls had to read into memory. Their frames stay, as far as memory allows,
+//! until the calls have used them.
+
+use crate::UnixSeconds;
+use crate::lock::lock;
+use crate::record_map::RecordMap;
+use larder_log::{RecordId, SegmentNumber};
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+/// The largest number of reads of a value without any call that could use it. Beyond that, calls
+/// evict each other's values, or one call needs memory for a second large value that never becomes
+/// free. The next call that needs the value is refused.
+const MOST_READS: u32 = 16;
+
+/// The values that calls of any session need.
+#[derive(Debug, Default)]
+pub(crate) struct LargeReads(Mutex<RecordMap<RecordId, Needed>>);
+
+/// A value that calls need.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needed {
+    /// The number of requests that were not released.
+    requests: u32,
+    /// The number of times that the value was read into memory since a call last used it.
+    reads: u32,
+    /// The Unix second of the last read.
+    read: UnixSeconds,
+}
+
+impl LargeReads {
+    /// Notes that a call needs a value.
+    pub(super) fn request(&self, id: RecordId) {
+        lock(&self.0).entry(id).or_default().requests += 1;
+    }
+
+    /// Takes back a request. `used` says whether the call no longer needs the value.
+    pub(super) fn release(&self, id: RecordId, used: bool) {
+        let mut values = lock(&self.0);
+        let Some(needed) = values.get_mut(&id) else { return };
+        needed.requests = needed.requests.saturating_sub(1);
+        if used {
+            needed.reads = 0;
+        }
+        if needed.requests == 0 {
+            values.remove(&id);
+        }
+    }
+
+    /// Notes that a value was read into memory.
+    pub(super) fn arrived(&self, id: RecordId, now: UnixSeconds) {
+        if let Some(needed) = lock(&self.0).get_mut(&id) {
+            needed.reads += 1;
+            needed.read = now;
+        }
+    }
+
+    /// Returns true if the value was read [`MOST_READS`] times in vain.
+    pub(crate) fn is_hopeless(&self, id: RecordId) -> bool {
+        lock(&self.0).get(&id).is_some_and(|needed| needed.reads >= MOST_READS)
+    }
+
+    /// Returns the segments of the values that were read in this second or the last and that calls
+    /// have yet to use. If their frames were dropped, they would be read again.
+    pub(crate) fn unused(&self, now: UnixSeconds) -> HashSet<SegmentNumber> {
+        let values = lock(&self.0);
+        let unused = values
+            .iter()
+            .filter(|(_, needed)| needed.reads > 0 && now.saturating_sub(needed.read) <= 1);
+        unused.map(|(id, _)| id.address.segment()).collect()
+    }
+
+    /// Returns the unused value that was read least often, of those that are `resident`. A value
+    /// that was read more often has lost its frame more often, so it keeps it now.
+    pub(crate) fn least_read(&self, resident: impl Fn(RecordId) -> bool) -> Option<RecordId> {
+        let values = lock(&self.0);
+        let unused = values.iter().filter(|&(&id, needed)| needed.reads > 0 && resident(id));
+        unused.min_by_key(|(_, needed)| needed.reads).map(|(&id, _)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_log::Address;
+
+    fn id(segment: SegmentNumber) -> RecordId {
+        RecordId { address: Address::new(segment, 0), generation: 1 }
+    }
+
+    #[test]
+    fn a_value_is_kept_until_all_calls_have_used_it() {
+        let values = LargeReads::default();
+        values.request(id(7));
+        values.request(id(7));
+        assert!(values.unused(100).is_empty(), "not read yet");
+        values.arrived(id(7), 100);
+        assert!(values.unused(101).contains(&7));
+        assert!(values.unused(102).is_empty(), "the call takes too long");
+        values.release(id(7), false);
+        assert!(values.unused(100).contains(&7));
+        values.release(id(7), true);
+        assert!(values.unused(100).is_empty());
+        values.arrived(id(7), 100);
+        assert!(values.unused(100).is_empty(), "no call needs it");
+    }
+
+    #[test]
+    fn a_value_read_in_vain_becomes_hopeless_and_a_used_one_does_not() {
+        let values = LargeReads::default();
+        values.request(id(7));
+        for _ in 0..MOST_READS {
+            assert!(!values.is_hopeless(id(7)));
+            // The call needs the value again.
+            values.arrived(id(7), 100);
+            values.request(id(7));
+            values.release(id(7), false);
+        }
+        assert!(values.is_hopeless(id(7)));
+        // Another call has used it.
+        values.request(id(7));
+        values.release(id(7), true);
+        assert!(!values.is_hopeless(id(7)));
+    }
+
+    #[test]
+    fn the_value_that_was_read_least_often_goes_first() {
+        let values = LargeReads::default();
+        for segment in [3, 5, 8] {
+            values.request(id(segment));
+            (0..segment).for_each(|_| values.arrived(id(segment), 100));
+        }
+        assert_eq!(values.least_read(|_| true), Some(id(3)));
+        assert_eq!(values.least_read(|value| value != id(3)), Some(id(5)));
+        assert_eq!(values.least_read(|_| false), None);
+    }
+}
