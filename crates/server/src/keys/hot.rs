@@ -21,10 +21,10 @@ const LEAST: f64 = 0.1;
 /// The age at which requests leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
 /// The number of samples per second that the interval aims at.
-const AIM: u64 = 4096;
+const AIM: u64 = 1024;
 /// The bounds of the mean number of keys per sample. The least one bounds the cost for a request,
 /// the largest one the time until a change of the load has an effect.
-const INTERVALS: (u32, u32) = (16, 4096);
+const INTERVALS: (u32, u32) = (16, 16_384);
 /// The mean number of keys per sample before the load is known.
 const FIRST: u32 = 64;
 
@@ -279,9 +279,9 @@ mod tests {
             hot.interval()
         };
         assert_eq!(second(0), 16);
-        assert!((240..=248).contains(&second(1_000_000)));
-        assert!((240..=248).contains(&second(1_000_000)));
-        assert_eq!(second(20_000_000), 4096);
+        assert!((960..=992).contains(&second(1_000_000)));
+        assert!((960..=992).contains(&second(1_000_000)));
+        assert_eq!(second(20_000_000), 16_384);
         assert_eq!(second(10_000), 16);
     }
 
@@ -295,7 +295,7 @@ mod tests {
         // Ten workers had much to do before, so each of these samples stands for 4096 keys.
         (0..50).for_each(|_| hot.take(&seen(b"key", 4096, 1500)));
         hot.beat(2000);
-        assert_eq!(hot.interval(), 50);
+        assert_eq!(hot.interval(), 200);
     }
 
     #[test]

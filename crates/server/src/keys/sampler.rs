@@ -203,15 +203,15 @@ mod tests {
         let (hot, sampler) = sampler();
         hot.beat(1000);
         for _ in 0..5000 {
-            let (kind, bytes, weight, time_ms) = (RequestKind::Miss, 0, 4096, 1500);
+            let (kind, bytes, weight, time_ms) = (RequestKind::Miss, 0, 16_384, 1500);
             hot.take(&SeenRequest { key: b"busy", kind, bytes, weight, time_ms });
         }
         hot.beat(2000);
         sampler.pass_over();
-        assert_eq!(sampler.weight.get(), 4096);
-        sampler.left.set(8000);
+        assert_eq!(sampler.weight.get(), 16_384);
+        sampler.left.set(30_000);
         sampler.begin_turn(2_000_000_000);
-        assert_eq!(sampler.left.get(), 8000, "the interval has not fallen");
+        assert_eq!(sampler.left.get(), 30_000, "the interval has not fallen");
         hot.beat(3000);
         sampler.begin_turn(3_000_000_000);
         for _ in 0..1600 {
