@@ -410,7 +410,7 @@ fn a_touch_of_a_value_too_large_for_a_second_version_is_refused() {
     for _ in 0..3 {
         let mut reads = None;
         for turn in 0.. {
-            assert!(turn < 200, "the touch waits for ever: {:?}", values.engine.stats());
+            assert!(turn < 1000, "the touch waits for ever: {:?}", values.engine.stats());
             let session = &values.sessions[0];
             let outcome = LargeValues::touch(session, &session.key(b"large0"));
             reads = session.retake_reads(reads);

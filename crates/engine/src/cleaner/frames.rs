@@ -2,7 +2,7 @@
 //! frames of durable segments and copies of records read from the device. Following S3-FIFO, frames
 //! of new writes are the probation queue; copies and frames of survivors are the main queue.
 
-use crate::cleaner::state::{Cleaner, READY_FRAMES};
+use crate::cleaner::state::{Cleaner, READY_FRAMES, Step};
 use crate::cleaner::walk;
 use crate::key::Key;
 use crate::lane::Lane;
@@ -16,6 +16,10 @@ const PROBATION: u64 = 20;
 
 /// No more copies are forgotten while this many of their old frames wait for their epoch to pass.
 const RETIRED_COPY_FRAMES: usize = 4;
+
+/// The number of turns without any use of a large value after which one is dropped that calls have
+/// yet to use. Between two turns, the cleaner waits 50 µs.
+const SPARED_TURNS: u32 = 16;
 
 impl Cleaner {
     /// Frees the least wanted frame. Returns false if there is none.
@@ -54,15 +58,24 @@ impl Cleaner {
         hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
 
-    /// Drops a jumbo that was just read, if nothing else can be dropped. The calls that need it
-    /// fetch it again, a bounded number of times.
-    pub(super) fn drop_just_read(&mut self, lane: &Lane) -> bool {
+    /// Drops a jumbo that was just read, if nothing else can be dropped. Waits some turns first,
+    /// because calls may be about to use the values. The calls that need a dropped value fetch it
+    /// again, a bounded number of times.
+    pub(super) fn drop_just_read(&mut self, lane: &Lane) -> Step {
         let resident = |id: RecordId| {
             let segment = lane.log.segment(id.address.segment());
             segment.generation() == id.generation && !segment.frame().is_null()
         };
-        let value = lane.readers.large.least_read(resident);
-        value.is_some_and(|id| lane.log.drop_frame(id.address.segment()))
+        let Some(id) = lane.readers.large.least_read(resident) else { return Step::Nothing };
+        let uses = lane.readers.large.uses();
+        if self.spared.0 != uses {
+            self.spared = (uses, 0);
+        }
+        if self.spared.1 < SPARED_TURNS {
+            self.spared.1 += 1;
+            return Step::Later;
+        }
+        if lane.log.drop_frame(id.address.segment()) { Step::Freed } else { Step::Nothing }
     }
 
     /// Frees a frame if few are ready, to make room for copies of records read from the device.

@@ -287,8 +287,12 @@ impl Cleaner {
             durable.want_commit();
         }
         if lane.durable.is_some() && (!places || must_free_frames(lane)) {
-            if self.free_frame(lane) || self.drop_just_read(lane) {
+            if self.free_frame(lane) {
                 return Step::Freed;
+            }
+            match self.drop_just_read(lane) {
+                Step::Nothing => (),
+                step => return step,
             }
             if unsettled || lane.log.dropped_frames() > 0 {
                 return Step::Later;

@@ -101,6 +101,9 @@ pub(crate) struct Cleaner {
     pub(super) told_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
+    /// The lane's number of uses of large values, and the number of turns since it last grew that
+    /// found nothing to drop but values that calls have yet to use.
+    pub(super) spared: (u64, u32),
     /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,
     /// How many of the items that evictions meet are rate limiters.
@@ -146,6 +149,7 @@ impl Cleaner {
             swept: 0,
             told_by: None,
             wanted_for: Duration::ZERO,
+            spared: (0, 0),
             hits: 0,
             limiters: LimiterShare::default(),
             looked_to: i64::MIN,

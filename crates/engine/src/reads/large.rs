@@ -7,6 +7,7 @@ use crate::record_map::RecordMap;
 use larder_log::{RecordId, SegmentNumber};
 use std::collections::HashSet;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest number of reads of a value without any call that could use it. Beyond that, calls
 /// evict each other's values, or one call needs memory for a second large value that never becomes
@@ -15,7 +16,11 @@ const MOST_READS: u32 = 16;
 
 /// The values that calls of any session need.
 #[derive(Debug, Default)]
-pub(crate) struct LargeReads(Mutex<RecordMap<RecordId, Needed>>);
+pub(crate) struct LargeReads {
+    values: Mutex<RecordMap<RecordId, Needed>>,
+    /// How often a call has used a value or given it up.
+    uses: AtomicU64,
+}
 
 /// A value that calls need.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,16 +36,17 @@ struct Needed {
 impl LargeReads {
     /// Notes that a call needs a value.
     pub(super) fn request(&self, id: RecordId) {
-        lock(&self.0).entry(id).or_default().requests += 1;
+        lock(&self.values).entry(id).or_default().requests += 1;
     }
 
     /// Takes back a request. `used` says whether the call no longer needs the value.
     pub(super) fn release(&self, id: RecordId, used: bool) {
-        let mut values = lock(&self.0);
+        let mut values = lock(&self.values);
         let Some(needed) = values.get_mut(&id) else { return };
         needed.requests = needed.requests.saturating_sub(1);
         if used {
             needed.reads = 0;
+            self.uses.fetch_add(1, Ordering::Relaxed);
         }
         if needed.requests == 0 {
             values.remove(&id);
@@ -49,21 +55,26 @@ impl LargeReads {
 
     /// Notes that a value was read into memory.
     pub(super) fn arrived(&self, id: RecordId, now: UnixSeconds) {
-        if let Some(needed) = lock(&self.0).get_mut(&id) {
+        if let Some(needed) = lock(&self.values).get_mut(&id) {
             needed.reads += 1;
             needed.read = now;
         }
     }
 
+    /// Returns a number that grows when calls use values.
+    pub(crate) fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
     /// Returns true if the value was read [`MOST_READS`] times in vain.
     pub(crate) fn is_hopeless(&self, id: RecordId) -> bool {
-        lock(&self.0).get(&id).is_some_and(|needed| needed.reads >= MOST_READS)
+        lock(&self.values).get(&id).is_some_and(|needed| needed.reads >= MOST_READS)
     }
 
     /// Returns the segments of the values that were read in this second or the last and that calls
     /// have yet to use. If their frames were dropped, they would be read again.
     pub(crate) fn unused(&self, now: UnixSeconds) -> HashSet<SegmentNumber> {
-        let values = lock(&self.0);
+        let values = lock(&self.values);
         let unused = values
             .iter()
             .filter(|(_, needed)| needed.reads > 0 && now.saturating_sub(needed.read) <= 1);
@@ -73,7 +84,7 @@ impl LargeReads {
     /// Returns the unused value that was read least often, of those that are `resident`. A value
     /// that was read more often has lost its frame more often, so it keeps it now.
     pub(crate) fn least_read(&self, resident: impl Fn(RecordId) -> bool) -> Option<RecordId> {
-        let values = lock(&self.0);
+        let values = lock(&self.values);
         let unused = values.iter().filter(|&(&id, needed)| needed.reads > 0 && resident(id));
         unused.min_by_key(|(_, needed)| needed.reads).map(|(&id, _)| id)
     }
@@ -99,7 +110,9 @@ mod tests {
         assert!(values.unused(102).is_empty(), "the call takes too long");
         values.release(id(7), false);
         assert!(values.unused(100).contains(&7));
+        assert_eq!(values.uses(), 0);
         values.release(id(7), true);
+        assert_eq!(values.uses(), 1);
         assert!(values.unused(100).is_empty());
         values.arrived(id(7), 100);
         assert!(values.unused(100).is_empty(), "no call needs it");

@@ -178,8 +178,9 @@ impl LaneSession {
         // Registered even if there is no memory yet: the call still needs the value.
         self.fetched.need_large(id);
         let charge = || {
+            let charge = Charge::wanted(&self.lane.budget, bytes)?;
             bump(&self.counters.flash_reads, 1);
-            Charge::wanted(&self.lane.budget, bytes)
+            Some(charge)
         };
         if self.fetched.want_large(id, charge) {
             return Outcome::NeedsRead;
