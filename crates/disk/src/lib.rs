@@ -30,16 +30,20 @@
 mod device;
 mod error;
 mod file;
+mod histogram;
 mod joined;
 mod random;
 mod reads;
 mod sim;
 mod spare;
+mod timed;
 
 pub use device::Device;
 pub use error::OpenError;
 pub use file::{DEFAULT_SIZE, FILE_NAME, FileDevice, Glance};
+pub use histogram::{Histogram, Recorder};
 pub use joined::Joined;
 pub use random::Random;
 pub use reads::{Looks, ReadBuffer, ReadQueue};
 pub use sim::{Counts, Failure, Fault, Operation, SimDevice, Stopped};
+pub use timed::{DeviceHistograms, DeviceTimes, MonotonicClock, Timed};

@@ -82,7 +82,7 @@ mod recovery;
 mod stats;
 mod verbs;
 
-pub use durability::{Durability, Health, LowerDevice, MonotonicClock, StoreDevice, StoreOptions};
+pub use durability::{Durability, Health, LowerDevice, StoreDevice, StoreHistograms, StoreOptions};
 pub use engine::drains::{DrainError, LaneState};
 pub use engine::growths::GrowError;
 pub use engine::session::{Reads, Session};
@@ -92,6 +92,7 @@ pub use expiry::{Expiry, UnixSeconds, second_of};
 pub use item::{Item, KeptValue, Listed};
 pub use key::{Key, SecretHash};
 pub use lane::memory::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
+pub use larder_disk::MonotonicClock;
 pub use larder_log::GrowError as LogGrowError;
 pub use larder_log::format::tier::LABEL_AREA;
 pub use larder_log::format::{

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use larder_disk::{Histogram, Recorder};
 use larder_engine::{NANOS, SecretHash};
 
 use crate::net::Counter;
@@ -55,102 +56,18 @@ impl CommandClass {
     }
 }
 
-/// The upper bounds of the buckets below 1 µs. The bounds of each further decade are ten times
-/// those of the one before.
-const DECADE_NS: [u64; 6] = [100, 150, 200, 300, 500, 700];
-/// Decades from 100 ns to 10 s.
-const DECADES: usize = 8;
-/// The number of bounds.
-const BOUNDS: usize = DECADES * DECADE_NS.len() + 1;
-
-/// The upper bounds of the buckets, in nanoseconds. A last bucket has no bound. Neighbours differ
-/// by a factor of at most 1.67, which limits the error of a quantile.
-pub(crate) const BOUNDS_NS: [u64; BOUNDS] = bounds();
-
-const fn bounds() -> [u64; BOUNDS] {
-    let mut bounds = [0; BOUNDS];
-    let (mut at, mut factor) = (0, 1);
-    while at < BOUNDS {
-        bounds[at] = DECADE_NS[at % DECADE_NS.len()] * factor;
-        at += 1;
-        if at % DECADE_NS.len() == 0 {
-            factor *= 10;
-        }
-    }
-    bounds
-}
-
-/// The number of buckets.
-const BUCKETS: usize = BOUNDS + 1;
-
-/// For the exponent of a time in nanoseconds and its next two bits, the bucket of the least such time.
-/// The bounds lie further apart than these steps, so a time is in this bucket or the next one.
-const FIRST_BUCKET: [u8; 256] = first_buckets();
-
-const fn first_buckets() -> [u8; 256] {
-    let mut first = [0; 256];
-    let mut step = 0;
-    while step < first.len() {
-        let (exponent, bits) = (step / 4, step as u64 % 4);
-        // Exponents below 2 have no two bits, and are far below the first bound.
-        let least = if exponent < 2 { 0 } else { (4 + bits) << (exponent - 2) };
-        let mut bucket = 0;
-        while bucket < BOUNDS && BOUNDS_NS[bucket] < least {
-            bucket += 1;
-        }
-        first[step] = bucket as u8;
-        step += 1;
-    }
-    first
-}
-
-/// Returns the bucket of a time in nanoseconds.
-#[inline]
-fn bucket_of(ns: u64) -> usize {
-    let ns = ns.max(4);
-    let exponent = 63 - ns.leading_zeros();
-    let bits = ns >> (exponent - 2) & 3;
-    let first = usize::from(FIRST_BUCKET[exponent as usize * 4 + bits as usize]);
-    first + usize::from(first < BOUNDS && BOUNDS_NS[first] < ns)
-}
-
 /// The histograms of one worker. The alignment keeps them off the cache lines of other workers,
 /// which processors fetch in pairs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct LatencyCounters {
-    classes: [ClassCounters; CLASSES],
+    classes: [Recorder; CLASSES],
     /// Commands that took at least as long as the threshold of slow commands.
     slow: Counter,
 }
 
-#[derive(Debug)]
-struct ClassCounters {
-    buckets: [Counter; BUCKETS],
-    sum_ns: Counter,
-}
-
 // All workers of a large machine together must stay far below the memory of one segment.
 const _: () = assert!(size_of::<LatencyCounters>() <= 4096);
-
-impl Default for LatencyCounters {
-    fn default() -> Self {
-        let classes = std::array::from_fn(|_| ClassCounters {
-            buckets: std::array::from_fn(|_| Counter::default()),
-            sum_ns: Counter::default(),
-        });
-        LatencyCounters { classes, slow: Counter::default() }
-    }
-}
-
-impl LatencyCounters {
-    /// Adds `n` commands of a class that took `ns` nanoseconds each.
-    fn add(&self, class: usize, ns: u64, n: u64) {
-        let counters = &self.classes[class];
-        counters.buckets[bucket_of(ns)].add(n);
-        counters.sum_ns.add(ns.saturating_mul(n));
-    }
-}
 
 /// The histograms of all workers, and the settings of what is measured.
 #[derive(Debug)]
@@ -216,10 +133,7 @@ impl Latencies {
         for worker in &*self.workers.lock().unwrap_or_else(PoisonError::into_inner) {
             totals.slow = totals.slow.wrapping_add(worker.slow.get());
             for (total, counters) in totals.classes.iter_mut().zip(&worker.classes) {
-                total.sum_ns = total.sum_ns.wrapping_add(counters.sum_ns.get());
-                for (sum, bucket) in total.buckets.iter_mut().zip(&counters.buckets) {
-                    *sum += bucket.get();
-                }
+                total.add(&counters.read());
             }
         }
         totals
@@ -396,7 +310,7 @@ impl Timer {
             match done.replace(0) {
                 0 => {}
                 n => {
-                    self.counters.add(*class as usize, took_ns, n.into());
+                    self.counters.classes[*class as usize].add(took_ns, n.into());
                     answered.commands += n;
                     answered.class = *class;
                 }
@@ -412,7 +326,7 @@ impl Timer {
     /// that it took, in nanoseconds.
     pub(crate) fn released(&self, timing: &Timing, now_ns: u64) -> u64 {
         let took_ns = now_ns.saturating_sub(timing.began_ns);
-        self.counters.add(timing.class as usize, took_ns, 1);
+        self.counters.classes[timing.class as usize].add(took_ns, 1);
         took_ns
     }
 
@@ -440,22 +354,9 @@ impl Timer {
 /// The sums of all workers' histograms.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LatencyTotals {
-    classes: [ClassLatency; CLASSES],
+    classes: [Histogram; CLASSES],
     /// Slow commands.
     pub(crate) slow: u64,
-}
-
-/// The histogram of a class, or the sum of several.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClassLatency {
-    buckets: [u64; BUCKETS],
-    pub(crate) sum_ns: u64,
-}
-
-impl Default for ClassLatency {
-    fn default() -> Self {
-        ClassLatency { buckets: [0; BUCKETS], sum_ns: 0 }
-    }
 }
 
 impl LatencyTotals {
@@ -469,95 +370,15 @@ impl LatencyTotals {
     }
 
     /// Returns the histogram of all commands.
-    pub(crate) fn all(&self) -> ClassLatency {
-        let mut all = ClassLatency::default();
+    pub(crate) fn all(&self) -> Histogram {
+        let mut all = Histogram::default();
         self.classes.iter().for_each(|class| all.add(class));
         all
     }
 
     /// Returns the name and the histogram of each class.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, &ClassLatency)> {
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         CommandClass::ALL.iter().map(|(_, name)| *name).zip(&self.classes)
-    }
-}
-
-/// The name of the bucket without a bound, in [`ClassLatency::buckets_text`].
-const UNBOUND: &str = "inf";
-
-impl ClassLatency {
-    /// Reads a row of `stats buckets`. Returns `None` if the text is not one, or if its bounds are
-    /// those of another version.
-    pub fn parse(text: &str) -> Option<ClassLatency> {
-        let mut read = ClassLatency::default();
-        for pair in text.split_ascii_whitespace() {
-            let (bound, count) = pair.split_once(':')?;
-            let bucket = match bound {
-                UNBOUND => BOUNDS,
-                bound => BOUNDS_NS.binary_search(&bound.parse().ok()?).ok()?,
-            };
-            read.buckets[bucket] = count.parse().ok()?;
-        }
-        Some(read)
-    }
-
-    /// Returns the buckets that have commands: each bound in nanoseconds and the number of commands
-    /// that took at most this time and longer than the bound before it.
-    pub(crate) fn buckets_text(&self) -> String {
-        let bounds = BOUNDS_NS.iter().map(u64::to_string).chain([UNBOUND.to_owned()]);
-        let pairs = bounds.zip(&self.buckets).filter(|(_, count)| **count > 0);
-        pairs.map(|(bound, count)| format!("{bound}:{count}")).collect::<Vec<_>>().join(" ")
-    }
-
-    /// Adds another histogram.
-    pub fn add(&mut self, other: &ClassLatency) {
-        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
-        for (sum, bucket) in self.buckets.iter_mut().zip(&other.buckets) {
-            *sum = sum.wrapping_add(*bucket);
-        }
-    }
-
-    /// Returns the latencies since `earlier`; all of them if `stats reset` set the counts back since.
-    pub fn growth(&self, earlier: &ClassLatency) -> ClassLatency {
-        let mut pairs = self.buckets.iter().zip(&earlier.buckets);
-        if pairs.all(|(now, before)| now >= before) { self.since(earlier) } else { self.clone() }
-    }
-
-    /// Returns the latencies since `earlier`.
-    pub(crate) fn since(&self, earlier: &ClassLatency) -> ClassLatency {
-        let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
-        ClassLatency { buckets, sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
-    }
-
-    /// Returns the number of commands.
-    pub(crate) fn count(&self) -> u64 {
-        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(*bucket))
-    }
-
-    /// Returns each bound, in nanoseconds, with the number of commands that took at most this time.
-    pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
-        // Counts of a foreign server may be arbitrary.
-        let counts = self.buckets.iter().scan(0_u64, |sum, bucket| {
-            *sum = sum.saturating_add(*bucket);
-            Some(*sum)
-        });
-        BOUNDS_NS.into_iter().zip(counts)
-    }
-
-    /// Returns the time within which a share of the commands was answered, in nanoseconds. As in
-    /// Prometheus, commands count as evenly spread over their bucket, and those above the last
-    /// bound as at this bound. Returns `None` without commands.
-    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
-        let rank = share * self.count() as f64;
-        let (mut below, mut lower) = (0, 0);
-        for (upper, cumulative) in self.cumulative() {
-            if cumulative > 0 && cumulative as f64 >= rank {
-                let inside = (cumulative - below) as f64;
-                let part = if inside > 0.0 { (rank - below as f64) / inside } else { 1.0 };
-                return Some(lower + ((upper - lower) as f64 * part) as u64);
-            }
-            (below, lower) = (cumulative, upper);
-        }
-        (self.count() > 0).then_some(lower)
     }
 }
 
@@ -565,26 +386,8 @@ impl ClassLatency {
 mod tests {
     use super::*;
 
-    fn class(totals: &LatencyTotals, name: &str) -> ClassLatency {
+    fn class(totals: &LatencyTotals, name: &str) -> Histogram {
         totals.classes().find(|(class, _)| *class == name).unwrap().1.clone()
-    }
-
-    #[test]
-    fn bounds_rise_from_100_ns_to_10_s() {
-        assert_eq!((BOUNDS_NS[0], BOUNDS_NS[BOUNDS - 1]), (100, 10_000_000_000));
-        for pair in BOUNDS_NS.windows(2) {
-            assert!(pair[0] < pair[1] && pair[1] * 3 <= pair[0] * 5, "{pair:?}");
-        }
-    }
-
-    #[test]
-    fn a_time_is_in_the_first_bucket_that_holds_it() {
-        let slow = |ns: u64| BOUNDS_NS.partition_point(|bound| *bound < ns);
-        let near = BOUNDS_NS.iter().flat_map(|bound| [bound - 1, *bound, bound + 1]);
-        let powers = (0..64).flat_map(|bit| [1 << bit, (1_u64 << bit) - 1, 5 << bit >> 2]);
-        for ns in near.chain(powers).chain([0, u64::MAX]) {
-            assert_eq!(bucket_of(ns), slow(ns), "{ns}");
-        }
     }
 
     #[test]
@@ -606,19 +409,19 @@ mod tests {
         timer.end(|| 1_100_000);
         let totals = latencies.totals();
         let get = class(&totals, "get");
-        assert_eq!((get.count(), get.sum_ns), (3, 2 * 3000 + 500_000));
+        assert_eq!((get.count(), get.sum), (3, 2 * 3000 + 500_000));
         // A bound belongs to the bucket below it.
         assert!(get.cumulative().any(|pair| pair == (3000, 2)));
         assert!(get.cumulative().any(|pair| pair == (300_000, 2)));
         assert!(get.cumulative().any(|pair| pair == (500_000, 3)));
         assert_eq!(class(&totals, "set").count(), 1);
-        assert_eq!((totals.all().count(), totals.all().sum_ns), (4, 3 * 3000 + 500_000));
+        assert_eq!((totals.all().count(), totals.all().sum), (4, 3 * 3000 + 500_000));
         let before = totals.clone();
         let timing = timer.apart(CommandClass::Get, None, 9, (50_000, Waits::NONE)).unwrap();
         assert_eq!(timer.released(&timing, 700_000_000), 700_000_000 - 550_000);
         assert_eq!((timing.key(), timing.request_bytes()), (None, 9));
         let get = class(&latencies.totals().since(&before), "get");
-        assert_eq!((get.count(), get.sum_ns), (1, 700_000_000 - 550_000));
+        assert_eq!((get.count(), get.sum), (1, 700_000_000 - 550_000));
     }
 
     #[test]
@@ -669,30 +472,6 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_read_from_their_text() {
-        let mut class = ClassLatency::default();
-        assert_eq!(class.buckets_text(), "");
-        assert_eq!(ClassLatency::parse(""), Some(class.clone()));
-        class.buckets[0] = 7;
-        class.buckets[BOUNDS - 1] = u64::MAX;
-        class.buckets[BOUNDS] = 1;
-        let text = class.buckets_text();
-        assert_eq!(text, format!("100:7 10000000000:{} inf:1", u64::MAX));
-        assert_eq!(ClassLatency::parse(&text), Some(class.clone()));
-        for foreign in ["100", "101:1", "100:-1", "100:x", ":", "100:18446744073709551616"] {
-            assert_eq!(ClassLatency::parse(foreign), None, "{foreign}");
-        }
-        let mut later = class.clone();
-        later.buckets[0] = 10;
-        assert_eq!(later.growth(&class).buckets_text(), "100:3");
-        // After a reset all counts are new.
-        assert_eq!(class.growth(&later), class);
-        // Counts that a foreign server makes up must not end the program.
-        later.add(&class);
-        assert!(later.quantile_ns(0.5).is_some());
-    }
-
-    #[test]
     fn slow_commands_are_counted_and_few_are_recorded() {
         let latencies = Latencies::default();
         let timer = latencies.timer();
@@ -708,24 +487,5 @@ mod tests {
         let before = latencies.totals();
         timer.count_slow(1, 0);
         assert_eq!(latencies.totals().since(&before).slow, 1);
-    }
-
-    #[test]
-    fn quantiles_lie_in_the_bucket_of_their_command() {
-        let latencies = Latencies::default();
-        let timer = latencies.timer();
-        assert_eq!(class(&latencies.totals(), "set").quantile_ns(0.5), None);
-        for took in 1..=1000 {
-            timer.counters.add(CommandClass::Set as usize, took * 1000, 1);
-        }
-        timer.counters.add(CommandClass::Set as usize, u64::MAX, 1);
-        let set = class(&latencies.totals(), "set");
-        for (share, exact) in [(0.01, 10), (0.5, 500), (0.9, 900), (0.99, 990)] {
-            let found = set.quantile_ns(share).unwrap() as f64 / 1000.0;
-            let exact = f64::from(exact);
-            assert!(found <= exact * 1.67 && exact <= found * 1.67, "{share}: {found}");
-        }
-        assert_eq!(set.quantile_ns(1.0), Some(10_000_000_000));
-        assert_eq!(set.quantile_ns(0.0), Some(700));
     }
 }

@@ -40,4 +40,4 @@ mod unpark;
 mod waits;
 
 pub use clock::machine_time;
-pub use latency::ClassLatency;
+pub use larder_disk::Histogram;

@@ -120,7 +120,7 @@ impl Lane {
                 // frames stay only until `settle_commit` moves the marks of durable bytes. The
                 // order of these two calls matters.
                 self.settle_changes(&mut committer.changes);
-                self.log.settle_commit(&mut committer.log, &closed, written);
+                let bytes = self.log.settle_commit(&mut committer.log, &closed, written);
                 self.older.settle(closed.number);
                 durable.synced_until.store(began, Ordering::Relaxed);
                 self.mark_lease();
@@ -132,6 +132,7 @@ impl Lane {
                     times.pop_front();
                 }
                 drop(times);
+                durable.commit_bytes.add(bytes, 1);
                 durable.commits.fetch_add(1, Ordering::Relaxed);
                 if durable.is_failing() && !self.heal(durable) {
                     return false;

@@ -11,6 +11,7 @@ mod committer;
 mod early;
 mod options;
 pub(crate) mod state;
+mod times;
 mod undo;
 
 #[cfg(test)]
@@ -18,6 +19,8 @@ mod tests;
 
 pub(crate) use committer::spawn;
 pub(crate) use early::spawn as spawn_early;
-pub use options::{Durability, LowerDevice, MonotonicClock, StoreDevice, StoreOptions};
+pub use options::{Durability, LowerDevice, StoreDevice, StoreOptions};
 pub use state::Health;
 pub(crate) use state::{Change, Changes, Committer, Durable};
+pub use times::StoreHistograms;
+pub(crate) use times::{TierTimes, timed};

@@ -1,8 +1,7 @@
 //! The options of a store: its devices, and which failures an acknowledged write survives.
 
-use larder_disk::Device;
+use larder_disk::{Device, MonotonicClock};
 use larder_log::format::{LaneNumber, MachineTime};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,16 +15,6 @@ pub enum Durability {
     Async,
     /// When it is durable.
     Sync,
-}
-
-/// A clock that never goes back; its zero is arbitrary.
-#[derive(Clone)]
-pub struct MonotonicClock(pub Arc<dyn Fn() -> Duration + Send + Sync>);
-
-impl fmt::Debug for MonotonicClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MonotonicClock")
-    }
 }
 
 /// The store that an engine keeps its items in.

@@ -1,9 +1,11 @@
 //! The state of durability that a lane's sessions, committer and early writer share.
 
+use crate::durability::StoreHistograms;
 use crate::durability::options::Durability;
 use crate::index::slot::Slot;
 use crate::lane::options::LaneStore;
 use crate::lock::lock;
+use larder_disk::Recorder;
 use larder_log::Address;
 use larder_log::commit::Committer as LogCommitter;
 use std::collections::VecDeque;
@@ -84,6 +86,9 @@ pub(crate) struct Durable {
     /// Duration of the last commit, in microseconds.
     pub(super) last_us: AtomicU64,
     pub(super) times: Mutex<VecDeque<u64>>,
+    /// The bytes that each commit made durable. Only the holder of the committer's state adds to
+    /// it.
+    pub(super) commit_bytes: Recorder,
 }
 
 impl fmt::Debug for Durable {
@@ -108,6 +113,7 @@ impl Durable {
             commits: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
             times: Mutex::default(),
+            commit_bytes: Recorder::default(),
         };
         durable.synced_until.store(durable.now_us(), Ordering::Relaxed);
         durable
@@ -253,6 +259,11 @@ impl Durable {
         times.sort_unstable();
         let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or(0);
         (at(50), at(99))
+    }
+
+    /// Returns the times of the lane's devices and the sizes of its commits.
+    pub(crate) fn histograms(&self) -> StoreHistograms {
+        self.store.times.with_commits(self.commit_bytes.read())
     }
 
     /// Returns the number of commits since the start.

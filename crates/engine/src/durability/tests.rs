@@ -3,7 +3,7 @@
 use super::*;
 use crate::lock::lock;
 use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store};
-use larder_disk::{Failure, Fault, Operation, SimDevice};
+use larder_disk::{Failure, Fault, MonotonicClock, Operation, SimDevice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -169,4 +169,39 @@ fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
     (0..lane.index.stripe_count()).for_each(|at| lane.index.visit_stripe(at, |_| slots += 1));
     assert_eq!(slots, 0, "the index leads to a tombstone that nobody buries");
     assert!(lane.log.numbers().any(|number| lane.log.segment(number).has_ends()));
+}
+
+#[test]
+fn device_calls_are_timed_and_commits_are_measured() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_on(Arc::clone(&device));
+    let session = engine.session(Waker::noop().clone());
+    let histograms = || engine.store_histograms().remove(0);
+    let write = |len: usize| {
+        let stored = session.store(&session.key(b"k"), Store::set(&vec![7; len], 0, Expiry::NEVER));
+        assert!(matches!(stored, Outcome::AfterCommit(..)), "{stored:?}");
+        assert!(engine.commit());
+    };
+    write(10);
+    let before = histograms();
+    assert!(before.lower.is_none() && before.fast.read.count() > 0, "the superblock was read");
+    let written = engine.stats().totals.written_bytes;
+    write(5000);
+    let after = histograms();
+    let commit = after.commit_bytes.since(&before.commit_bytes);
+    let record = engine.stats().totals.written_bytes - written;
+    assert_eq!(commit.count(), 1);
+    assert!(record > 5000 && (record..record + 100).contains(&commit.sum), "{}", commit.sum);
+    assert_eq!(after.fast.sync.since(&before.fast.sync).count(), 1);
+    assert!(after.fast.write.since(&before.fast.write).count() >= 1);
+    // A commit without anything to write is none, and a failed one has made nothing durable.
+    assert!(engine.commit());
+    assert_eq!(histograms().commit_bytes, after.commit_bytes);
+    device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
+    let stored = session.store(&session.key(b"k"), Store::set(b"v", 0, Expiry::NEVER));
+    assert!(matches!(stored, Outcome::AfterCommit(..)), "{stored:?}");
+    assert!(!engine.commit());
+    let failed = histograms();
+    assert_eq!(failed.commit_bytes, after.commit_bytes);
+    assert_eq!(failed.fast.sync.since(&after.fast.sync).count(), 1);
 }

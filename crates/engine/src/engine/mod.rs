@@ -9,7 +9,7 @@ pub(crate) mod partitions;
 pub(crate) mod session;
 
 use crate::cleaner::Cleaner;
-use crate::durability::StoreOptions;
+use crate::durability::{Durable, StoreHistograms, StoreOptions};
 use crate::engine::drains::{DrainError, DrainWish, Drains, LaneState};
 use crate::engine::growths::Growths;
 use crate::engine::partitions::Partitions;
@@ -88,6 +88,13 @@ impl Engine {
     /// Returns the parts of [`Engine::stats`], in the order of [`Engine::lanes`].
     pub fn lane_stats(&self) -> Vec<Stats> {
         self.lanes.iter().map(|lane| lane.stats()).collect()
+    }
+
+    /// Returns the times of the devices and the sizes of commits, in the order of
+    /// [`Engine::lanes`]; nothing without a store.
+    pub fn store_histograms(&self) -> Vec<StoreHistograms> {
+        let stores = self.lanes.iter().filter_map(|lane| lane.durable.as_ref());
+        stores.map(Durable::histograms).collect()
     }
 
     /// Sets the counters to zero (`stats reset`). Gauges keep their values.

@@ -1,7 +1,7 @@
 //! Opens an engine: recovers its lanes, passes a scheduled flush on to new lanes, deletes strays
 //! and writes the changed table of lanes. Only then does the engine serve.
 
-use crate::durability::StoreOptions;
+use crate::durability::{StoreOptions, timed};
 use crate::engine::lanes::{Assembled, assemble};
 use crate::engine::partitions::Partitions;
 use crate::engine::{Engine, memory_shares, position_of};
@@ -200,10 +200,11 @@ fn open_lanes(
     let told = Mutex::new((vec![(0, 0); needs.len()], progress));
     let open = |position: usize| {
         let lane = &assembled.lanes[position];
-        let device = lane.device.clone();
+        let (device, times) = timed(lane.device.clone(), &store.clock);
         let name = device.name.clone();
         let lane_store = LaneStore {
             device,
+            times,
             common: store.clone(),
             found: lane.found,
             opened_at,

@@ -1,6 +1,6 @@
 //! The options that a lane is opened with.
 
-use crate::durability::{StoreDevice, StoreOptions};
+use crate::durability::{StoreDevice, StoreOptions, TierTimes};
 use crate::options::Options;
 use larder_log::format::{Lanes, Superblock};
 
@@ -25,6 +25,8 @@ pub(crate) struct LaneOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct LaneStore {
     pub(crate) device: StoreDevice,
+    /// The times of the device and of its lower device.
+    pub(crate) times: TierTimes,
     /// The options that all lanes share.
     pub(crate) common: StoreOptions,
     /// The superblock on the device, if it already has a store.

@@ -104,8 +104,8 @@ impl<'a> Span<'a> {
     fn latency_us(&self, share: f64) -> Option<f64> {
         let last = self.last.latency()?;
         let quantile = match self.first {
-            Some(first) => last.growth(first.latency()?).quantile_ns(share),
-            None => last.quantile_ns(share),
+            Some(first) => last.growth(first.latency()?).quantile(share),
+            None => last.quantile(share),
         };
         Some(quantile? as f64 / 1000.0)
     }

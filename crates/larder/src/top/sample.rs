@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use larder_server::ClassLatency;
+use larder_server::Histogram;
 use larder_server::condition::number;
 
 /// The row that tells Larder from other servers.
@@ -15,7 +15,7 @@ pub(super) struct Sample {
     pub(super) taken: Instant,
     rows: HashMap<String, String>,
     /// The latencies of all commands; `None` if the server does not tell them.
-    latency: Option<ClassLatency>,
+    latency: Option<Histogram>,
 }
 
 impl Sample {
@@ -29,7 +29,7 @@ impl Sample {
     /// Keeps the rows of `stats buckets`, too. Rows of another form are as good as none.
     pub(super) fn with_buckets(mut self, rows: &[(String, String)]) -> Sample {
         let classes = rows.iter().filter(|(name, _)| name.starts_with("buckets:"));
-        let classes = classes.map(|(_, text)| ClassLatency::parse(text));
+        let classes = classes.map(|(_, text)| Histogram::parse(text));
         self.latency = classes
             .reduce(|sum, class| {
                 let mut sum = sum?;
@@ -44,7 +44,7 @@ impl Sample {
         self.rows.contains_key(LARDER)
     }
 
-    pub(super) fn latency(&self) -> Option<&ClassLatency> {
+    pub(super) fn latency(&self) -> Option<&Histogram> {
         self.latency.as_ref()
     }
 
@@ -104,7 +104,7 @@ mod tests {
         };
         let sample = || Sample::new(Instant::now(), Vec::new());
         let both = sample().with_buckets(&rows(&["1000:3", "", "1000:1 2000:4"]));
-        assert_eq!(both.latency(), ClassLatency::parse("1000:4 2000:4").as_ref());
+        assert_eq!(both.latency(), Histogram::parse("1000:4 2000:4").as_ref());
         for unknown in [&["1000:3", "strange"][..], &["1001:3", "1000:3"], &[]] {
             assert!(sample().with_buckets(&rows(unknown)).latency().is_none(), "{unknown:?}");
         }

@@ -133,7 +133,13 @@ impl Log {
     }
 
     /// Settles a commit that was written and synced: from here on its bytes count as durable.
-    pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
+    /// Returns the number of these bytes.
+    pub fn settle_commit(
+        &self,
+        committer: &mut Committer,
+        closed: &Closed,
+        written: Written,
+    ) -> u64 {
         let store = self.durable_log();
         for (tails, durable) in committer.tails.iter_mut().zip(written.tails) {
             tails.durable = durable;
@@ -146,7 +152,7 @@ impl Log {
         for cut in committer.cuts.drain(..) {
             store.entry(cut.segment).cutting.store(false, Ordering::Release);
         }
-        self.settle_records(store, closed);
+        let bytes = self.settle_records(store, closed);
         for (number, version) in written.metas {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
@@ -166,25 +172,32 @@ impl Log {
             }
         }
         store.commits.settle(closed.number);
+        bytes
     }
 
-    fn settle_records(&self, store: &Store, commit: &Closed) {
+    /// Returns the number of bytes that were not durable before.
+    fn settle_records(&self, store: &Store, commit: &Closed) -> u64 {
+        let mut bytes = 0;
         let mut ends = lock(&store.durable_ends);
         for part in &commit.parts {
-            self.settle_part(store, commit.number, part.segment, part.to);
+            bytes += self.settle_part(store, commit.number, part.segment, part.to);
             ends[part.stream as usize] = DurableEnd { segment: part.segment, offset: part.to };
         }
         drop(ends);
         for &jumbo in &commit.jumbos {
-            self.settle_part(store, commit.number, jumbo, self.segment(jumbo).filled());
+            bytes += self.settle_part(store, commit.number, jumbo, self.segment(jumbo).filled());
         }
+        bytes
     }
 
-    fn settle_part(&self, store: &Store, commit: u64, number: SegmentNumber, end: u32) {
+    /// Returns the number of bytes that were not durable before.
+    fn settle_part(&self, store: &Store, commit: u64, number: SegmentNumber, end: u32) -> u64 {
         let segment: &Segment = self.segment(number);
+        let bytes = end.saturating_sub(segment.durable());
         segment.set_closed(end);
         segment.set_durable(end);
         store.entry(number).last_commit.store(commit, Ordering::Relaxed);
+        bytes.into()
     }
 
     /// Settles a commit that covered nothing and had nothing to write.

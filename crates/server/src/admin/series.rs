@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use larder_disk::Histogram;
+
 use crate::condition::{Interval, number};
-use crate::latency::ClassLatency;
 use crate::server::Running;
 use crate::stats;
 
@@ -105,7 +106,7 @@ pub(super) struct Moment {
     pub(super) time: u64,
     rows: HashMap<String, String>,
     /// The latencies of all commands since the start; `None` if commands are not timed.
-    latency: Option<ClassLatency>,
+    latency: Option<Histogram>,
 }
 
 impl Moment {
@@ -164,7 +165,7 @@ impl Span<'_> {
             Source::Rate(rows) => self.rate(rows),
             Source::Latency(share) => {
                 let (from, to) = (self.from.latency.as_ref()?, self.to.latency.as_ref()?);
-                let ns = to.since(from).quantile_ns(share)?;
+                let ns = to.since(from).quantile(share)?;
                 Some(ns as f64 / 1000.0)
             }
             Source::Share(part, rest) => self.share(part, rest),

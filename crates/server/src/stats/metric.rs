@@ -4,8 +4,9 @@ use std::fmt;
 use std::mem::discriminant;
 use std::time::Duration;
 
+use larder_disk::Histogram;
+
 use super::snapshot::{LaneView, Snapshot};
-use crate::latency::ClassLatency;
 use crate::policies::Policy;
 
 /// The kind of a metric.
@@ -180,7 +181,7 @@ pub(super) fn some(value: impl Into<Reading>) -> Option<Reading> {
 
 type OfServer = fn(&Snapshot<'_>) -> Option<Reading>;
 type OfLane = fn(&LaneView<'_>) -> Option<Reading>;
-type OfClass = fn(&ClassLatency) -> Option<Reading>;
+type OfClass = fn(&Histogram) -> Option<Reading>;
 type OfPolicy = fn(&Policy) -> Option<Reading>;
 
 /// Reads the value of a metric. `None` leaves the row out.
@@ -385,7 +386,7 @@ impl Metric {
         }
     }
 
-    fn of_class(&self, class: &str, latency: &ClassLatency, visit: &mut VisitValue<'_>) {
+    fn of_class(&self, class: &str, latency: &Histogram, visit: &mut VisitValue<'_>) {
         if let Read::Class(read) = self.read
             && let Some(value) = read(latency)
         {

@@ -120,7 +120,7 @@ fn histograms(snapshot: &Snapshot<'_>, metric: &Metric, page: &mut String) {
         let all = latency.count().to_string();
         let class = format!("command=\"{class}\"");
         sample(page, &bucket, &format!("{class},le=\"+Inf\""), &all);
-        sample(page, &sum, &class, &seconds(latency.sum_ns).to_string());
+        sample(page, &sum, &class, &seconds(latency.sum).to_string());
         sample(page, &count, &class, &all);
     }
 }

@@ -1,22 +1,23 @@
 //! `stats latency`: how long commands took, by their class. `stats buckets` has the histograms, from
 //! which others compute the latencies of an interval.
 
-use super::super::metric::MetricKind::{Counter, Gauge, Histogram, Info};
+use larder_disk::Histogram;
+
+use super::super::metric::MetricKind::{self, Counter, Gauge, Info};
 use super::super::metric::MetricUnit::{Microseconds, Nanoseconds};
 use super::super::metric::{Metric, Reading, of_class, some};
-use crate::latency::ClassLatency;
 
-fn quantile(class: &ClassLatency, share: f64) -> Option<Reading> {
-    class.quantile_ns(share).map(Into::into)
+fn quantile(class: &Histogram, share: f64) -> Option<Reading> {
+    class.quantile(share).map(Into::into)
 }
 
 pub(super) static METRICS: &[Metric] = &[
-    of_class("latency:CLASS:count", Histogram, "Commands of this class.", |class| {
+    of_class("latency:CLASS:count", MetricKind::Histogram, "Commands of this class.", |class| {
         some(class.count())
     })
     .named("larder_command_duration_seconds"),
     of_class("latency:CLASS:sum_us", Counter, "The sum of their latencies.", |class| {
-        some(class.sum_ns / 1000)
+        some(class.sum / 1000)
     })
     .unit(Microseconds),
     of_class("latency:CLASS:p50_ns", Gauge, "Half of them took at most this time.", |class| {

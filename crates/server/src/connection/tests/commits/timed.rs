@@ -20,7 +20,7 @@ pub(super) fn clock(client: &mut Client) -> Arc<AtomicU64> {
 pub(super) fn timed(client: &Client, class: &str) -> (u64, u64) {
     let totals = client.worker.context.latencies.totals();
     let (_, latency) = totals.classes().find(|(name, _)| *name == class).unwrap();
-    (latency.count(), latency.sum_ns / MS)
+    (latency.count(), latency.sum / MS)
 }
 
 #[test]

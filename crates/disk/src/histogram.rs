@@ -1,0 +1,286 @@
+//! Histograms of times in nanoseconds and of sizes in bytes. Both have the same buckets, so one type
+//! serves both. This crate times its devices, and it is the lowest one that all others may use.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The upper bounds of the first buckets. The bounds of each further decade are ten times those of
+/// the one before.
+const DECADE: [u64; 6] = [100, 150, 200, 300, 500, 700];
+/// Decades from 100 ns to 10 s, or from 100 bytes to 10 GB.
+const DECADES: usize = 8;
+/// The number of bounds.
+const BOUND_COUNT: usize = DECADES * DECADE.len() + 1;
+
+/// The upper bounds of the buckets. A last bucket has no bound. Neighbours differ by a factor of at
+/// most 1.67, which limits the error of a quantile.
+const BOUNDS: [u64; BOUND_COUNT] = bounds();
+
+const fn bounds() -> [u64; BOUND_COUNT] {
+    let mut bounds = [0; BOUND_COUNT];
+    let (mut at, mut factor) = (0, 1);
+    while at < BOUND_COUNT {
+        bounds[at] = DECADE[at % DECADE.len()] * factor;
+        at += 1;
+        if at % DECADE.len() == 0 {
+            factor *= 10;
+        }
+    }
+    bounds
+}
+
+/// The number of buckets.
+const BUCKETS: usize = BOUND_COUNT + 1;
+
+/// For the exponent of a value and its next two bits, the bucket of the least such value. The bounds
+/// lie further apart than these steps, so a value is in this bucket or the next one.
+const FIRST_BUCKET: [u8; 256] = first_buckets();
+
+const fn first_buckets() -> [u8; 256] {
+    let mut first = [0; 256];
+    let mut step = 0;
+    while step < first.len() {
+        let (exponent, bits) = (step / 4, step as u64 % 4);
+        // Exponents below 2 have no two bits, and are far below the first bound.
+        let least = if exponent < 2 { 0 } else { (4 + bits) << (exponent - 2) };
+        let mut bucket = 0;
+        while bucket < BOUND_COUNT && BOUNDS[bucket] < least {
+            bucket += 1;
+        }
+        first[step] = bucket as u8;
+        step += 1;
+    }
+    first
+}
+
+/// Returns the bucket of a value.
+#[inline]
+fn bucket_of(value: u64) -> usize {
+    let value = value.max(4);
+    let exponent = 63 - value.leading_zeros();
+    let bits = value >> (exponent - 2) & 3;
+    let first = usize::from(FIRST_BUCKET[exponent as usize * 4 + bits as usize]);
+    first + usize::from(first < BOUND_COUNT && BOUNDS[first] < value)
+}
+
+/// A histogram that is being recorded. Any thread may read it.
+#[derive(Debug)]
+pub struct Recorder {
+    buckets: [AtomicU64; BUCKETS],
+    sum: AtomicU64,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Recorder { buckets: std::array::from_fn(|_| AtomicU64::default()), sum: 0.into() }
+    }
+}
+
+impl Recorder {
+    /// Adds `n` times the same value. Only one thread may call this, because the loads and the
+    /// stores are separate steps. In return it needs no locked instruction.
+    #[inline]
+    pub fn add(&self, value: u64, n: u64) {
+        let add = |counter: &AtomicU64, by| {
+            counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+        };
+        add(&self.buckets[bucket_of(value)], n);
+        add(&self.sum, value.saturating_mul(n));
+    }
+
+    /// Adds a value. Any thread may call this, but then none may call [`add`](Recorder::add).
+    pub fn add_shared(&self, value: u64) {
+        self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// Adds all that `other` has recorded. Any thread may call this, as [`Recorder::add_shared`].
+    pub fn add_all_shared(&self, other: &Recorder) {
+        for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
+            bucket.fetch_add(more.load(Relaxed), Relaxed);
+        }
+        self.sum.fetch_add(other.sum.load(Relaxed), Relaxed);
+    }
+
+    /// Returns what was recorded so far.
+    pub fn read(&self) -> Histogram {
+        Histogram {
+            buckets: std::array::from_fn(|at| self.buckets[at].load(Relaxed)),
+            sum: self.sum.load(Relaxed),
+        }
+    }
+}
+
+/// A histogram at one moment, or the sum of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: [u64; BUCKETS],
+    /// The sum of all values.
+    pub sum: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: [0; BUCKETS], sum: 0 }
+    }
+}
+
+/// The name of the bucket without a bound, in [`Histogram::buckets_text`].
+const UNBOUND: &str = "inf";
+
+impl Histogram {
+    /// Reads what [`Histogram::buckets_text`] has written; the sum is 0. Returns `None` if the text
+    /// has another form, or if its bounds are those of another version.
+    pub fn parse(text: &str) -> Option<Histogram> {
+        let mut read = Histogram::default();
+        for pair in text.split_ascii_whitespace() {
+            let (bound, count) = pair.split_once(':')?;
+            let bucket = match bound {
+                UNBOUND => BOUND_COUNT,
+                bound => BOUNDS.binary_search(&bound.parse().ok()?).ok()?,
+            };
+            read.buckets[bucket] = count.parse().ok()?;
+        }
+        Some(read)
+    }
+
+    /// Returns the buckets that are not empty: each bound, and the number of values that are at most
+    /// this bound and above the bound before it.
+    pub fn buckets_text(&self) -> String {
+        let bounds = BOUNDS.iter().map(u64::to_string).chain([UNBOUND.to_owned()]);
+        let pairs = bounds.zip(&self.buckets).filter(|(_, count)| **count > 0);
+        pairs.map(|(bound, count)| format!("{bound}:{count}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Adds another histogram.
+    pub fn add(&mut self, other: &Histogram) {
+        self.sum = self.sum.wrapping_add(other.sum);
+        for (sum, bucket) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum = sum.wrapping_add(*bucket);
+        }
+    }
+
+    /// Returns the values since `earlier`; all of them if the counts were set back since.
+    pub fn growth(&self, earlier: &Histogram) -> Histogram {
+        let mut pairs = self.buckets.iter().zip(&earlier.buckets);
+        if pairs.all(|(now, before)| now >= before) { self.since(earlier) } else { self.clone() }
+    }
+
+    /// Returns the values since `earlier`.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
+        Histogram { buckets, sum: self.sum.wrapping_sub(earlier.sum) }
+    }
+
+    /// Returns the number of values.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(*bucket))
+    }
+
+    /// Returns each bound with the number of values that are at most this bound.
+    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+        // Counts of a foreign server may be arbitrary.
+        let counts = self.buckets.iter().scan(0_u64, |sum, bucket| {
+            *sum = sum.saturating_add(*bucket);
+            Some(*sum)
+        });
+        BOUNDS.into_iter().zip(counts)
+    }
+
+    /// Returns the value that a share of the values does not exceed. As in Prometheus, values count
+    /// as evenly spread over their bucket, and those above the last bound as at this bound. Returns
+    /// `None` without values.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let rank = share * self.count() as f64;
+        let (mut below, mut lower) = (0, 0);
+        for (upper, cumulative) in self.cumulative() {
+            if cumulative > 0 && cumulative as f64 >= rank {
+                let inside = (cumulative - below) as f64;
+                let part = if inside > 0.0 { (rank - below as f64) / inside } else { 1.0 };
+                return Some(lower + ((upper - lower) as f64 * part) as u64);
+            }
+            (below, lower) = (cumulative, upper);
+        }
+        (self.count() > 0).then_some(lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_rise_from_100_ns_to_10_s() {
+        assert_eq!((BOUNDS[0], BOUNDS[BOUND_COUNT - 1]), (100, 10_000_000_000));
+        for pair in BOUNDS.windows(2) {
+            assert!(pair[0] < pair[1] && pair[1] * 3 <= pair[0] * 5, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_in_the_first_bucket_that_holds_it() {
+        let slow = |value: u64| BOUNDS.partition_point(|bound| *bound < value);
+        let near = BOUNDS.iter().flat_map(|bound| [bound - 1, *bound, bound + 1]);
+        let powers = (0..64).flat_map(|bit| [1 << bit, (1_u64 << bit) - 1, 5 << bit >> 2]);
+        for value in near.chain(powers).chain([0, u64::MAX]) {
+            assert_eq!(bucket_of(value), slow(value), "{value}");
+        }
+    }
+
+    #[test]
+    fn recorders_are_added() {
+        let (own, shared) = (Recorder::default(), Recorder::default());
+        own.add(150, 3);
+        own.add(151, 1);
+        shared.add_shared(150);
+        shared.add_shared(u64::MAX);
+        own.add(u64::MAX, 2);
+        shared.add_all_shared(&own);
+        let all = shared.read();
+        assert_eq!((all.buckets_text(), all.count()), ("150:4 200:1 inf:3".to_owned(), 8));
+        let sum = (150_u64 * 4 + 151).wrapping_add(u64::MAX).wrapping_add(u64::MAX);
+        assert_eq!(all.sum, sum);
+        assert_eq!(own.read().buckets_text(), "150:3 200:1 inf:2");
+    }
+
+    #[test]
+    fn buckets_are_read_from_their_text() {
+        let mut class = Histogram::default();
+        assert_eq!(class.buckets_text(), "");
+        assert_eq!(Histogram::parse(""), Some(class.clone()));
+        class.buckets[0] = 7;
+        class.buckets[BOUND_COUNT - 1] = u64::MAX;
+        class.buckets[BOUND_COUNT] = 1;
+        let text = class.buckets_text();
+        assert_eq!(text, format!("100:7 10000000000:{} inf:1", u64::MAX));
+        assert_eq!(Histogram::parse(&text), Some(class.clone()));
+        for foreign in ["100", "101:1", "100:-1", "100:x", ":", "100:18446744073709551616"] {
+            assert_eq!(Histogram::parse(foreign), None, "{foreign}");
+        }
+        let mut later = class.clone();
+        later.buckets[0] = 10;
+        assert_eq!(later.growth(&class).buckets_text(), "100:3");
+        // After a reset all counts are new.
+        assert_eq!(class.growth(&later), class);
+        // Counts that a foreign server makes up must not end the program.
+        later.add(&class);
+        assert!(later.quantile(0.5).is_some());
+    }
+
+    #[test]
+    fn quantiles_lie_in_the_bucket_of_their_value() {
+        let recorder = Recorder::default();
+        assert_eq!(recorder.read().quantile(0.5), None);
+        for value in 1..=1000 {
+            recorder.add(value * 1000, 1);
+        }
+        recorder.add(u64::MAX, 1);
+        let all = recorder.read();
+        for (share, exact) in [(0.01, 10), (0.5, 500), (0.9, 900), (0.99, 990)] {
+            let found = all.quantile(share).unwrap() as f64 / 1000.0;
+            let exact = f64::from(exact);
+            assert!(found <= exact * 1.67 && exact <= found * 1.67, "{share}: {found}");
+        }
+        assert_eq!(all.quantile(1.0), Some(10_000_000_000));
+        assert_eq!(all.quantile(0.0), Some(700));
+    }
+}
