@@ -88,17 +88,10 @@ impl Recorder {
     }
 
     /// Adds a value. Any thread may call this, but then none may call [`add`](Recorder::add).
+    #[inline]
     pub fn add_shared(&self, value: u64) {
         self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
         self.sum.fetch_add(value, Relaxed);
-    }
-
-    /// Adds all that `other` has recorded. Any thread may call this, as [`Recorder::add_shared`].
-    pub fn add_all_shared(&self, other: &Recorder) {
-        for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
-            bucket.fetch_add(more.load(Relaxed), Relaxed);
-        }
-        self.sum.fetch_add(other.sum.load(Relaxed), Relaxed);
     }
 
     /// Returns what was recorded so far.
@@ -186,6 +179,18 @@ impl Histogram {
         BOUNDS.into_iter().zip(counts)
     }
 
+    /// Returns the bounds 1, 2 and 5 of each decade, as [`Histogram::cumulative`] does: few enough for
+    /// people and for Prometheus.
+    pub fn cumulative_by_few(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.cumulative().filter(|(bound, _)| {
+            let mut leading = *bound;
+            while leading >= 10 && leading.is_multiple_of(10) {
+                leading /= 10;
+            }
+            matches!(leading, 1 | 2 | 5)
+        })
+    }
+
     /// Returns the value that a share of the values does not exceed. As in Prometheus, values count
     /// as evenly spread over their bucket, and those above the last bound as at this bound. Returns
     /// `None` without values.
@@ -227,19 +232,31 @@ mod tests {
     }
 
     #[test]
-    fn recorders_are_added() {
+    fn values_of_several_recorders_are_added() {
         let (own, shared) = (Recorder::default(), Recorder::default());
         own.add(150, 3);
         own.add(151, 1);
         shared.add_shared(150);
         shared.add_shared(u64::MAX);
         own.add(u64::MAX, 2);
-        shared.add_all_shared(&own);
-        let all = shared.read();
+        let mut all = shared.read();
+        all.add(&own.read());
         assert_eq!((all.buckets_text(), all.count()), ("150:4 200:1 inf:3".to_owned(), 8));
         let sum = (150_u64 * 4 + 151).wrapping_add(u64::MAX).wrapping_add(u64::MAX);
         assert_eq!(all.sum, sum);
-        assert_eq!(own.read().buckets_text(), "150:3 200:1 inf:2");
+        assert_eq!(all.since(&own.read()), shared.read());
+    }
+
+    #[test]
+    fn few_bounds_count_all_values_up_to_them() {
+        let recorder = Recorder::default();
+        for value in [90, 150, 160, 200, 201, 10_000_000_000, 10_000_000_001] {
+            recorder.add(value, 1);
+        }
+        let few: Vec<(u64, u64)> = recorder.read().cumulative_by_few().collect();
+        assert_eq!(few.len(), 3 * DECADES + 1);
+        assert_eq!(few[..4], [(100, 1), (200, 4), (500, 5), (1000, 5)]);
+        assert_eq!(few.last(), Some(&(10_000_000_000, 6)));
     }
 
     #[test]

@@ -62,6 +62,8 @@ impl CommandClass {
 #[repr(align(128))]
 pub(crate) struct LatencyCounters {
     classes: [Recorder; CLASSES],
+    /// How long replies waited for their commits.
+    commit_waits: Recorder,
     /// Commands that took at least as long as the threshold of slow commands.
     slow: Counter,
 }
@@ -132,6 +134,7 @@ impl Latencies {
         let mut totals = LatencyTotals::default();
         for worker in &*self.workers.lock().unwrap_or_else(PoisonError::into_inner) {
             totals.slow = totals.slow.wrapping_add(worker.slow.get());
+            totals.commit_waits.add(&worker.commit_waits.read());
             for (total, counters) in totals.classes.iter_mut().zip(&worker.classes) {
                 total.add(&counters.read());
             }
@@ -178,6 +181,8 @@ enum Lead {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     began_ns: u64,
+    /// When the turn of the event loop began that has executed it.
+    turn_ns: u64,
     /// Its first key.
     key: Option<SecretHash>,
     /// Length of the request, in bytes.
@@ -188,7 +193,7 @@ pub(crate) struct Timing {
 }
 
 // Each withheld reply has one.
-const _: () = assert!(size_of::<Timing>() <= 24);
+const _: () = assert!(size_of::<Timing>() <= 32);
 
 impl Timing {
     pub(crate) fn class(&self) -> CommandClass {
@@ -286,7 +291,8 @@ impl Timer {
     ) -> Option<Timing> {
         let request_bytes = request_bytes.try_into().unwrap_or(u32::MAX);
         let began_ns = self.began_ns.get().saturating_sub(waited_ns);
-        self.on.get().then_some(Timing { began_ns, key, request_bytes, class, waits })
+        let turn_ns = self.turn_ns.get();
+        self.on.get().then_some(Timing { began_ns, turn_ns, key, request_bytes, class, waits })
     }
 
     /// Notes that a command of the call is timed apart from it.
@@ -330,6 +336,12 @@ impl Timer {
         took_ns
     }
 
+    /// Counts a reply that has waited for its commit until now. Its wait begins with the turn of the
+    /// event loop that executed its command.
+    pub(crate) fn note_commit_wait(&self, timing: &Timing, now_ns: u64) {
+        self.counters.commit_waits.add(now_ns.saturating_sub(timing.turn_ns), 1);
+    }
+
     /// Returns true if commands that took so long are slow.
     #[inline]
     pub(crate) fn is_slow(&self, took_ns: u64) -> bool {
@@ -355,6 +367,8 @@ impl Timer {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LatencyTotals {
     classes: [Histogram; CLASSES],
+    /// How long replies waited for their commits.
+    pub(crate) commit_waits: Histogram,
     /// Slow commands.
     pub(crate) slow: u64,
 }
@@ -363,6 +377,7 @@ impl LatencyTotals {
     /// Returns the latencies since `earlier`.
     pub(crate) fn since(mut self, earlier: &LatencyTotals) -> LatencyTotals {
         self.slow = self.slow.wrapping_sub(earlier.slow);
+        self.commit_waits = self.commit_waits.since(&earlier.commit_waits);
         for (class, before) in self.classes.iter_mut().zip(&earlier.classes) {
             *class = class.since(before);
         }
@@ -419,6 +434,11 @@ mod tests {
         let before = totals.clone();
         let timing = timer.apart(CommandClass::Get, None, 9, (50_000, Waits::NONE)).unwrap();
         assert_eq!(timer.released(&timing, 700_000_000), 700_000_000 - 550_000);
+        timer.note_commit_wait(&timing, 700_000_000);
+        timer.begin_turn(2_000_000, &latencies);
+        let waits = latencies.totals().since(&before).commit_waits;
+        // The wait begins with the turn, also for a command that has waited before.
+        assert_eq!((waits.count(), waits.sum), (1, 699_000_000));
         assert_eq!((timing.key(), timing.request_bytes()), (None, 9));
         let get = class(&latencies.totals().since(&before), "get");
         assert_eq!((get.count(), get.sum), (1, 700_000_000 - 550_000));

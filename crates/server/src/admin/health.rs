@@ -45,7 +45,7 @@ impl Value {
 pub(super) struct Rows(BTreeMap<String, Value>);
 
 impl Rows {
-    /// Returns the rows of `stats`, `stats limits` and `stats latency`.
+    /// Returns the rows of `stats`, `stats limits`, `stats latency` and `stats durability`.
     pub(super) fn all(running: &Running) -> Rows {
         let mut rows = BTreeMap::new();
         let mut put = |name: &str, value: fmt::Arguments<'_>| {
@@ -55,7 +55,7 @@ impl Rows {
             let value = if is_text { Value::Text(text) } else { Value::of(text) };
             rows.insert(name.to_owned(), value);
         };
-        stats::metric_groups(running, &["", "limits", "latency"], &mut put);
+        stats::metric_groups(running, &["", "limits", "latency", "durability"], &mut put);
         Rows(rows)
     }
 }

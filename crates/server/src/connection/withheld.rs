@@ -98,6 +98,7 @@ impl Worker {
             let Connection { id, registered, gates, .. } = &mut *connection;
             let mut released = |timing: Timing, len: usize| {
                 let now = *now.get_or_insert_with(&self.clock);
+                self.timer.note_commit_wait(&timing, now);
                 self.note_released(*id, registered, &timing.with(Wait::Commit), len, now);
             };
             let gates = gates.as_mut()?;
@@ -143,7 +144,9 @@ impl Worker {
         let (id, registered) = (connection.id, Arc::clone(&connection.registered));
         let released = |len: usize| {
             if let Some(timing) = timing {
-                self.note_released(id, &registered, &timing, len, (self.clock)());
+                let now = (self.clock)();
+                self.timer.note_commit_wait(&timing, now);
+                self.note_released(id, &registered, &timing, len, now);
             }
         };
         let before = output.len();

@@ -209,6 +209,7 @@ impl LimitWorker {
             && let Some(timing) = withheld.timing
         {
             let now = self.clock.nanos();
+            self.timer.note_commit_wait(&timing, now);
             let took_ns = self.timer.released(&timing, now);
             if self.timer.is_slow(took_ns) && self.timer.count_slow(1, now) {
                 self.slow.push(SlowCommand::apart(SentBy::LimitPort, &timing, took_ns, now, 0));

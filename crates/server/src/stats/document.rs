@@ -106,12 +106,13 @@ fn with_tables(text: &str) -> String {
     let has_meaning = |metric: &Metric| metric.kind != MetricKind::Absent;
     let is_ours = |metric: &Metric| metric.row.starts_with("larder_");
     let of = |group: &'static str| move |metric: &Metric| metric.group == group;
-    let tables: [(&str, String); 9] = [
+    let tables: [(&str, String); 10] = [
         ("larder", metrics(|metric| of("")(metric) && is_ours(metric))),
         ("memcached", metrics(|metric| of("")(metric) && has_meaning(metric) && !is_ours(metric))),
         ("limits", metrics(of("limits"))),
         ("latency", metrics(of("latency"))),
         ("buckets", metrics(of("buckets"))),
+        ("durability", metrics(of("durability"))),
         (
             "classes",
             metrics(|metric| has_meaning(metric) && matches!(metric.group, "items" | "slabs")),

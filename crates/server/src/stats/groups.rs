@@ -9,7 +9,8 @@ use super::{connections, settings, slow, table};
 use crate::server::Running;
 
 /// The groups whose rows are metrics.
-const METRIC_GROUPS: [&str; 6] = ["", "items", "slabs", "limits", "latency", "buckets"];
+const METRIC_GROUPS: [&str; 7] =
+    ["", "items", "slabs", "limits", "latency", "buckets", "durability"];
 
 /// Calls `row` for every row of a group; the empty name is the general group. Returns false without
 /// any row if the group does not exist.

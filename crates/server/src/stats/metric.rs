@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use larder_disk::Histogram;
 
+use super::distribution::{Distributed, Distribution};
 use super::snapshot::{LaneView, Snapshot};
 use crate::policies::Policy;
 
@@ -181,7 +182,7 @@ pub(super) fn some(value: impl Into<Reading>) -> Option<Reading> {
 
 type OfServer = fn(&Snapshot<'_>) -> Option<Reading>;
 type OfLane = fn(&LaneView<'_>) -> Option<Reading>;
-type OfClass = fn(&Histogram) -> Option<Reading>;
+type OfHistogram = fn(&Histogram) -> Option<Reading>;
 type OfPolicy = fn(&Policy) -> Option<Reading>;
 
 /// Reads the value of a metric. `None` leaves the row out.
@@ -195,7 +196,10 @@ pub(super) enum Read {
     Policy(OfPolicy),
     /// A value for each class of commands, while latencies are measured. `CLASS` in the name of the
     /// row is the class.
-    Class(OfClass),
+    Class(OfHistogram),
+    /// A value for each histogram of a kind. `N` in the name of the row is the number of the lane,
+    /// or `N:lower` for its lower device.
+    Distribution(Distribution, OfHistogram),
 }
 
 /// Returns a label's value in the escaped form of Prometheus' format.
@@ -279,9 +283,19 @@ pub(super) const fn of_class(
     row: &'static str,
     kind: MetricKind,
     help: &'static str,
-    read: OfClass,
+    read: OfHistogram,
 ) -> Metric {
     metric(row, kind, Joined::Apart, help, Read::Class(read)).group("latency")
+}
+
+pub(super) const fn of_distribution(
+    row: &'static str,
+    kind: MetricKind,
+    help: &'static str,
+    of: Distribution,
+    read: OfHistogram,
+) -> Metric {
+    metric(row, kind, Joined::Apart, help, Read::Distribution(of, read)).group("durability")
 }
 
 impl Metric {
@@ -344,7 +358,10 @@ pub(super) fn each<'m>(
     visit: &mut VisitValue<'_>,
 ) {
     let metrics: Vec<&Metric> = metrics.into_iter().collect();
-    let is_same = |a: &&Metric, b: &&Metric| discriminant(&a.read) == discriminant(&b.read);
+    let is_same = |a: &&Metric, b: &&Metric| match (a.read, b.read) {
+        (Read::Distribution(a, _), Read::Distribution(b, _)) => a == b,
+        (a, b) => discriminant(&a) == discriminant(&b),
+    };
     for metrics in metrics.chunk_by(is_same) {
         match metrics[0].read {
             Read::Server(_) => metrics.iter().for_each(|metric| metric.of_server(snapshot, visit)),
@@ -358,12 +375,41 @@ pub(super) fn each<'m>(
                     metrics.iter().for_each(|metric| metric.of_class(class, latency, visit));
                 }
             }
+            Read::Distribution(of, _) => {
+                for distributed in of.all(snapshot) {
+                    metrics.iter().for_each(|metric| metric.of_distributed(&distributed, visit));
+                }
+            }
             Read::Policy(_) => {
                 for policy in snapshot.policies.iter() {
                     metrics.iter().for_each(|metric| metric.of_policy(policy, visit));
                 }
             }
         }
+    }
+}
+
+/// Receives the labels of a histogram, the unit of its values, and the histogram.
+pub(super) type VisitHistogram<'v> = dyn FnMut(&[(&str, &str)], MetricUnit, &Histogram) + 'v;
+
+/// Calls `visit` with every histogram of a metric.
+pub(super) fn each_histogram(
+    metric: &Metric,
+    snapshot: &Snapshot<'_>,
+    visit: &mut VisitHistogram<'_>,
+) {
+    match metric.read {
+        Read::Class(_) => {
+            for (class, latency) in snapshot.latencies.iter().flat_map(|all| all.classes()) {
+                visit(&[("command", class)], MetricUnit::Nanoseconds, latency);
+            }
+        }
+        Read::Distribution(of, _) => {
+            for distributed in of.all(snapshot) {
+                visit(&distributed.labels(), of.unit(), &distributed.histogram);
+            }
+        }
+        Read::Server(_) | Read::Lane(_) | Read::Policy(_) => {}
     }
 }
 
@@ -391,6 +437,15 @@ impl Metric {
             && let Some(value) = read(latency)
         {
             visit(self, &self.row.replace("CLASS", class), &[("command", class)], value);
+        }
+    }
+
+    fn of_distributed(&self, distributed: &Distributed, visit: &mut VisitValue<'_>) {
+        if let Read::Distribution(_, read) = self.read
+            && let Some(value) = read(&distributed.histogram)
+        {
+            let row = self.row.replace('N', &distributed.place());
+            visit(self, &row, &distributed.labels(), value);
         }
     }
 

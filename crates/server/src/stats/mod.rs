@@ -5,6 +5,7 @@
 
 mod connections;
 mod described;
+mod distribution;
 #[cfg(test)]
 mod document;
 mod exporter;

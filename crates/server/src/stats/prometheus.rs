@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::exporter::{self, RowTexts, Shown};
 use super::groups::rows_of;
-use super::metric::{Metric, MetricKind, each, escaped};
+use super::metric::{Metric, MetricKind, Reading, each, each_histogram, escaped};
 use super::snapshot::Snapshot;
 use super::table;
 
@@ -95,34 +95,29 @@ fn larder_text(snapshot: &Snapshot<'_>, page: &mut String) {
     }
 }
 
-/// Returns true if `/metrics` shows this bound of a histogram: 1, 2 and 5 of each decade.
-fn is_shown(bound_ns: u64) -> bool {
-    let mut leading = bound_ns;
-    while leading >= 10 && leading.is_multiple_of(10) {
-        leading /= 10;
-    }
-    matches!(leading, 1 | 2 | 5)
-}
-
-/// Writes the latencies of all classes of commands.
+/// Writes all histograms of a name.
 fn histograms(snapshot: &Snapshot<'_>, metric: &Metric, page: &mut String) {
-    let Some(latencies) = &snapshot.latencies else { return };
-    head(page, metric.name, metric.kind.prometheus(), metric.help);
     let [bucket, sum, count] =
         ["bucket", "sum", "count"].map(|part| format!("{}_{part}", metric.name));
-    for (class, latency) in latencies.classes() {
-        let seconds = |ns: u64| ns as f64 / 1e9;
-        for (bound, cumulative) in latency.cumulative().filter(|(bound, _)| is_shown(*bound)) {
-            let labels = format!("command=\"{class}\",le=\"{}\"", seconds(bound));
+    let mut begun = false;
+    each_histogram(metric, snapshot, &mut |labels, unit, histogram| {
+        if !std::mem::replace(&mut begun, true) {
+            head(page, metric.name, metric.kind.prometheus(), metric.help);
+        }
+        let base = |value: u64| Reading::Whole(value).sample(unit);
+        let scope: String =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\",", escaped(value))).collect();
+        for (bound, cumulative) in histogram.cumulative_by_few() {
+            let labels = format!("{scope}le=\"{}\"", base(bound));
             sample(page, &bucket, &labels, &cumulative.to_string());
         }
         // All from the same reading, so that they agree.
-        let all = latency.count().to_string();
-        let class = format!("command=\"{class}\"");
-        sample(page, &bucket, &format!("{class},le=\"+Inf\""), &all);
-        sample(page, &sum, &class, &seconds(latency.sum).to_string());
-        sample(page, &count, &class, &all);
-    }
+        let all = histogram.count().to_string();
+        sample(page, &bucket, &format!("{scope}le=\"+Inf\""), &all);
+        let scope = scope.trim_end_matches(',');
+        sample(page, &sum, scope, &base(histogram.sum));
+        sample(page, &count, scope, &all);
+    });
 }
 
 /// Returns the help of several metrics that share a name.

@@ -3,11 +3,12 @@
 //! path is held.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use larder_engine::{Health, LaneState, Stats, Totals};
+use larder_engine::{Health, LaneState, Stats, StoreHistograms, Totals};
 
 use super::totals::NetTotals;
 use crate::latency::LatencyTotals;
@@ -26,6 +27,8 @@ pub(crate) struct Snapshot<'r> {
     lane_stats: Vec<Stats>,
     /// Empty without a store.
     lane_states: Vec<LaneState>,
+    /// Read when they are needed first.
+    store_histograms: OnceCell<Vec<StoreHistograms>>,
     pub(super) net: NetTotals,
     pub(super) policies: Arc<Policies>,
     /// `None` if latencies are not measured.
@@ -64,6 +67,7 @@ impl<'r> Snapshot<'r> {
             engine: Stats::sum(&lane_stats),
             lane_states: if has_store { running.engine.lanes() } else { Vec::new() },
             lane_stats,
+            store_histograms: OnceCell::new(),
             net,
             policies: running.policies(),
             latencies,
@@ -85,6 +89,11 @@ impl<'r> Snapshot<'r> {
     pub(super) fn lanes(&self) -> impl Iterator<Item = LaneView<'_>> {
         let pairs = self.lane_states.iter().zip(&self.lane_stats);
         pairs.map(|(state, stats)| LaneView { state, stats })
+    }
+
+    /// Returns the histograms of the lanes of a store, in the order of [`Snapshot::lanes`].
+    pub(super) fn store_histograms(&self) -> &[StoreHistograms] {
+        self.store_histograms.get_or_init(|| self.running.engine.store_histograms())
     }
 
     /// Returns a value that only a server with a store has.

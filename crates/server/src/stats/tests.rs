@@ -5,7 +5,7 @@ use larder_engine::Durability;
 use larder_engine::limit::Limit;
 
 use super::exporter::{self, RowTexts, Shown};
-use super::metric::{MetricKind, MetricUnit};
+use super::metric::{MetricKind, MetricUnit, Read};
 use super::table;
 use crate::policies::Policy;
 use crate::server::Server;
@@ -237,6 +237,40 @@ fn latencies_are_shown_while_they_are_measured() {
 }
 
 #[test]
+fn devices_and_commits_are_measured() {
+    assert!(rows(&server(), "durability").is_empty(), "there is no store");
+    let path = std::env::temp_dir().join(format!("larder-measured-{}", std::process::id()));
+    let store = StorePath { path: path.clone(), size: Some(16 << 20), tier: None };
+    let durability = Some(Durability::Sync);
+    let server = server_with(Settings { store: vec![store], durability, ..Settings::default() });
+    let values = || {
+        let rows = rows(&server, "durability").into_iter();
+        rows.map(|(name, text)| (name, text.parse().unwrap())).collect::<BTreeMap<String, u64>>()
+    };
+    let before = values();
+    assert_eq!((before["commit_wait:count"], before.get("commit_wait:p50_ns")), (0, None));
+    store_one(&server);
+    let after = values();
+    // The retrieval reads what is not durable yet, or finds it durable; the delete finds nothing.
+    assert!((1..=2).contains(&after["commit_wait:count"]), "{after:?}");
+    let grown = |name: &str| after[name] - before[name];
+    assert!(grown("commit:0:count") >= 1 && grown("commit:0:sum") > 3, "{before:?} {after:?}");
+    assert!(grown("device:0:sync:count") >= 1 && grown("device:0:write:count") >= 1, "{after:?}");
+    assert!(after["device:0:read:count"] >= 1, "{after:?}");
+    // The reply cannot have waited for less than the sync of its commit took.
+    assert!(after["commit_wait:sum_us"] > 0 && after["device:0:sync:p999_ns"] > 0, "{after:?}");
+    server.running.reset();
+    let reset = values();
+    assert_eq!(reset["commit_wait:count"], 0);
+    assert!(reset["device:0:sync:count"] >= after["device:0:sync:count"]);
+    let settings = Settings { latency: false, ..Settings::clone(&server.running.settings()) };
+    server.reloader().reload(&settings);
+    assert_eq!(values().get("commit_wait:count"), None, "latencies are off");
+    drop(server);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn given_settings_are_shown() {
     let settings = Settings { listen_backlog: 8675, disable_cas: true, ..Settings::default() };
     let server = server_with(settings);
@@ -281,9 +315,17 @@ fn the_table_has_each_row_once_and_follows_the_conventions() {
         assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
         assert_eq!(name.ends_with("_info"), metric.kind == MetricKind::Info, "{name}");
         let stem = name.trim_end_matches("_total");
-        assert_eq!(stem.ends_with("_bytes"), metric.unit == MetricUnit::Bytes, "{name}");
-        let is_time = matches!(metric.unit, MetricUnit::Milliseconds | MetricUnit::Microseconds)
-            || metric.kind == MetricKind::Histogram;
+        let unit = match metric.read {
+            // The row of a histogram is the number of its values.
+            Read::Class(_) if metric.kind == MetricKind::Histogram => MetricUnit::Nanoseconds,
+            Read::Distribution(of, _) if metric.kind == MetricKind::Histogram => of.unit(),
+            _ => metric.unit,
+        };
+        assert_eq!(stem.ends_with("_bytes"), unit == MetricUnit::Bytes, "{name}");
+        let is_time = matches!(
+            unit,
+            MetricUnit::Milliseconds | MetricUnit::Microseconds | MetricUnit::Nanoseconds
+        );
         assert_eq!(stem.ends_with("_seconds"), is_time, "{name}");
         assert_eq!(*kinds.entry(name).or_insert(metric.kind), metric.kind, "{name}");
     }

@@ -140,6 +140,18 @@ fn promtool_accepts_the_metrics() {
     assert_eq!((sets.len(), sets[0].0, sets[25]), (26, "\"0.0000001\"", ("\"+Inf\"", 3)));
     assert!(sets.iter().any(|(le, n)| *le == "\"5\"" && *n == 3), "{sets:?}");
     assert!(sets.is_sorted_by_key(|(_, n)| *n), "{sets:?}");
+    for name in ["sync_seconds", "write_seconds", "read_seconds"] {
+        let device =
+            text.lines().filter(|line| line.starts_with(&format!("larder_device_{name}_")));
+        assert_eq!(device.filter(|line| line.contains("{lane=\"0\",device=\"")).count(), 28);
+    }
+    let waits = samples(&text)["larder_commit_wait_seconds_bucket{le=\"+Inf\"}"];
+    assert_eq!(waits, samples(&text)["larder_commit_wait_seconds_count"]);
+    let bytes =
+        text.lines().filter(|line| line.starts_with("larder_commit_bytes_bucket{lane=\"0\""));
+    let bounds: Vec<_> =
+        bytes.filter_map(|line| line.rsplit_once("le=\"")?.1.split_once('"')).collect();
+    assert_eq!((bounds[0].0, bounds[24].0, bounds[25].0), ("100", "10000000000", "+Inf"));
     if !is_here("promtool", "--version") {
         return;
     }

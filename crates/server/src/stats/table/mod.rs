@@ -1,6 +1,7 @@
 //! The table of metrics. `stats`, `/metrics`, `/v1/stats`, `/v1/metrics` and the tables of
 //! `docs/metrics.md` are made from it, so a row that is added here appears everywhere.
 
+mod durability;
 mod groups;
 mod larder;
 mod latency;
@@ -23,6 +24,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Metric> + Clone {
         groups::SLABS,
         limits::METRICS,
         latency::METRICS,
+        durability::COMMIT_WAITS,
+        durability::COMMIT_BYTES,
+        durability::SYNCS,
+        durability::WRITES,
+        durability::READS,
     ]
     .into_iter()
     .flatten()

@@ -23,6 +23,12 @@ pub(super) fn timed(client: &Client, class: &str) -> (u64, u64) {
     (latency.count(), latency.sum / MS)
 }
 
+/// Returns number and sum in ms of the waits of replies for commits.
+fn waits(client: &Client) -> (u64, u64) {
+    let waits = client.worker.context.latencies.totals().commit_waits;
+    (waits.count(), waits.sum / MS)
+}
+
 #[test]
 fn a_write_takes_until_its_commit() {
     let store = Store::new();
@@ -37,6 +43,7 @@ fn a_write_takes_until_its_commit() {
     store.commit();
     client.gets(b"STORED\r\nEND\r\nDELETED\r\n");
     assert_eq!((timed(&client, "set"), timed(&client, "delete")), ((2, 7), (1, 4)));
+    assert_eq!(waits(&client), (2, 7 + 4), "the retrieval and the silent set did not wait");
     clock.fetch_add(MS, Relaxed);
     assert_eq!(client.more(), b"");
     assert_eq!(timed(&client, "set"), (2, 7));
@@ -56,6 +63,7 @@ fn a_failed_write_takes_until_its_error() {
     client.gets(LOST);
     reader.gets(b"END\r\n");
     assert_eq!(timed(&client, "set"), (1, 5));
+    assert_eq!((waits(&client), waits(&reader)), ((1, 5), (1, 6)));
     // Executed twice, counted once.
     assert_eq!(timed(&reader, "get"), (1, 6));
 }
