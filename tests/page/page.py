@@ -610,6 +610,82 @@ def test_durability(check, page, server):
     check.that("durability: commits are counted", shown["commits"] > 0 and shown["commit_us_p99"] >= shown["commit_us_p50"] > 0, shown)
 
 
+HISTOGRAMS = """() => [...document.querySelectorAll("#view-durability .bars:not([hidden])")].map(bars => ({
+  name: bars.dataset.bars,
+  text: bars.innerText,
+  rows: [...bars.querySelectorAll("tbody tr")].map(row => [row.firstChild.textContent,
+    ...[...row.querySelectorAll("td")].map(cell => ({ value: Number(cell.dataset.value), text: cell.textContent,
+      width: cell.querySelector("i").getBoundingClientRect().width,
+      of: cell.querySelector(".track").getBoundingClientRect().width }))]),
+}))"""
+
+
+def test_histograms(check, browser, program, directory):
+    """With `sync` and two devices: waits, commits and syncs, each as many as `stats` says."""
+    stores = [part for name in ("one", "two") for part in ("--store", f"{directory / name}:64MB")]
+    server = Larder(program, directory, ["--memory", "32MB", *stores, "--durability", "sync"])
+    server.start()
+    page = browser.new_page(viewport=WIDE)
+    trouble = []
+    page.on("console", lambda message: message.type in ("error", "warning") and trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    try:
+        page.goto(f"{server.url}#durability")
+        page.wait_for_selector("#view-durability [data-bars=waits] p:text('Since the start: none')")
+        check.that("durability: without a write there is no table of waits", not page.is_visible("#view-durability [data-bars=waits] table"))
+        server.start_load()
+        time.sleep(4)
+        server.end_load()
+        before = settled(server)
+        page.wait_for_function("count => [...document.querySelectorAll('#view-durability [data-bars=waits] td.ever')].reduce((sum, cell) => sum + Number(cell.dataset.value), 0) >= count", arg=before["commit_wait:count"])
+        shown = {bars["name"]: bars for bars in page.evaluate(HISTOGRAMS)}
+        check.that("durability: there are three histograms", list(shown) == ["waits", "commits", "syncs"], list(shown))
+        both = lambda name: before[f"{name.format(0)}:count"] + before[f"{name.format(1)}:count"]
+        wanted = {"waits": before["commit_wait:count"], "commits": both("commit:{}"), "syncs": both("device:{}:sync")}
+        sums = {name: sum(ever["value"] for _, _, ever in bars["rows"]) for name, bars in shown.items()}
+        # A lane may make a commit of its own at any time.
+        check.that("durability: the histograms are those of stats", all(0 <= sums[name] - wanted[name] <= 4 for name in wanted), (sums, wanted))
+        recent = {name: sum(recent["value"] for _, recent, _ in bars["rows"]) for name, bars in shown.items()}
+        check.that("durability: the load was recent", all(0.9 * wanted[name] - 10 < recent[name] <= sums[name] for name in wanted), (recent, sums))
+        for name, bars in shown.items():
+            cells = [cell for row in bars["rows"] for cell in row[1:]]
+            most = [max(row[column]["value"] for row in bars["rows"]) for column in (1, 2)]
+            wide = all(abs(row[column]["width"] - row[column]["of"] * row[column]["value"] / most[column - 1]) < 1.5 for row in bars["rows"] for column in (1, 2))
+            check.that(f"durability: the bars of {name} are as long as their counts", wide and any(cell["width"] > 50 for cell in cells), cells)
+            check.that(f"durability: {name} have their percentiles", re.search(r"Since the start: [0-9.]+(.K)?, p50 [0-9.]+.(ns|µs|ms|s|B|kB|MB), p99 ", bars["text"]) is not None, bars["text"])
+        page.goto(f"{server.url}#statistics")
+        page.wait_for_selector('#view-statistics [data-row="device:1:sync:p99_ns"]')
+        meant = page.eval_on_selector_all('#view-statistics [data-row^="device:"], #view-statistics [data-row^="commit:"]', "cells => cells.map(cell => [cell.dataset.row, cell.parentElement.lastChild.textContent])")
+        check.that("statistics: rows of devices and commits are explained", len(meant) > 30 and all(len(help) > 5 for _, help in meant), meant)
+        page.goto(f"{server.url}#durability")
+        page.select_option("#durability-lane", label=f"{directory / 'two'}")
+        one = next(bars for bars in page.evaluate(HISTOGRAMS) if bars["name"] == "syncs")
+        of_two = sum(ever["value"] for _, _, ever in one["rows"])
+        check.that("durability: a device is chosen", 0 <= of_two - before["device:1:sync:count"] <= 2 and of_two < wanted["syncs"], (of_two, before["device:1:sync:count"], wanted))
+        page.set_viewport_size(PHONE)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        check.that("durability: histograms fit on a phone", width <= PHONE["width"] and all(cell["of"] > 40 for bars in page.evaluate(HISTOGRAMS) for row in bars["rows"] for cell in row[1:]), width)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            faint = page.evaluate(FAINT)
+            check.that(f"durability: {theme} histograms have contrast AA", not faint, faint[:5])
+        check.that("durability: nothing was complained about", not trouble, trouble[:5])
+    finally:
+        page.close()
+        server.end()
+
+
+def settled(server):
+    """The rows of `stats durability` once they do not change any more."""
+    last = None
+    while True:
+        rows = {name: int(value) for name, value in server.stats("durability").items()}
+        if rows == last:
+            return rows
+        last = rows
+        time.sleep(0.5)
+
+
 def test_amplification_after_reset(check, page, server):
     """Both parts of the ratio begin anew with `stats reset`."""
     before = float(server.stats()["larder_device_written_bytes"])
@@ -851,6 +927,7 @@ def main():
             run(check, browser, server, directory, arguments.pictures)
             test_features_off(check, browser, program, directory)
             test_slow_commands(check, browser, program, directory)
+            test_histograms(check, browser, program, directory)
         finally:
             browser.close()
             server.end()

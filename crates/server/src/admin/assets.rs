@@ -51,6 +51,7 @@ pub(super) static ASSETS: &[Asset] = &[
             include_str!("../../../../assets/uplot/uPlot.iife.min.js")
         ),
     },
+    module!("bars.js"),
     module!("chart.js"),
     module!("choice.js"),
     module!("clients.js"),

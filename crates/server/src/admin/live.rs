@@ -91,6 +91,7 @@ pub(super) async fn beat(subject: Arc<Subject>) {
         if let Some(context) = running.context() {
             context.hot_keys.beat(running.clock.millis());
         }
+        subject.recent_store.beat(running);
         let now = Moment::of(running);
         if let Some(last) = &last {
             subject.live.take(Span { from: last, to: &now }, &mut finder, running);

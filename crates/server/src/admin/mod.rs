@@ -11,6 +11,7 @@ mod actions;
 mod assets;
 mod clients;
 mod door;
+mod durability;
 pub(crate) mod escape;
 mod events;
 mod health;
@@ -138,6 +139,7 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/v1/stats", get(show_stats))
         .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
         .route("/v1/clients", get(clients::clients))
+        .route("/v1/durability", get(durability::show))
         .route("/v1/history", get(live::history))
         .route("/v1/keys", get(keys::show))
         .route("/v1/live", get(live::stream))

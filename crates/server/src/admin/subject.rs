@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 
 use super::clients::ClientList;
+use super::durability::RecentStore;
 use super::inner::InnerSession;
 use super::live::Live;
 use super::token::AdminToken;
@@ -25,6 +26,7 @@ pub(crate) struct Subject {
     running: OnceLock<Arc<Running>>,
     pub(super) live: Live,
     pub(super) clients: ClientList,
+    pub(super) recent_store: RecentStore,
     /// The address at which the admin page listens.
     pub(super) address: SocketAddr,
     /// The token for changes.
@@ -42,6 +44,7 @@ impl Subject {
             running: OnceLock::new(),
             live: Live::new(),
             clients: ClientList::default(),
+            recent_store: RecentStore::default(),
             address,
             token: Arc::new(token),
             inner: InnerSession::default(),

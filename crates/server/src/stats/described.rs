@@ -10,7 +10,8 @@ use super::table;
 pub(crate) struct DescribedMetric {
     /// The group of `stats`; empty for `stats` without a group.
     group: &'static str,
-    /// The name of the row. `N` stands for the number of a lane and `NAME` for that of a policy.
+    /// The name of the row. `N` stands for the number of a lane, with `:lower` for its lower device,
+    /// `NAME` for that of a policy, and `CLASS` for a class of commands.
     row: &'static str,
     /// The name on `/metrics`; empty if it has none there, or only one of the memcached exporter.
     name: &'static str,

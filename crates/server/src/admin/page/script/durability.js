@@ -1,8 +1,10 @@
 // The view "Durability": which crash an acknowledged write survives, and how far the devices are behind.
 
+import { Bars } from "./bars.js";
 import { Chart } from "./chart.js";
+import { ask } from "./connection.js";
 import { example, group, h, say, setFigure, showEither } from "./elements.js";
-import { bytes, bytesPerSecond, count, micros, millis, times, whole } from "./format.js";
+import { bytes, bytesPerSecond, count, decimalBytes, micros, millis, nanos, times, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
 
@@ -18,6 +20,8 @@ const PROMISES = {
 const SPAN = 10;
 /** Time over which it counts write amplification: cleaning comes in bursts. */
 const LONG_SPAN = 60;
+/** Age up to which an answer is shown, in milliseconds. Messages come once a second. */
+const FRESH = 1900;
 
 export class DurabilityView {
   name = "durability";
@@ -26,6 +30,19 @@ export class DurabilityView {
   #promise = h("p");
   #charts = ["unsynced", "commit", "written"]
     .map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "durability" }));
+  #askedAt = -Infinity;
+  /** @type {?Object} */
+  #answer = null;
+  #waits = new Bars("waits", "Waits of replies", "How long replies were withheld until their commit was durable.",
+    nanos);
+  #commits = new Bars("commits", "Sizes of commits", "Bytes of records that a commit made durable.", decimalBytes);
+  #syncs = new Bars("syncs", "Syncs", "How long a device took to make its writes durable.", nanos);
+  #lowerSyncs = new Bars("lower-syncs", "Syncs of the big device", "The same for the lower tier.", nanos);
+  #unmeasured = h("p", { class: "soft", hidden: true }, "Waits of replies are not measured, because latencies are off (",
+    h("code", {}, "--disable-latency"), ").");
+  #lane = h("select", { id: "durability-lane", change: () => this.#showHistograms() });
+  #lanes = h("div", { class: "controls", hidden: true }, h("label", { for: "durability-lane" }, "Commits and syncs of"),
+    this.#lane);
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
@@ -45,7 +62,10 @@ export class DurabilityView {
         group("Last recovery", [["items", "recovered_items"], ["time", "recovery_ms"]])),
       h("p", { class: "soft" }, "Amplification: the bytes written to devices, divided by the bytes of records that "
         + "requests wrote, over the last minute and since the start or `stats reset`."),
-      h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)));
+      h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)),
+      this.#lanes, this.#unmeasured,
+      h("div", { class: "histograms" },
+        [this.#waits, this.#commits, this.#syncs, this.#lowerSyncs].map((bars) => bars.element)));
     this.element = h("div", {}, this.without, this.with);
   }
 
@@ -74,6 +94,37 @@ export class DurabilityView {
     set("recovery_ms", model.number("larder_recovery_ms"), millis);
     const to = model.latest.time;
     for (const chart of this.#charts) chart.show({ past: model.past, from: to - KEPT, to });
+    this.#ask();
+  }
+
+  restarted() {
+    this.#askedAt = -Infinity;
+  }
+
+  async #ask() {
+    if (performance.now() - this.#askedAt < FRESH) return;
+    this.#askedAt = performance.now();
+    const answer = await ask("v1/durability").catch(() => null);
+    if (answer === null) return;
+    this.#answer = answer;
+    this.#showHistograms();
+  }
+
+  #showHistograms() {
+    const { bounds, lanes, seconds, waits } = this.#answer;
+    const names = lanes.map(({ device }) => device ?? "all devices");
+    if (this.#lane.options.length !== names.length || names.some((name, at) => this.#lane.options[at].text !== name)) {
+      this.#lane.replaceChildren(...names.map((name, at) => h("option", { value: at }, name)));
+    }
+    this.#lanes.hidden = names.length < 2;
+    const lane = lanes[Math.max(0, this.#lane.selectedIndex)];
+    this.#unmeasured.hidden = waits !== null;
+    const all = [[this.#waits, waits], [this.#commits, lane.commits], [this.#syncs, lane.syncs],
+      [this.#lowerSyncs, lane.lower_syncs]];
+    for (const [bars, shapes] of all) {
+      bars.element.hidden = shapes === null;
+      if (shapes !== null) bars.show(shapes, bounds, seconds);
+    }
   }
 }
 

@@ -20,6 +20,10 @@ export const micros = (value) => scaled(value, [[1e6, "s"], [1e3, "ms"], [1, "µ
 export const millis = orDash((value) => (value === 0 ? "0\u202fms" : micros(value * 1000)));
 export const bytes = (value) =>
   scaled(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]);
+/** Shows bytes in powers of ten, for bounds that are such powers. */
+export const decimalBytes = (value) => scaled(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
+/** Shows nanoseconds. */
+export const nanos = (value) => scaled(value, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
 export const bytesPerSecond = orDash((value) => `${bytes(value)}/s`);
 export const percent = orDash((value) => `${scaled(value * 100, [[1, ""]])}\u202f%`);
 export const times = orDash((value) => `${scaled(value, [[1, ""]])}×`);

@@ -28,6 +28,8 @@ const PATTERNS = [
   [/^larder_lane_\d+_/, "larder_lane_N_"],
   [/^limit:.*:/, "limit:NAME:"],
   [/^latency:[^:]*:/, "latency:CLASS:"],
+  [/^commit:\d+:/, "commit:N:"],
+  [/^device:\d+:(lower:)?/, "device:N:"],
 ];
 
 /**

@@ -1,0 +1,294 @@
+//! `/v1/durability`: the histograms of the view Durability as JSON, of about the last minute and since
+//! the start. For the last minute, the histograms of every ten seconds are kept: in the worst case, 32
+//! devices with a lower one each, 0.3 MB.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use larder_disk::Histogram;
+use larder_engine::{LaneState, StoreHistograms};
+use serde::Serialize;
+
+use super::subject::Serving;
+use super::{HARDENED, Subject};
+use crate::server::Running;
+
+/// Interval between two histograms that are kept, in milliseconds.
+const STEP_MS: u64 = 10_000;
+/// The time that the kept histograms reach back, in milliseconds; up to a step more.
+const SPAN_MS: u64 = 60_000;
+
+/// The histograms of one moment, counted since the start.
+#[derive(Clone, Debug)]
+struct MeasuredStore {
+    /// The server's uptime in milliseconds.
+    up_ms: u64,
+    /// How long replies waited for their commits; `None` if that is not measured.
+    waits: Option<Histogram>,
+    /// Of each lane, in the order of the lanes.
+    lanes: Vec<MeasuredLane>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct MeasuredLane {
+    commits: Histogram,
+    syncs: Histogram,
+    lower_syncs: Option<Histogram>,
+}
+
+/// The past histograms.
+#[derive(Debug, Default)]
+pub(super) struct RecentStore(Mutex<VecDeque<MeasuredStore>>);
+
+impl RecentStore {
+    /// Keeps the histograms if the last ones are old enough. Called once a second.
+    pub(super) fn beat(&self, running: &Running) {
+        if !running.settings().has_store() {
+            return;
+        }
+        let up_ms = up_ms(running);
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.back().is_none_or(|last| up_ms - last.up_ms >= STEP_MS) {
+            keep(&mut kept, MeasuredStore::of(running));
+        }
+    }
+}
+
+/// Adds the newest histograms, and drops those that are not needed for the span.
+fn keep(kept: &mut VecDeque<MeasuredStore>, newest: MeasuredStore) {
+    let needed_ms = newest.up_ms.saturating_sub(SPAN_MS);
+    kept.push_back(newest);
+    while kept.get(1).is_some_and(|second| second.up_ms <= needed_ms) {
+        kept.pop_front();
+    }
+}
+
+fn up_ms(running: &Running) -> u64 {
+    running.clock.uptime().as_millis() as u64
+}
+
+impl MeasuredStore {
+    fn of(running: &Running) -> MeasuredStore {
+        MeasuredStore {
+            up_ms: up_ms(running),
+            waits: running.latencies_ever().map(|all| all.commit_waits),
+            lanes: running.engine.store_histograms().into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<StoreHistograms> for MeasuredLane {
+    fn from(store: StoreHistograms) -> MeasuredLane {
+        let lower_syncs = store.lower.map(|lower| lower.sync);
+        MeasuredLane { commits: store.commit_bytes, syncs: store.fast.sync, lower_syncs }
+    }
+}
+
+impl MeasuredLane {
+    /// Adds another lane.
+    fn add(&mut self, other: &MeasuredLane) {
+        self.commits.add(&other.commits);
+        self.syncs.add(&other.syncs);
+        if let Some(more) = &other.lower_syncs {
+            self.lower_syncs.get_or_insert_default().add(more);
+        }
+    }
+}
+
+/// Returns the histograms.
+pub(super) async fn show(
+    Serving(running): Serving,
+    State(subject): State<Arc<Subject>>,
+) -> Response {
+    let now = MeasuredStore::of(&running);
+    let earlier = {
+        let kept = subject.recent_store.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.front().cloned()
+    };
+    (HARDENED, axum::Json(DurabilityAnswer::of(&now, earlier.as_ref(), &running.engine.lanes())))
+        .into_response()
+}
+
+#[derive(Debug, Serialize)]
+struct DurabilityAnswer {
+    /// The length of the recent time in seconds.
+    seconds: f64,
+    /// The upper bounds of the buckets, in nanoseconds or bytes. A last bucket has no bound.
+    bounds: Vec<u64>,
+    waits: Option<ShapePair>,
+    /// The sum of all lanes, if there are several; then each lane.
+    lanes: Vec<LaneShapes>,
+}
+
+#[derive(Debug, Serialize)]
+struct LaneShapes {
+    /// `null` for the sum.
+    lane: Option<u8>,
+    device: Option<String>,
+    lower_device: Option<String>,
+    /// By bytes.
+    commits: ShapePair,
+    syncs: ShapePair,
+    lower_syncs: Option<ShapePair>,
+}
+
+/// A histogram of the recent time, and one since the start.
+#[derive(Debug, Serialize)]
+struct ShapePair {
+    recent: HistogramShape,
+    ever: HistogramShape,
+}
+
+#[derive(Debug, Serialize)]
+struct HistogramShape {
+    count: u64,
+    sum: u64,
+    p50: Option<u64>,
+    p99: Option<u64>,
+    /// The number of values in each bucket.
+    counts: Vec<u64>,
+}
+
+impl DurabilityAnswer {
+    /// `states` and the lanes of `now` have the same order.
+    fn of(
+        now: &MeasuredStore,
+        earlier: Option<&MeasuredStore>,
+        states: &[LaneState],
+    ) -> DurabilityAnswer {
+        let seconds = earlier.map_or(0, |earlier| now.up_ms.saturating_sub(earlier.up_ms));
+        let before = |at: usize| earlier.and_then(|earlier| earlier.lanes.get(at));
+        let waits = now
+            .waits
+            .as_ref()
+            .map(|waits| ShapePair::of(waits, earlier.and_then(|earlier| earlier.waits.as_ref())));
+        let mut lanes: Vec<LaneShapes> = Vec::new();
+        if now.lanes.len() > 1 {
+            let sum = |of: &MeasuredStore| {
+                let mut sum = MeasuredLane::default();
+                of.lanes.iter().for_each(|lane| sum.add(lane));
+                sum
+            };
+            lanes.push(LaneShapes::of(None, &sum(now), earlier.map(sum).as_ref()));
+        }
+        for (at, (lane, state)) in now.lanes.iter().zip(states).enumerate() {
+            lanes.push(LaneShapes::of(Some(state), lane, before(at)));
+        }
+        let bounds = Histogram::default().cumulative_by_few().map(|(bound, _)| bound).collect();
+        DurabilityAnswer { seconds: seconds as f64 / 1000.0, bounds, waits, lanes }
+    }
+}
+
+impl LaneShapes {
+    fn of(
+        state: Option<&LaneState>,
+        now: &MeasuredLane,
+        earlier: Option<&MeasuredLane>,
+    ) -> LaneShapes {
+        let lower_before = earlier.and_then(|earlier| earlier.lower_syncs.as_ref());
+        LaneShapes {
+            lane: state.map(|state| state.number.0),
+            device: state.map(|state| state.name.clone()),
+            lower_device: state.and_then(|state| state.lower.clone()),
+            commits: ShapePair::of(&now.commits, earlier.map(|earlier| &earlier.commits)),
+            syncs: ShapePair::of(&now.syncs, earlier.map(|earlier| &earlier.syncs)),
+            lower_syncs: now.lower_syncs.as_ref().map(|now| ShapePair::of(now, lower_before)),
+        }
+    }
+}
+
+impl ShapePair {
+    /// Without an earlier histogram nothing is recent.
+    fn of(now: &Histogram, earlier: Option<&Histogram>) -> ShapePair {
+        let recent = now.since(earlier.unwrap_or(now));
+        ShapePair { recent: HistogramShape::of(&recent), ever: HistogramShape::of(now) }
+    }
+}
+
+impl HistogramShape {
+    fn of(histogram: &Histogram) -> HistogramShape {
+        let (count, mut below) = (histogram.count(), 0);
+        let ends = histogram.cumulative_by_few().map(|(_, cumulative)| cumulative).chain([count]);
+        HistogramShape {
+            count,
+            sum: histogram.sum,
+            p50: histogram.quantile(0.5),
+            p99: histogram.quantile(0.99),
+            counts: ends.map(|end| end - std::mem::replace(&mut below, end)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_disk::Recorder;
+
+    fn histogram(values: &[u64]) -> Histogram {
+        let recorder = Recorder::default();
+        values.iter().for_each(|value| recorder.add(*value, 1));
+        recorder.read()
+    }
+
+    fn measured(up_ms: u64, lanes: Vec<MeasuredLane>) -> MeasuredStore {
+        MeasuredStore { up_ms, waits: Some(histogram(&[1000])), lanes }
+    }
+
+    #[test]
+    fn the_kept_histograms_reach_back_a_minute_and_are_few() {
+        let mut kept = VecDeque::new();
+        for second in 0..1000 {
+            let up_ms = second * 1000;
+            if kept.back().is_none_or(|last: &MeasuredStore| up_ms - last.up_ms >= STEP_MS) {
+                keep(&mut kept, measured(up_ms, Vec::new()));
+            }
+            let age_ms = up_ms - kept[0].up_ms;
+            assert!(age_ms == up_ms || (SPAN_MS..SPAN_MS + STEP_MS).contains(&age_ms), "{age_ms}");
+            assert!(kept.len() <= 7, "{}", kept.len());
+        }
+        // With 32 lanes of two tiers.
+        assert!(7 * 32 * 3 * size_of::<Histogram>() < 300_000);
+    }
+
+    #[test]
+    fn the_recent_values_are_those_since_the_earlier_histograms() {
+        let lane = |commits: &[u64], syncs: &[u64], lower_syncs: Option<&[u64]>| MeasuredLane {
+            commits: histogram(commits),
+            syncs: histogram(syncs),
+            lower_syncs: lower_syncs.map(histogram),
+        };
+        let before = measured(5000, vec![lane(&[700], &[90], None), lane(&[], &[], Some(&[7]))]);
+        let now = measured(
+            8500,
+            vec![
+                lane(&[700, 4100, u64::MAX], &[90, 91], None),
+                lane(&[5000], &[], Some(&[7, 2_000_000])),
+            ],
+        );
+        let answer = DurabilityAnswer::of(&now, Some(&before), &[]);
+        assert_eq!((answer.seconds, answer.bounds.len()), (3.5, 25));
+        assert_eq!(answer.waits.unwrap().recent.count, 0);
+        // The states are missing, so only the sum is here.
+        let [sum] = &answer.lanes[..] else { panic!("{:?}", answer.lanes) };
+        let full = |shape: &HistogramShape| {
+            assert_eq!(shape.counts.len(), 26);
+            assert_eq!(shape.counts.iter().sum::<u64>(), shape.count);
+            let counts = shape.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+            counts.map(|(at, count)| (answer.bounds.get(at).copied(), *count)).collect::<Vec<_>>()
+        };
+        assert_eq!(full(&sum.commits.recent), [(Some(5000), 2), (None, 1)]);
+        assert_eq!(full(&sum.commits.ever), [(Some(1000), 1), (Some(5000), 2), (None, 1)]);
+        assert_eq!(full(&sum.syncs.recent), [(Some(100), 1)]);
+        assert_eq!(full(&sum.lower_syncs.as_ref().unwrap().recent), [(Some(2_000_000), 1)]);
+        assert_eq!(sum.syncs.recent.sum, 91);
+        let first = DurabilityAnswer::of(&now, None, &[]);
+        assert_eq!((first.seconds, first.lanes[0].commits.recent.count), (0.0, 0));
+        assert_eq!(first.lanes[0].commits.ever.count, 4);
+        assert_eq!(
+            (first.lanes[0].commits.recent.p50, first.lanes[0].commits.recent.sum),
+            (None, 0)
+        );
+    }
+}
