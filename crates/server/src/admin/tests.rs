@@ -1,6 +1,7 @@
 mod actions;
 mod attacks;
 mod clients;
+mod durability;
 mod keys;
 mod lab;
 mod scraped;

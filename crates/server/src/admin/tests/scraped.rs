@@ -30,8 +30,8 @@ const UNCONVENTIONAL: [&str; 7] = [
 ];
 
 /// A server with a store, whose path needs escaping, and with policies.
-struct Full {
-    server: Server,
+pub(super) struct Full {
+    pub(super) server: Server,
     paths: Vec<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ impl Full {
     }
 
     /// Starts a server with one device for each tier.
-    fn with_tiers(name: &str, tiers: &[Option<&str>]) -> Full {
+    pub(super) fn with_tiers(name: &str, tiers: &[Option<&str>]) -> Full {
         let path = |tier: &Option<&str>| {
             let tier = tier.unwrap_or_default();
             let file = format!("larder-{name}{tier}-me\"trics-{}", std::process::id());
@@ -62,14 +62,14 @@ impl Full {
         Full { server: server.unwrap(), paths }
     }
 
-    fn metrics(&self) -> String {
+    pub(super) fn metrics(&self) -> String {
         let (code, text) = get(&self.server, "/metrics");
         assert_eq!(code, 200);
         text
     }
 
     /// Sends requests of every kind.
-    fn use_it(&self) {
+    pub(super) fn use_it(&self) {
         let requests = [
             ("set a 0 0 1\r\n1\r\n", "STORED\r\n"),
             ("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n"),
