@@ -1,101 +1,17 @@
 //! `/v1/durability`: the histograms of the view Durability as JSON, of about the last minute and since
-//! the start. For the last minute, the histograms of every ten seconds are kept: in the worst case, 32
-//! devices with a lower one each, 0.3 MB.
+//! the start.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use larder_disk::Histogram;
-use larder_engine::{LaneState, StoreHistograms};
+use larder_engine::LaneState;
 use serde::Serialize;
 
+use super::recent::{MeasuredLane, MeasuredStore};
 use super::subject::Serving;
 use super::{HARDENED, Subject};
-use crate::server::Running;
-
-/// Interval between two histograms that are kept, in milliseconds.
-const STEP_MS: u64 = 10_000;
-/// The time that the kept histograms reach back, in milliseconds; up to a step more.
-const SPAN_MS: u64 = 60_000;
-
-/// The histograms of one moment, counted since the start.
-#[derive(Clone, Debug)]
-struct MeasuredStore {
-    /// The server's uptime in milliseconds.
-    up_ms: u64,
-    /// How long replies waited for their commits; `None` if that is not measured.
-    waits: Option<Histogram>,
-    /// Of each lane, in the order of the lanes.
-    lanes: Vec<MeasuredLane>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct MeasuredLane {
-    commits: Histogram,
-    syncs: Histogram,
-    lower_syncs: Option<Histogram>,
-}
-
-/// The past histograms.
-#[derive(Debug, Default)]
-pub(super) struct RecentStore(Mutex<VecDeque<MeasuredStore>>);
-
-impl RecentStore {
-    /// Keeps the histograms if the last ones are old enough. Called once a second.
-    pub(super) fn beat(&self, running: &Running) {
-        if !running.settings().has_store() {
-            return;
-        }
-        let up_ms = up_ms(running);
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.back().is_none_or(|last| up_ms - last.up_ms >= STEP_MS) {
-            keep(&mut kept, MeasuredStore::of(running));
-        }
-    }
-}
-
-/// Adds the newest histograms, and drops those that are not needed for the span.
-fn keep(kept: &mut VecDeque<MeasuredStore>, newest: MeasuredStore) {
-    let needed_ms = newest.up_ms.saturating_sub(SPAN_MS);
-    kept.push_back(newest);
-    while kept.get(1).is_some_and(|second| second.up_ms <= needed_ms) {
-        kept.pop_front();
-    }
-}
-
-fn up_ms(running: &Running) -> u64 {
-    running.clock.uptime().as_millis() as u64
-}
-
-impl MeasuredStore {
-    fn of(running: &Running) -> MeasuredStore {
-        MeasuredStore {
-            up_ms: up_ms(running),
-            waits: running.latencies_ever().map(|all| all.commit_waits),
-            lanes: running.engine.store_histograms().into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl From<StoreHistograms> for MeasuredLane {
-    fn from(store: StoreHistograms) -> MeasuredLane {
-        let lower_syncs = store.lower.map(|lower| lower.sync);
-        MeasuredLane { commits: store.commit_bytes, syncs: store.fast.sync, lower_syncs }
-    }
-}
-
-impl MeasuredLane {
-    /// Adds another lane.
-    fn add(&mut self, other: &MeasuredLane) {
-        self.commits.add(&other.commits);
-        self.syncs.add(&other.syncs);
-        if let Some(more) = &other.lower_syncs {
-            self.lower_syncs.get_or_insert_default().add(more);
-        }
-    }
-}
 
 /// Returns the histograms.
 pub(super) async fn show(
@@ -103,10 +19,7 @@ pub(super) async fn show(
     State(subject): State<Arc<Subject>>,
 ) -> Response {
     let now = MeasuredStore::of(&running);
-    let earlier = {
-        let kept = subject.recent_store.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.front().cloned()
-    };
+    let earlier = subject.recent_store.earliest();
     (HARDENED, axum::Json(DurabilityAnswer::of(&now, earlier.as_ref(), &running.engine.lanes())))
         .into_response()
 }
@@ -234,22 +147,6 @@ mod tests {
 
     fn measured(up_ms: u64, lanes: Vec<MeasuredLane>) -> MeasuredStore {
         MeasuredStore { up_ms, waits: Some(histogram(&[1000])), lanes }
-    }
-
-    #[test]
-    fn the_kept_histograms_reach_back_a_minute_and_are_few() {
-        let mut kept = VecDeque::new();
-        for second in 0..1000 {
-            let up_ms = second * 1000;
-            if kept.back().is_none_or(|last: &MeasuredStore| up_ms - last.up_ms >= STEP_MS) {
-                keep(&mut kept, measured(up_ms, Vec::new()));
-            }
-            let age_ms = up_ms - kept[0].up_ms;
-            assert!(age_ms == up_ms || (SPAN_MS..SPAN_MS + STEP_MS).contains(&age_ms), "{age_ms}");
-            assert!(kept.len() <= 7, "{}", kept.len());
-        }
-        // With 32 lanes of two tiers.
-        assert!(7 * 32 * 3 * size_of::<Histogram>() < 300_000);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod keys;
 mod lab;
 mod live;
 mod origin;
+mod recent;
 mod series;
 mod subject;
 #[cfg(test)]

@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 
 use super::clients::ClientList;
-use super::durability::RecentStore;
 use super::inner::InnerSession;
 use super::live::Live;
+use super::recent::RecentStore;
 use super::token::AdminToken;
 use crate::server::Running;
 use crate::settings::Settings;

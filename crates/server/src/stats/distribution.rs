@@ -24,13 +24,13 @@ pub(super) enum Distribution {
 /// A histogram, and what it belongs to.
 #[derive(Debug)]
 pub(super) struct Distributed {
-    of: Option<Place>,
+    of: Option<MeasuredDevice>,
     pub(super) histogram: Histogram,
 }
 
 /// A device of the store.
 #[derive(Debug)]
-struct Place {
+struct MeasuredDevice {
     lane: String,
     device: String,
     is_lower: bool,
@@ -73,7 +73,8 @@ impl Distribution {
             let of = lane.place();
             all.push(Distributed { of: Some(of), histogram: times(&store.fast).clone() });
             if let (Some(lower), Some(device)) = (&store.lower, &lane.state.lower) {
-                let place = Place { device: device.clone(), is_lower: true, ..lane.place() };
+                let place =
+                    MeasuredDevice { device: device.clone(), is_lower: true, ..lane.place() };
                 all.push(Distributed { of: Some(place), histogram: times(lower).clone() });
             }
         }
@@ -82,9 +83,9 @@ impl Distribution {
 }
 
 impl super::snapshot::LaneView<'_> {
-    fn place(&self) -> Place {
+    fn place(&self) -> MeasuredDevice {
         let (lane, device) = (self.state.number.to_string(), self.state.name.clone());
-        Place { lane, device, is_lower: false }
+        MeasuredDevice { lane, device, is_lower: false }
     }
 }
 
@@ -93,8 +94,8 @@ impl Distributed {
     pub(super) fn place(&self) -> String {
         match &self.of {
             None => String::new(),
-            Some(Place { lane, is_lower: false, .. }) => lane.clone(),
-            Some(Place { lane, is_lower: true, .. }) => format!("{lane}:lower"),
+            Some(MeasuredDevice { lane, is_lower: false, .. }) => lane.clone(),
+            Some(MeasuredDevice { lane, is_lower: true, .. }) => format!("{lane}:lower"),
         }
     }
 

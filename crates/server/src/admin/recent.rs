@@ -1,0 +1,119 @@
+//! The histograms of the store during the last minute. Those of every ten seconds are kept: in the worst
+//! case, 32 devices with a lower one each, 0.3 MB.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use larder_disk::Histogram;
+use larder_engine::StoreHistograms;
+
+use crate::server::Running;
+
+/// Interval between two histograms that are kept, in milliseconds.
+const STEP_MS: u64 = 10_000;
+/// The time that the kept histograms reach back, in milliseconds; up to a step more.
+const SPAN_MS: u64 = 60_000;
+
+/// The histograms of one moment, counted since the start.
+#[derive(Clone, Debug)]
+pub(super) struct MeasuredStore {
+    /// The server's uptime in milliseconds.
+    pub(super) up_ms: u64,
+    /// How long replies waited for their commits; `None` if that is not measured.
+    pub(super) waits: Option<Histogram>,
+    /// Of each lane, in the order of the lanes.
+    pub(super) lanes: Vec<MeasuredLane>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct MeasuredLane {
+    pub(super) commits: Histogram,
+    pub(super) syncs: Histogram,
+    pub(super) lower_syncs: Option<Histogram>,
+}
+
+/// The past histograms.
+#[derive(Debug, Default)]
+pub(super) struct RecentStore(Mutex<VecDeque<MeasuredStore>>);
+
+impl RecentStore {
+    /// Keeps the histograms if the last ones are old enough. Called once a second.
+    pub(super) fn beat(&self, running: &Running) {
+        if !running.settings().has_store() {
+            return;
+        }
+        let up_ms = up_ms(running);
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.back().is_none_or(|last| up_ms - last.up_ms >= STEP_MS) {
+            keep(&mut kept, MeasuredStore::of(running));
+        }
+    }
+
+    /// Returns the earliest kept histograms.
+    pub(super) fn earliest(&self) -> Option<MeasuredStore> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).front().cloned()
+    }
+}
+
+/// Adds the newest histograms, and drops those that are not needed for the span.
+fn keep(kept: &mut VecDeque<MeasuredStore>, newest: MeasuredStore) {
+    let needed_ms = newest.up_ms.saturating_sub(SPAN_MS);
+    kept.push_back(newest);
+    while kept.get(1).is_some_and(|second| second.up_ms <= needed_ms) {
+        kept.pop_front();
+    }
+}
+
+fn up_ms(running: &Running) -> u64 {
+    running.clock.uptime().as_millis() as u64
+}
+
+impl MeasuredStore {
+    pub(super) fn of(running: &Running) -> MeasuredStore {
+        MeasuredStore {
+            up_ms: up_ms(running),
+            waits: running.latencies_ever().map(|all| all.commit_waits),
+            lanes: running.engine.store_histograms().into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<StoreHistograms> for MeasuredLane {
+    fn from(store: StoreHistograms) -> MeasuredLane {
+        let lower_syncs = store.lower.map(|lower| lower.sync);
+        MeasuredLane { commits: store.commit_bytes, syncs: store.fast.sync, lower_syncs }
+    }
+}
+
+impl MeasuredLane {
+    /// Adds another lane.
+    pub(super) fn add(&mut self, other: &MeasuredLane) {
+        self.commits.add(&other.commits);
+        self.syncs.add(&other.syncs);
+        if let Some(more) = &other.lower_syncs {
+            self.lower_syncs.get_or_insert_default().add(more);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kept_histograms_reach_back_a_minute_and_are_few() {
+        let mut kept = VecDeque::new();
+        for second in 0..1000 {
+            let up_ms = second * 1000;
+            if kept.back().is_none_or(|last: &MeasuredStore| up_ms - last.up_ms >= STEP_MS) {
+                let newest = MeasuredStore { up_ms, waits: None, lanes: Vec::new() };
+                keep(&mut kept, newest);
+            }
+            let age_ms = up_ms - kept[0].up_ms;
+            assert!(age_ms == up_ms || (SPAN_MS..SPAN_MS + STEP_MS).contains(&age_ms), "{age_ms}");
+            assert!(kept.len() <= 7, "{}", kept.len());
+        }
+        // With 32 lanes of two tiers.
+        assert!(7 * 32 * 3 * size_of::<Histogram>() < 300_000);
+    }
+}
