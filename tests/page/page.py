@@ -367,6 +367,19 @@ def test_limits(check, page, server):
                 wrong.append((row, before[row], total, after[row]))
     check.that(f"limits: {len(cells)} policies have the counts of stats", len(cells) == 2 and not wrong, wrong)
     check.that("limits: rates are shown", all(10 < rate <= 110 for rate in rates.values()), rates)
+    # Each of the two limits is asked for at most 100 times a second; the rates of the first seconds are those since the start.
+    page.wait_for_selector("#view-limits .refused tbody tr[data-by='api:v1/read']")
+    rows = page.eval_on_selector_all(
+        "#view-limits .refused tbody tr",
+        "list => list.map(row => [row.dataset.by, row.dataset.name, ...[2, 3].map(at => Number(row.children[at].dataset.value))])",
+    )
+    by = {policy: (key, refused, shadow) for policy, key, refused, shadow in rows}
+    check.that("limits: refused keys are told apart by policy", len(rows) == len(by) == 2 and all(key == "someone" for key, *_ in by.values()), rows)
+    check.that(
+        "limits: refused keys have their rates",
+        0 < by["logins"][1] <= 110 and by["logins"][2] == 0 and by["api:v1/read"][1] == 0 and 0 < by["api:v1/read"][2] <= 110,
+        rows,
+    )
 
 
 # The cells of a column of the connections.

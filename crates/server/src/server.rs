@@ -440,6 +440,7 @@ fn context(running: &Arc<Running>) -> Arc<ServerContext> {
     context.hot_keys.set_on(settings.samples_keys());
     context.survey = Arc::new(Survey::new(prefixes));
     context.policies().replace(&settings.policies);
+    context.policies().refused().set_on(settings.samples_keys());
     context.wall_ahead = running.clock.wall_ahead();
     context.version = MEMCACHED_VERSION.to_owned();
     context.verbosity = AtomicU32::new(settings.verbosity);

@@ -71,6 +71,7 @@ pub(super) static ASSETS: &[Asset] = &[
     module!("model.js"),
     module!("now.js"),
     module!("question.js"),
+    module!("refused.js"),
     module!("rows.js"),
     module!("series.js"),
     module!("statistics.js"),

@@ -89,7 +89,9 @@ pub(super) async fn beat(subject: Arc<Subject>) {
         subject.clients.forget();
         let Some(running) = subject.running() else { continue };
         if let Some(context) = running.context() {
-            context.hot_keys.beat(running.clock.millis());
+            let now_ms = running.clock.millis();
+            context.hot_keys.beat(now_ms);
+            context.policies().refused().beat(now_ms);
         }
         subject.recent_store.beat(running);
         let now = Moment::of(running);

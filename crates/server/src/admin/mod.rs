@@ -23,6 +23,7 @@ mod lab;
 mod live;
 mod origin;
 mod recent;
+mod refused;
 mod series;
 mod subject;
 #[cfg(test)]
@@ -143,6 +144,7 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/v1/durability", get(durability::show))
         .route("/v1/history", get(live::history))
         .route("/v1/keys", get(keys::show))
+        .route("/v1/refused", get(refused::show))
         .route("/v1/live", get(live::stream))
         .route("/v1/lab", get(lab::description))
         .route("/lab/report.html", get(lab::report))

@@ -7,17 +7,13 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::aged::AgedSketch;
 use super::prefix::Prefixes;
-use super::sketch::{Sampled, Sketch, SketchEntry};
+use super::sketch::{Sampled, SketchEntry};
 use super::window::Window;
 
-/// Time after which a request counts half, in seconds.
-pub(super) const HALF_LIFE: f64 = 30.0;
-/// The number of half-lives after which nothing is left of a request. If the process was suspended for
-/// so long, everything begins anew.
-const FORGOTTEN: f64 = 20.0;
-/// The least time that rates are based on, in seconds.
-const LEAST: f64 = 0.1;
+/// The group of all keys of the sketch.
+const ONE: u64 = 0;
 /// The age at which requests leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
 /// The number of samples per second that the interval aims at.
@@ -71,11 +67,8 @@ type HotState = Option<Box<HotSamples>>;
 
 #[derive(Debug)]
 struct HotSamples {
-    sketch: Sketch,
+    aged: AgedSketch,
     window: Window<RequestSample>,
-    aged_ms: u64,
-    /// The seconds that the sketch covers, aged like its weights.
-    seconds: f64,
     /// Keys that the samples since the last heartbeat stand for.
     keys: u64,
     beat_ms: u64,
@@ -143,7 +136,7 @@ impl HotKeys {
         let samples = state.get_or_insert_with(|| HotSamples::new(seen.time_ms));
         let weight = f64::from(seen.weight);
         let writes = seen.kind == RequestKind::Write;
-        samples.sketch.count(seen.key, Sampled { weight, writes, bytes: seen.bytes });
+        samples.aged.sketch.count(ONE, seen.key, Sampled { weight, writes, bytes: seen.bytes });
         let sample = RequestSample { weight: seen.weight as f32, kind: seen.kind };
         samples.window.push(seen.time_ms, self.prefixes.of(seen.key), sample);
         samples.keys += u64::from(seen.weight);
@@ -156,7 +149,7 @@ impl HotKeys {
             return;
         }
         let samples = state.get_or_insert_with(|| HotSamples::new(now_ms));
-        samples.age(now_ms);
+        samples.aged.age(now_ms);
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
         // Workers that have few requests may still use an earlier interval.
@@ -176,11 +169,11 @@ impl HotKeys {
             return None;
         }
         let samples = state.get_or_insert_with(|| HotSamples::new(now_ms));
-        samples.age(now_ms);
+        samples.aged.age(now_ms);
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         Some(HotCopy {
-            entries: samples.sketch.entries().to_vec(),
-            seconds: samples.seconds.max(LEAST),
+            entries: samples.aged.sketch.entries().to_vec(),
+            seconds: samples.aged.seconds(),
             window: samples.window.clone(),
             interval,
             lost: self.lost.load(Relaxed),
@@ -195,33 +188,18 @@ impl HotKeys {
 impl HotSamples {
     fn new(now_ms: u64) -> Box<HotSamples> {
         Box::new(HotSamples {
-            sketch: Sketch::default(),
+            aged: AgedSketch::new(now_ms),
             window: Window::new(now_ms),
-            aged_ms: now_ms,
-            seconds: 0.0,
             keys: 0,
             beat_ms: now_ms,
         })
-    }
-
-    /// Ages the weights by the time since the last call. The seconds that they stand for age in the
-    /// same way, so the rate of a steady load is right at any time.
-    fn age(&mut self, now_ms: u64) {
-        let elapsed = now_ms.saturating_sub(self.aged_ms) as f64 / 1000.0;
-        if elapsed > FORGOTTEN * HALF_LIFE {
-            *self = *HotSamples::new(now_ms);
-        } else if elapsed > 0.0 {
-            self.aged_ms = now_ms;
-            let factor = (-elapsed / HALF_LIFE).exp2();
-            self.sketch.age(factor);
-            self.seconds = (self.seconds + elapsed) * factor;
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::aged::LEAST;
 
     fn seen(key: &[u8], weight: u32, time_ms: u64) -> SeenRequest<'_> {
         SeenRequest { key, kind: RequestKind::Hit, bytes: 100, weight, time_ms }
@@ -336,7 +314,7 @@ mod tests {
         }
         let state = hot.lock();
         let samples = state.as_ref().unwrap();
-        assert_eq!(samples.sketch.entries().len(), crate::keys::sketch::KEYS);
+        assert_eq!(samples.aged.sketch.entries().len(), crate::keys::sketch::KEYS);
         assert!(samples.window.bytes() < 2 << 20, "{}", samples.window.bytes());
     }
 }

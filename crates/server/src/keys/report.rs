@@ -8,7 +8,8 @@
 use larder_engine::Engine;
 use serde::Serialize;
 
-use super::hot::{HALF_LIFE, HotCopy, HotKeys};
+use super::aged::HALF_LIFE;
+use super::hot::{HotCopy, HotKeys};
 use super::sketch::SketchEntry;
 use super::survey::{ItemSamples, Survey};
 use super::tree::{Node, Sums, tree};

@@ -29,6 +29,8 @@ pub(super) struct Sampled {
 #[derive(Clone, Debug)]
 pub(super) struct SketchEntry {
     hash: u64,
+    /// The group of the key.
+    pub(super) group: u64,
     /// Requests of the key, and those of other keys that it inherited.
     pub(super) weight: f64,
     /// The inherited part of `weight`.
@@ -48,6 +50,10 @@ pub(super) struct SketchEntry {
 impl SketchEntry {
     pub(super) fn key(&self) -> &[u8] {
         &self.key[..usize::from(self.len)]
+    }
+
+    fn is_of(&self, group: u64, key: &[u8]) -> bool {
+        self.group == group && self.key() == key
     }
 
     fn count(&mut self, sampled: Sampled) {
@@ -76,30 +82,32 @@ pub(super) struct Sketch {
 const _: () = assert!(KEYS * (size_of::<SketchEntry>() + 2 + 2 * 18) <= 200_000);
 
 impl Sketch {
-    /// Counts a request of `key`, which has at most [`KEY_LEN_MAX`] bytes.
-    pub(super) fn count(&mut self, key: &[u8], sampled: Sampled) {
+    /// Counts a request of `key`, which has at most [`KEY_LEN_MAX`] bytes. A key of two groups counts as two
+    /// keys.
+    pub(super) fn count(&mut self, group: u64, key: &[u8], sampled: Sampled) {
         let Some(len) = u8::try_from(key.len()).ok().filter(|_| key.len() <= KEY_LEN_MAX) else {
             return;
         };
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hasher.hash_one((group, key));
         let number = match self.by_hash.get(&hash) {
             // Two keys with the same hash practically do not exist.
-            Some(&number) if self.entries[usize::from(number)].key() != key => return,
+            Some(&number) if !self.entries[usize::from(number)].is_of(group, key) => return,
             Some(&number) => number,
-            None => self.enter(hash, key, len),
+            None => self.enter(hash, group, key, len),
         };
         self.entries[usize::from(number)].count(sampled);
         self.sink(usize::from(self.entries[usize::from(number)].at));
     }
 
     /// Makes an entry for a new key. Returns its number.
-    fn enter(&mut self, hash: u64, key: &[u8], len: u8) -> u16 {
+    fn enter(&mut self, hash: u64, group: u64, key: &[u8], len: u8) -> u16 {
         let number = if self.entries.len() < KEYS {
             let number = self.entries.len() as u16;
             let (weight, error, reads, writes, bytes, squares) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
             let (at, key) = (number, [0; KEY_LEN_MAX]);
             self.entries.push(SketchEntry {
                 hash,
+                group,
                 weight,
                 error,
                 reads,
@@ -117,7 +125,8 @@ impl Sketch {
             let number = self.heap[0];
             let entry = &mut self.entries[usize::from(number)];
             self.by_hash.remove(&entry.hash);
-            (entry.hash, entry.len, entry.error) = (hash, len, entry.weight);
+            (entry.hash, entry.group) = (hash, group);
+            (entry.len, entry.error) = (len, entry.weight);
             (entry.reads, entry.writes, entry.bytes, entry.squares) = (0.0, 0.0, 0.0, 0.0);
             number
         };
@@ -194,7 +203,7 @@ mod tests {
         let (mut sketch, mut exact) = (Sketch::default(), HashMap::<String, f64>::new());
         for (at, (key, weight)) in requests.into_iter().enumerate() {
             let key = format!("key{key}");
-            sketch.count(key.as_bytes(), sampled(weight));
+            sketch.count(0, key.as_bytes(), sampled(weight));
             *exact.entry(key).or_default() += weight;
             if ages.contains(&at) {
                 sketch.age(0.25);
@@ -256,11 +265,11 @@ mod tests {
     fn an_entry_knows_reads_writes_and_bytes_since_it_entered() {
         let mut sketch = Sketch::default();
         for key in 0..KEYS {
-            sketch.count(format!("old{key}").as_bytes(), sampled(2.0));
+            sketch.count(0, format!("old{key}").as_bytes(), sampled(2.0));
         }
         let key = [0xff; KEY_LEN_MAX];
-        sketch.count(&key, Sampled { weight: 3.0, writes: true, bytes: 100 });
-        sketch.count(&key, Sampled { weight: 5.0, writes: false, bytes: 10 });
+        sketch.count(0, &key, Sampled { weight: 3.0, writes: true, bytes: 100 });
+        sketch.count(0, &key, Sampled { weight: 5.0, writes: false, bytes: 10 });
         let entry = sketch.entries().iter().find(|entry| entry.key() == key).unwrap();
         assert_eq!((entry.weight, entry.error), (10.0, 2.0));
         assert_eq!(
@@ -268,7 +277,7 @@ mod tests {
             (5.0, 3.0, 350.0, 34.0)
         );
         assert_eq!(sketch.entries().len(), KEYS);
-        sketch.count(&[0; KEY_LEN_MAX + 1], sampled(1000.0));
+        sketch.count(0, &[0; KEY_LEN_MAX + 1], sampled(1000.0));
         assert!(sketch.entries().iter().all(|entry| entry.weight <= 10.0));
     }
 }

@@ -273,7 +273,7 @@ fn decide(
     session.take(key, &policy.take(cost)).map(|taken| match taken {
         Taken::Decided { decision, .. } => {
             if cost != 0 {
-                policies.count(policy, &decision);
+                policies.count(Some(policy), key.bytes(), &decision);
             }
             reply::decided(request, policy, &decision)
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use larder_engine::limit::Decision;
 
 use super::{DecisionResult, Policies, Policy};
+use crate::keys::RefusedKeys;
 
 /// The policies in use, shared by all workers.
 #[derive(Debug, Default)]
@@ -19,6 +20,7 @@ pub struct CurrentPolicies {
     version: AtomicU64,
     /// Number of readers ever created.
     readers: AtomicUsize,
+    refused: RefusedKeys,
 }
 
 impl CurrentPolicies {
@@ -34,9 +36,15 @@ impl CurrentPolicies {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets the counters of all policies to zero.
+    /// Returns the keys that limits refuse.
+    pub(crate) fn refused(&self) -> &RefusedKeys {
+        &self.refused
+    }
+
+    /// Sets the counters of all policies to zero, and forgets the refused keys.
     pub fn reset_counters(&self) {
         self.table().iter().for_each(|policy| policy.counters.reset());
+        self.refused.forget();
     }
 
     /// Creates the handle of a new worker.
@@ -78,10 +86,16 @@ impl PolicyReader {
         }
     }
 
-    /// Counts a decision about a request that takes units. Looks (requests for 0 units) are not
-    /// counted.
+    /// Counts a decision about a request of `key` that takes units. Looks (requests for 0 units) are
+    /// not counted. Without a policy, the request has a limit of its own.
     #[inline]
-    pub fn count(&self, policy: &Policy, decision: &Decision) {
+    pub fn count(&self, policy: Option<&Policy>, key: &[u8], decision: &Decision) {
+        if !decision.allowed {
+            let name = policy.map(|policy| &*policy.name);
+            let shadow = policy.is_some_and(|policy| policy.shadow);
+            self.current.refused.count(name, key, shadow);
+        }
+        let Some(policy) = policy else { return };
         let capacity = policy.limit.capacity();
         let result = match (decision.allowed, policy.shadow) {
             (true, _) => DecisionResult::of(capacity.saturating_sub(decision.remaining), capacity),
@@ -116,7 +130,7 @@ mod tests {
         let mut reader = current.reader();
         let count = |reader: &PolicyReader, allowed, remaining| {
             let decision = Decision { allowed, remaining, retry: Some(0), reset: None };
-            reader.count(reader.named(b"p").unwrap(), &decision);
+            reader.count(reader.named(b"p"), b"k", &decision);
         };
         count(&reader, true, 2);
         count(&reader, true, 1);
@@ -142,7 +156,7 @@ mod tests {
         current.replace(&[Policy::new("p", Limit::gcra(1000, 1, 10).unwrap())]);
         let reader = current.reader();
         let decision = Decision { allowed: true, remaining: 1, retry: Some(0), reset: None };
-        reader.count(reader.named(b"p").unwrap(), &decision);
+        reader.count(reader.named(b"p"), b"k", &decision);
         assert_eq!(counted(&reader, "p"), [0, 1, 0, 0]);
     }
 

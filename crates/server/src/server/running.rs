@@ -120,6 +120,7 @@ impl Running {
             context.latencies.set_slow_from(settings.slow_command);
             context.hot_keys.set_on(settings.samples_keys());
             context.policies().replace(&settings.policies);
+            context.policies().refused().set_on(settings.samples_keys());
         }
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }

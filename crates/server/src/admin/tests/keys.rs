@@ -6,9 +6,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use larder_disk::Random;
+use larder_engine::limit::Limit;
 use serde_json::Value;
 
 use super::{get, server, settings};
+use crate::policies::Policy;
 use crate::server::Server;
 use crate::settings::{Settings, StorePath};
 
@@ -319,8 +321,81 @@ fn names_of_keys_are_not_shown_to_others() {
     let server = server();
     let address = server.admin_address().unwrap();
     for header in ["X-Forwarded-For: 10.1.2.3", "Forwarded: for=10.1.2.3", "Via: 1.1 proxy"] {
-        let reply =
-            super::ask(address, &format!("GET /v1/keys HTTP/1.1\r\nHost: {address}\r\n{header}"));
-        assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
+        for path in ["/v1/keys", "/v1/refused"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{header}");
+            let reply = super::ask(address, &request);
+            assert!(reply.starts_with("HTTP/1.1 401 "), "{path}: {reply}");
+        }
     }
+}
+
+fn refused(server: &Server) -> Value {
+    let (code, body) = get(server, "/v1/refused");
+    assert_eq!(code, 200, "{body}");
+    assert!(body.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()), "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+/// Only refusals count, whole and by policy. Requests that pass, looks, and plain increments do not.
+#[test]
+fn the_most_refused_keys_are_shown_by_policy() {
+    let limit = Limit::fixed(2, 0);
+    let shadow = Policy { shadow: true, ..Policy::new("shadow", limit) };
+    let mut plain = Policy::new("plain", limit);
+    plain.prefix = Some("plain:".to_owned());
+    let policies = vec![Policy::new("strict", limit), shadow, plain];
+    let server = Server::start(Settings { policies, ..settings() }).unwrap();
+    let mut client = connect(&server);
+    // The first heartbeat drops what was counted before it.
+    let first = refused(&server);
+    assert!(first["on"] == true && first["keys"] == Value::Array(Vec::new()), "{first}");
+    let markup = MARKUP.replace('\\', "");
+    let mut requests = String::new();
+    for (key, flags, times) in [
+        ("a", "Qstrict q", 30),
+        // The limiter is the same one, so all of these are over the limit.
+        ("a", "Qshadow q", 20),
+        (&*markup, "Qstrict q", 12),
+        ("own", "B2 q", 7),
+        ("idle", "Qstrict q", 2),
+        ("look", "Qstrict D0 q", 9),
+        ("plain:x", "q", 9),
+    ] {
+        requests += &format!("ma {key} {flags}\r\n").repeat(times);
+    }
+    run(&mut client, requests.as_bytes());
+    let seen = refused(&server);
+    let keys: Vec<_> = seen["keys"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = keys.iter().map(|key| (&key["policy"], key["key"].as_str())).collect();
+    let (strict, shadow) = (Value::from("strict"), Value::from("shadow"));
+    let expected = [
+        (&strict, Some("a")),
+        (&shadow, Some("a")),
+        (&strict, Some(&*markup)),
+        (&Value::Null, Some("own")),
+    ];
+    assert_eq!(names, expected, "{seen}");
+    // Ageing changes all rates by the same factor.
+    let scale = number(&keys[0]["refused_per_second"]) / 28.0;
+    let counts = [("refused", 28.0), ("shadow", 20.0), ("refused", 10.0), ("refused", 5.0)];
+    for (key, (kind, count)) in keys.iter().zip(counts) {
+        let other = if kind == "refused" { "shadow_per_second" } else { "refused_per_second" };
+        let rate = number(&key[format!("{kind}_per_second")]);
+        assert!((rate / scale - count).abs() < 1e-6, "{key}");
+        assert_eq!((number(&key[other]), number(&key["missing"])), (0.0, 0.0), "{key}");
+    }
+    assert_eq!(number(&seen["lost_per_second"]), 0.0);
+
+    let reloaded = |key_sampling| {
+        let policies = vec![Policy::new("strict", limit)];
+        let settings = Settings::clone(&server.running.settings());
+        server.reloader().reload(&Settings { key_sampling, policies, ..settings });
+        refused(&server)
+    };
+    let left = reloaded(true);
+    let policies: Vec<_> =
+        left["keys"].as_array().unwrap().iter().map(|key| key["policy"].clone()).collect();
+    assert_eq!(policies, [strict.clone(), strict, Value::Null], "shadow is gone: {left}");
+    let off = reloaded(false);
+    assert!(off["on"] == false && off["keys"].is_null(), "{off}");
 }

@@ -42,10 +42,8 @@ pub(super) fn take(
         Taken::Exists => return Ok(put_status(x, b"EX", target)),
         Taken::NonNumeric => return Ok(x.say(reply::NON_NUMERIC)),
     };
-    if let Some(policy) = policy
-        && flags.delta != 0
-    {
-        policies.count(policy, &decision);
+    if flags.delta != 0 {
+        policies.count(policy, target.key.bytes(), &decision);
     }
     let (decision, shadowed) = policy.map_or((decision, false), |policy| policy.seen(&decision));
     let flag = |line: &mut Line<'_>, token: &[u8]| match token[0] {

@@ -5,6 +5,7 @@ import { example, framed, h, say, showEither } from "./elements.js";
 import { count, perSecond, whole } from "./format.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
+import { RefusedPanel } from "./refused.js";
 import { readStatistics } from "./rows.js";
 import { TrialPanel } from "./trial.js";
 
@@ -24,6 +25,7 @@ export class LimitsView {
   #last = null;
   #shape = "";
   #rows = h("tbody");
+  #refused = new RefusedPanel();
   #trial = new TrialPanel();
   #chart = new Chart({ ...SPECS.limits, optional: false }, { sync: "limits" });
 
@@ -46,18 +48,20 @@ export class LimitsView {
         h("tr", {}, [...RESULTS, ...RESULTS].map((result) => head(result, { class: "n" })))), this.#rows),
       h("div", { class: "charts" }, this.#chart.element),
       this.#trial.element);
-    this.element = h("div", {}, this.without, this.with);
+    this.element = h("div", {}, this.without, this.with, this.#refused.element);
     this.element.querySelector(".chart").classList.add("wide");
     this.element.querySelector("table").classList.add("policies");
   }
 
   open() {
     this.#last = null;
+    this.#refused.open();
   }
 
   async update() {
     const { model } = this;
     if (model.latest === null) return;
+    this.#refused.update();
     const to = model.latest.time;
     this.#chart.show({ past: model.past, from: to - KEPT, to });
     const answer = await readStatistics().catch(() => null);

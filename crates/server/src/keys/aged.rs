@@ -1,0 +1,49 @@
+//! A sketch that ages with time, so that its weights divided by its seconds are the present rates.
+
+use super::sketch::Sketch;
+
+/// Time after which a request counts half, in seconds.
+pub(super) const HALF_LIFE: f64 = 30.0;
+/// The number of half-lives after which nothing is left of a request. If the process was suspended for
+/// so long, the sketch begins anew.
+const FORGOTTEN: f64 = 20.0;
+/// The least time that rates are based on, in seconds.
+pub(super) const LEAST: f64 = 0.1;
+
+/// A sketch, and the time that its weights stand for.
+#[derive(Debug)]
+pub(super) struct AgedSketch {
+    pub(super) sketch: Sketch,
+    aged_ms: u64,
+    /// The seconds that the sketch covers, aged like its weights.
+    seconds: f64,
+}
+
+impl AgedSketch {
+    pub(super) fn new(now_ms: u64) -> AgedSketch {
+        AgedSketch { sketch: Sketch::default(), aged_ms: now_ms, seconds: 0.0 }
+    }
+
+    /// Ages the weights by the time since the last call. The seconds that they stand for age in the
+    /// same way, so the rate of a steady load is right at any time. Returns the factor.
+    pub(super) fn age(&mut self, now_ms: u64) -> f64 {
+        let elapsed = now_ms.saturating_sub(self.aged_ms) as f64 / 1000.0;
+        if elapsed > FORGOTTEN * HALF_LIFE {
+            *self = AgedSketch::new(now_ms);
+            return 0.0;
+        }
+        if elapsed == 0.0 {
+            return 1.0;
+        }
+        self.aged_ms = now_ms;
+        let factor = (-elapsed / HALF_LIFE).exp2();
+        self.sketch.age(factor);
+        self.seconds = (self.seconds + elapsed) * factor;
+        factor
+    }
+
+    /// Returns the seconds that the weights stand for.
+    pub(super) fn seconds(&self) -> f64 {
+        self.seconds.max(LEAST)
+    }
+}

@@ -1,0 +1,274 @@
+//! The keys whose requests rate limits refuse most. Every refusal counts, so these figures have no
+//! error of sampling.
+//!
+//! A worker never waits here: a refusal that finds the lock taken is lost and counted. One sketch
+//! serves all policies, so the memory does not grow with their number.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::aged::{AgedSketch, HALF_LIFE};
+use super::sketch::{Sampled, SketchEntry};
+
+/// The largest number of keys in a list.
+const LISTED: usize = 50;
+/// The number of requests below which a key is not listed. Ageing leaves this of a single refusal
+/// after 2 minutes.
+const LEAST: f64 = 1.0 / 16.0;
+
+/// The refused keys of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedKeys {
+    on: AtomicBool,
+    /// Refusals that found the lock taken and were not aged yet.
+    lost: AtomicU64,
+    state: Mutex<Option<Box<RefusedState>>>,
+    /// The time of the last ageing, at which a new state begins. The first heartbeat drops what was
+    /// counted before it.
+    aged_ms: AtomicU64,
+    /// Turns names of policies into groups of the sketch.
+    groups: RandomState,
+}
+
+#[derive(Debug)]
+struct RefusedState {
+    /// Requests that were refused count as reads, and those that only a shadow policy let pass count
+    /// as writes.
+    aged: AgedSketch,
+    /// Lost refusals, aged like the weights.
+    lost: f64,
+}
+
+impl RefusedState {
+    fn new(now_ms: u64) -> Box<RefusedState> {
+        Box::new(RefusedState { aged: AgedSketch::new(now_ms), lost: 0.0 })
+    }
+}
+
+/// The most refused keys, the most refused first.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RefusedList {
+    pub(crate) half_life_seconds: f64,
+    /// Refusals per second that no key has, because two workers counted at once.
+    pub(crate) lost_per_second: f64,
+    pub(crate) keys: Vec<RefusedKey>,
+}
+
+/// A key with the rates of its refusals, which are too low by at most `missing`, and by lost refusals.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RefusedKey {
+    /// The name of the policy; `None` if the requests had a limit of their own.
+    pub(crate) policy: Option<String>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) refused_per_second: f64,
+    /// Requests per second that a shadow policy let pass.
+    pub(crate) shadow_per_second: f64,
+    /// Requests per second that may be missing: those from before the key entered the sketch.
+    pub(crate) missing: f64,
+}
+
+impl RefusedKeys {
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Turns counting on or off.
+    pub(crate) fn set_on(&self, on: bool) {
+        if on != self.is_on() {
+            self.forget();
+            self.on.store(on, Relaxed);
+        }
+    }
+
+    /// Forgets all refusals.
+    pub(crate) fn forget(&self) {
+        *self.lock() = None;
+        self.lost.store(0, Relaxed);
+    }
+
+    /// Counts a request of `key` that `policy`, or a limit of its own, refuses. `shadow` is true if the
+    /// policy lets it pass. Loses it rather than wait.
+    #[cold]
+    pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool) {
+        if !self.is_on() {
+            return;
+        }
+        let Ok(mut state) = self.state.try_lock() else {
+            self.lost.fetch_add(1, Relaxed);
+            return;
+        };
+        let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
+        let sampled = Sampled { weight: 1.0, writes: shadow, bytes: 0 };
+        state.aged.sketch.count(self.group_of(policy), key, sampled);
+    }
+
+    /// Ages the counts. Called about once a second.
+    pub(crate) fn beat(&self, now_ms: u64) {
+        let mut state = self.lock();
+        if self.is_on() {
+            self.age(&mut state, now_ms);
+        }
+    }
+
+    /// Returns the most refused keys of `policies` and of limits of requests; `None` while counting is off.
+    pub(crate) fn list<'p>(
+        &self,
+        policies: impl Iterator<Item = &'p str>,
+        now_ms: u64,
+    ) -> Option<RefusedList> {
+        let mut state = self.lock();
+        if !self.is_on() {
+            return None;
+        }
+        let state = self.age(&mut state, now_ms);
+        let seconds = state.aged.seconds();
+        let requests = |entry: &SketchEntry| entry.reads + entry.writes;
+        let listed = |entry: &&SketchEntry| requests(entry) >= LEAST;
+        let mut entries: Vec<_> = state.aged.sketch.entries().iter().filter(listed).collect();
+        entries.sort_by(|one, other| requests(other).total_cmp(&requests(one)));
+        let names: Vec<_> = [None].into_iter().chain(policies.map(Some)).collect();
+        let names = names.into_iter().map(|name| (self.group_of(name), name)).collect::<Vec<_>>();
+        let name_of = |entry: &SketchEntry| {
+            names.iter().find(|(group, _)| *group == entry.group).map(|(_, name)| *name)
+        };
+        // The keys of policies that a reload removed are not shown.
+        let known = entries.into_iter().filter_map(|entry| Some((name_of(entry)?, entry)));
+        let keys = known.take(LISTED).map(|(policy, entry)| RefusedKey {
+            policy: policy.map(str::to_owned),
+            key: entry.key().to_vec(),
+            refused_per_second: entry.reads / seconds,
+            shadow_per_second: entry.writes / seconds,
+            missing: entry.error / seconds,
+        });
+        Some(RefusedList {
+            half_life_seconds: HALF_LIFE,
+            lost_per_second: state.lost / seconds,
+            keys: keys.collect(),
+        })
+    }
+
+    fn age<'s>(
+        &self,
+        state: &'s mut Option<Box<RefusedState>>,
+        now_ms: u64,
+    ) -> &'s mut RefusedState {
+        self.aged_ms.store(now_ms, Relaxed);
+        let state = state.get_or_insert_with(|| RefusedState::new(now_ms));
+        let lost = self.lost.swap(0, Relaxed) as f64;
+        state.lost = (state.lost + lost) * state.aged.age(now_ms);
+        state
+    }
+
+    /// Names practically never share a group.
+    fn group_of(&self, policy: Option<&str>) -> u64 {
+        self.groups.hash_one(policy)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Box<RefusedState>>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::sketch::KEYS;
+
+    fn on() -> RefusedKeys {
+        let refused = RefusedKeys::default();
+        refused.set_on(true);
+        refused.beat(0);
+        refused
+    }
+
+    fn list(refused: &RefusedKeys, now_ms: u64) -> RefusedList {
+        refused.list(["a", "b"].into_iter(), now_ms).unwrap()
+    }
+
+    fn names(list: &RefusedList) -> Vec<(Option<&str>, &[u8])> {
+        list.keys.iter().map(|key| (key.policy.as_deref(), &*key.key)).collect()
+    }
+
+    #[test]
+    fn policies_and_shadows_are_told_apart() {
+        let refused = on();
+        for _ in 0..4 {
+            refused.count(Some("a"), b"k", false);
+        }
+        for _ in 0..3 {
+            refused.count(Some("b"), b"k", true);
+        }
+        refused.count(None, b"k", false);
+        refused.count(None, b"k", false);
+        refused.count(Some("gone"), b"k", false);
+        let seen = list(&refused, 1000);
+        assert_eq!(names(&seen), [(Some("a"), &b"k"[..]), (Some("b"), b"k"), (None, b"k")]);
+        let rates = |at: usize| (seen.keys[at].refused_per_second, seen.keys[at].shadow_per_second);
+        for (at, wanted) in [(4.0, 0.0), (0.0, 3.0), (2.0, 0.0)].into_iter().enumerate() {
+            let got = rates(at);
+            assert!((got.0 - wanted.0).abs() + (got.1 - wanted.1).abs() < 1e-9, "{got:?}");
+        }
+        refused.forget();
+        assert!(list(&refused, 1000).keys.is_empty());
+    }
+
+    #[test]
+    fn rates_follow_the_load_and_fade() {
+        let refused = on();
+        for second in 1..=300 {
+            for _ in 0..10 {
+                refused.count(Some("a"), b"k", false);
+            }
+            refused.beat(second * 1000);
+        }
+        let rate = list(&refused, 300_000).keys[0].refused_per_second;
+        assert!((rate - 10.0).abs() < 1e-6, "{rate}");
+        (301..330).for_each(|second| refused.beat(second * 1000));
+        let rate = list(&refused, 330_000).keys[0].refused_per_second;
+        assert!((rate - 5.0).abs() < 0.1, "{rate}");
+        assert!(list(&refused, 900_000).keys.is_empty());
+    }
+
+    #[test]
+    fn a_flood_of_keys_leaves_the_true_rate_within_the_error() {
+        let refused = on();
+        for number in 0..20_000 {
+            refused.count(Some("a"), format!("flood:{number}").as_bytes(), false);
+            if number % 50 == 0 {
+                refused.count(Some("a"), b"heavy", false);
+            }
+        }
+        let seen = list(&refused, 1000);
+        assert_eq!(seen.keys.len(), LISTED);
+        let heavy = seen.keys.iter().find(|key| key.key == b"heavy").unwrap();
+        assert!(heavy.refused_per_second <= 400.0 + 1e-6, "{heavy:?}");
+        assert!(heavy.refused_per_second + heavy.missing >= 400.0 - 1e-6, "{heavy:?}");
+        // The bound of Space-Saving.
+        assert!(heavy.missing <= 20_400.0 / KEYS as f64 + 1e-6, "{heavy:?}");
+    }
+
+    #[test]
+    fn a_refusal_that_would_wait_is_lost_and_counted() {
+        let refused = on();
+        let held = refused.lock();
+        refused.count(None, b"k", false);
+        drop(held);
+        let seen = list(&refused, 1000);
+        assert!(seen.keys.is_empty() && (seen.lost_per_second - 1.0).abs() < 1e-9, "{seen:?}");
+    }
+
+    #[test]
+    fn nothing_is_kept_while_it_is_off() {
+        let refused = RefusedKeys::default();
+        refused.beat(0);
+        refused.count(None, b"k", false);
+        assert!(refused.list([].into_iter(), 0).is_none() && refused.lock().is_none());
+        refused.set_on(true);
+        refused.beat(0);
+        refused.count(None, b"k", false);
+        assert_eq!(list(&refused, 1000).keys.len(), 1);
+        refused.set_on(false);
+        assert!(refused.list([].into_iter(), 0).is_none() && refused.lock().is_none());
+    }
+}
