@@ -179,11 +179,6 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
     }
 }
 
-/// Returns the hash of the first key.
-pub(super) fn first_hash(keys: &[Key<'_>]) -> Option<SecretHash> {
-    keys.first().map(Key::secret_hash)
-}
-
 /// Returns the offset in `whole` at which its subslice `part` ends.
 pub(super) fn end_within(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize + part.len()
@@ -327,7 +322,12 @@ impl Worker {
                 Action::Execute(request) if x.points.is_some() => {
                     let whole = &bytes[done..entry.end];
                     let waited = (0, connection.waits());
-                    let timing = self.timer.apart(class, first_hash(own), whole.len(), waited);
+                    let timing = self.timer.apart(
+                        class,
+                        self.first_hash::<D>(request, own),
+                        whole.len(),
+                        waited,
+                    );
                     connection.withhold_reply::<D>(&mut x, start, request, whole, &executed, timing)
                 }
                 _ => false,
@@ -368,6 +368,24 @@ impl Worker {
             Some(key) if keys.is_empty() => self.sampler.sample(&[self.session.key(&key)], sampled),
             _ => self.sampler.sample(keys, sampled),
         }
+    }
+
+    /// Returns the hash of the first key of a request. `keys` are those of its batch.
+    #[inline]
+    pub(super) fn first_hash<D: Dialect>(
+        &self,
+        request: &D::Request<'_>,
+        keys: &[Key<'_>],
+    ) -> Option<SecretHash> {
+        match keys {
+            [first, ..] => Some(first.secret_hash()),
+            [] => self.encoded_hash::<D>(request),
+        }
+    }
+
+    #[cold]
+    fn encoded_hash<D: Dialect>(&self, request: &D::Request<'_>) -> Option<SecretHash> {
+        Some(self.session.key(&D::encoded_key(request)?).secret_hash())
     }
 
     /// Prefetches the lock of a request that follows shortly.

@@ -5,7 +5,7 @@
 //! decides which values may arrive.
 
 use super::arrivals::{Arrival, Memory, Standing};
-use super::batch::{KeyBatch, first_hash};
+use super::batch::KeyBatch;
 use super::gates::Repair;
 use super::{Connection, State, Step, Worker};
 use crate::command::{Dialect, Executed, Execution};
@@ -211,7 +211,8 @@ impl Worker {
         waited: (u64, Waits),
     ) -> BodyTiming {
         let class = D::class(request);
-        let apart = self.timer.apart(class, first_hash(keys), announced.len(), waited);
+        let key = self.first_hash::<D>(request, keys);
+        let apart = self.timer.apart(class, key, announced.len(), waited);
         BodyTiming { class, apart, has_waited: waited.0 > 0 }
     }
 

@@ -1,7 +1,7 @@
 //! What a worker records of slow commands. All of it happens after a call was slow, so it costs fast
 //! calls nothing.
 
-use super::batch::{KeyBatch, first_hash};
+use super::batch::KeyBatch;
 use super::{Connection, Protocol, State, Worker};
 use crate::clients::Registered;
 use crate::command::Dialect;
@@ -84,7 +84,7 @@ impl Worker {
         else {
             return None;
         };
-        let key = first_hash(keys.all());
+        let key = self.first_hash::<D>(&request, keys.all());
         Some(FirstRequest { class: D::class(&request), name: name_of(protocol, bytes), key })
     }
 

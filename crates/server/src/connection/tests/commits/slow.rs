@@ -70,6 +70,42 @@ fn a_write_waits_for_its_commit() {
     assert_eq!(recorded(&client).len(), 1);
 }
 
+/// The hash is that of the key itself, whether the reply was withheld, the call was slow, or the value
+/// was long. `YQ==` is `a` in base64.
+#[test]
+fn a_key_in_base64_has_the_hash_of_the_key() {
+    let store = Store::new();
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    let long = [&b"ms YQ== 20000 b\r\n"[..], &[b'x'; 20_000], b"\r\n"].concat();
+    for request in [&b"ms YQ== 1 b\r\nx\r\n"[..], &long] {
+        client.sends(request, b"");
+        clock.fetch_add(12 * MS, Relaxed);
+        store.commit();
+        client.gets(b"HD\r\n");
+        let slow = only(&client);
+        assert_eq!((slow.key, waits(&slow).as_str()), (hash(&client.worker, "a"), "commit"));
+        client.worker.context.slow.clear();
+    }
+    // The store refuses what is no base64, so there is no key.
+    client.sends(b"ms Y 1 b\r\nx\r\n", b"CLIENT_ERROR error decoding key\r\n");
+    assert!(recorded(&client).is_empty());
+}
+
+/// As above, for a read from a device.
+#[test]
+fn a_slow_read_of_a_key_in_base64_has_the_hash_of_the_key() {
+    let (store, _) = store_with_a_on_the_device(|_| {});
+    let mut client = watched(&store);
+    let clock = clock(&mut client);
+    assert_eq!(client.send(b"mg YQ== b v\r\n"), b"");
+    clock.fetch_add(20 * MS, Relaxed);
+    assert!(store.engine.serve_reads());
+    assert!(client.woken().starts_with(b"VA "));
+    let slow = only(&client);
+    assert_eq!((slow.key, slow.name.as_deref()), (hash(&client.worker, "a"), Some("mg")));
+}
+
 #[test]
 fn a_failed_write_is_slow_too() {
     let store = Store::new();
