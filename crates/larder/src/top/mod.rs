@@ -172,3 +172,48 @@ fn once(addresses: Vec<Address>, interval: Duration, json: bool) -> Result<(), E
 fn late() -> Result<Figures, String> {
     Err("it did not end its answer in time".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_server::condition::Level;
+    use larder_server::server::Server;
+    use larder_server::settings::{ListenAddress, Port, Settings, StorePath};
+
+    use super::*;
+    use sample::tests::NAMED;
+
+    /// A row that no server has would only be a dash.
+    #[test]
+    fn a_server_with_a_store_has_every_row_that_top_names() {
+        let folder = std::env::temp_dir().join(format!("larder-top-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut settings = Settings::default();
+        settings.listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
+        settings.admin = None;
+        settings.port = Port::Fixed(0);
+        settings.store =
+            vec![StorePath { path: folder.join("store"), size: Some(128 << 20), tier: None }];
+        settings.memory = 16 << 20;
+        let server = Server::start(settings).unwrap();
+        let address: Address = server.addresses()[0].to_string().parse().unwrap();
+        let pollers = Pollers::start(vec![address], Duration::from_millis(20));
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut sample = || pollers.next_until(end).unwrap().1.unwrap();
+        let (first, last) = (sample(), sample());
+        NAMED.with_borrow_mut(|named| named.clear());
+        let figures = Figures::between(&first, &last);
+        assert_eq!(figures.condition.level, Level::Good, "{figures:?}");
+        let named = NAMED.take();
+        assert!(named.contains("curr_items") && named.contains("larder_unsynced_ms"), "{named:?}");
+        let missing: Vec<_> = named.iter().filter(|row| last.text(row).is_none()).collect();
+        assert!(missing.is_empty(), "the server has no {missing:?}");
+        // `stats` itself is a command, so there are latencies.
+        let figures = serde_json::to_value(&figures).unwrap();
+        let unknown = figures.as_object().unwrap().iter().filter(|(_, value)| value.is_null());
+        let unknown: Vec<_> = unknown.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(unknown, ["hit_ratio"], "there were no reads");
+        drop((pollers, server));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -49,6 +49,8 @@ impl Sample {
     }
 
     pub(super) fn text(&self, row: &str) -> Option<&str> {
+        #[cfg(test)]
+        tests::NAMED.with_borrow_mut(|named| named.insert(row.to_owned()));
         self.rows.get(row).map(String::as_str)
     }
 
@@ -86,8 +88,15 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        /// The rows that this thread has asked for.
+        pub(in crate::top) static NAMED: RefCell<BTreeSet<String>> = RefCell::default();
+    }
     use std::time::Duration;
 
     #[test]
