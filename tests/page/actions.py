@@ -59,6 +59,7 @@ def test_actions(check, browser, server, pictures):
         page.goto(server.url)
         page.wait_for_selector("#condition.good, #condition.notice")
         test_token(check, page, server, posts)
+        test_hidden(check, page, server)
         test_console(check, page, server)
         test_item(check, page, server)
         test_trial(check, page, server)
@@ -131,6 +132,39 @@ def test_token(check, page, server, posts):
     enter_token(page, ITEM_VIEW, "item", token_of(server))
     open_view(page, CONSOLE_VIEW)
     check.that("token: all fields share it", page.is_hidden(f"#view-{CONSOLE_VIEW} .console .token input"))
+
+
+# Hides or shows the page after some time, in milliseconds, and runs the timers that have ended.
+HIDE = """([isHidden, later]) => {
+    const [now, set] = [Date.now, window.setTimeout];
+    Date.now = () => now() + later;
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+    window.setTimeout = (ends, delay, ...rest) => set(ends, delay >= 300000 ? window.hiddenFor ?? delay : delay, ...rest);
+    document.dispatchEvent(new Event("visibilitychange"));
+    [Date.now, window.setTimeout] = [now, set];
+}"""
+
+
+def test_hidden(check, page, server):
+    """A page that is hidden for 5 minutes forgets the token, whether its timers run or not."""
+    form = f"#view-{CONSOLE_VIEW} .console .token form"
+    page.evaluate(HIDE, [True, 0])
+    page.evaluate(HIDE, [False, 290000])
+    check.that("hidden: the page keeps the token for less than 5 minutes", page.is_hidden(form))
+    page.evaluate(HIDE, [True, 0])
+    page.evaluate(HIDE, [False, 301000])
+    check.that("hidden: after a sleep of 5 minutes the page has forgotten the token", page.is_visible(form))
+    told = page.inner_text(f"#view-{CONSOLE_VIEW} .console [role=alert]")
+    check.that("hidden: it says so", told.startswith("The page was hidden"), told)
+    enter_token(page, CONSOLE_VIEW, "console", token_of(server))
+    page.evaluate("window.hiddenFor = 50")
+    page.evaluate(HIDE, [True, 0])
+    page.wait_for_function("selector => !document.querySelector(selector).hidden", arg=form)
+    check.that("hidden: the timer forgets the token too", True)
+    page.evaluate("delete window.hiddenFor")
+    page.evaluate(HIDE, [False, 0])
+    page.evaluate("delete document.hidden")
+    enter_token(page, CONSOLE_VIEW, "console", token_of(server))
 
 
 def test_console(check, page, server):

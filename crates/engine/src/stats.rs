@@ -165,6 +165,8 @@ stats! {
     index_bytes: sum,
     /// Slots of the index, used and free.
     index_slots: sum,
+    /// The largest number of bytes that the slots of the index may take; 0 without a store.
+    index_limit: sum,
     /// Older slots: slots that a set replaced without reading their record. Some of them may lead
     /// to current items of other keys. `items` counts those only after the slot is settled.
     older_slots: sum,

@@ -626,7 +626,25 @@ fn a_full_index_refuses_new_items_in_refuse_mode() {
         }
         panic!("{name} waits for ever: {:?}", engine.stats());
     };
-    let kept = (0..).find(|&n| !set(&mut session, n)).unwrap();
+    let filled = || {
+        let stats = engine.stats();
+        (stats.index_slots * 8 * 100 / stats.index_limit, stats.items)
+    };
+    // What the gauges say before a refusal.
+    let mut warned = None;
+    let kept = (0..)
+        .find(|&n| {
+            if n % 1000 == 0 {
+                let (percent, items) = filled();
+                warned = warned.or((percent >= 90).then_some(items));
+            }
+            !set(&mut session, n)
+        })
+        .unwrap();
+    let (percent, items) = filled();
+    assert!((98..=100).contains(&percent), "{percent} % at the first refusal");
+    let warned = warned.unwrap();
+    assert!(warned * 100 / items <= 97, "warned at {warned} of {items} items");
     // One stripe may be fuller than the others.
     let refused = (kept..kept + 1000).filter(|&n| !set(&mut session, n)).count();
     let stats = engine.stats();

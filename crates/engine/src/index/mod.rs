@@ -37,6 +37,8 @@ use table::{Pages, Table, Tidy};
 /// Bytes of the engine's memory per stripe. Small enough that a table grows quickly. Large enough
 /// that a table has many pages when memory is full of small items.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
+/// The limit of an index that only the budget limits.
+const NO_LIMIT: u64 = u64::MAX;
 const BYTES_PER_STRIPE: u64 = (size_of::<Stripe>() + size_of::<View>()) as u64;
 const MIN_STRIPES: u64 = if cfg!(loom) { 2 } else { 64 };
 const MAX_STRIPES: u64 = 1 << 18;
@@ -88,7 +90,7 @@ pub(crate) struct Index {
     strict: AtomicBool,
     /// Tables grow by 1/`growth`: [`GROWTH`] or [`REBUILD_GROWTH`].
     growth: AtomicU32,
-    /// The largest number of bytes of all tables together.
+    /// The largest number of bytes of all tables together, or [`NO_LIMIT`].
     limit: AtomicU64,
     /// A table could not grow because of `limit`.
     full: AtomicBool,
@@ -119,7 +121,7 @@ impl Index {
             retired: Mutex::default(),
             strict: AtomicBool::new(strict),
             growth: AtomicU32::new(GROWTH),
-            limit: AtomicU64::new(u64::MAX),
+            limit: AtomicU64::new(NO_LIMIT),
             full: AtomicBool::new(false),
             lease_mark: AtomicU64::new(u64::MAX),
             wants_lease: AtomicBool::new(false),
@@ -309,6 +311,11 @@ impl Index {
     /// Limits all tables together to `bytes`. The limit does not apply during a rebuild.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the limit of all tables together, in bytes.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != NO_LIMIT)
     }
 
     /// Returns true if tables take at least this percentage of their limit.

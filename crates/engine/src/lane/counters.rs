@@ -41,6 +41,7 @@ impl Lane {
             memory_used: self.budget.used(),
             index_bytes: self.index.bytes(),
             index_slots: self.index.slots(),
+            index_limit: self.index.limit().unwrap_or(0),
             older_slots: self.older.count() as u64,
             frame_bytes: self.log.frame_bytes(),
             copies: self.log.copies().count() as u64,

@@ -237,6 +237,23 @@ pub(super) static METRICS: &[Metric] = &[
     })
     .bytes()
     .named("larder_lane_room_bytes"),
+    of_lane(
+        "larder_lane_N_index_used",
+        Gauge,
+        "Bytes of RAM of the slots of the lane's index, used and free.",
+        |lane| some(lane.stats.index_slots * size_of::<u64>() as u64),
+    )
+    .bytes()
+    .named("larder_lane_index_used_bytes"),
+    of_lane(
+        "larder_lane_N_index_limit",
+        Gauge,
+        "Bytes that these slots may take: a share of `--memory`. At this limit, the lane evicts items or \
+         refuses new ones, however much room its devices have.",
+        |lane| some(lane.stats.index_limit),
+    )
+    .bytes()
+    .named("larder_lane_index_limit_bytes"),
     of_lane("larder_lane_N_lower_device", Info, "With two tiers: the big device.", |lane| {
         lane.state.lower.as_deref().map(Into::into)
     }),

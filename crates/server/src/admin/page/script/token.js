@@ -1,11 +1,15 @@
 // The token for what changes the server or shows values. It stays in the memory of this page. A reload forgets it: what a
 // browser stores would still be there for the next program that serves a page at this address. The page also forgets it
-// when the server is away or was restarted: another program may answer at the address by then, and would get the token.
+// when the server is away or was restarted: another program may answer at the address by then, and would get the token. A
+// hidden page does not watch the server, and nobody sees that it has the token, so it forgets the token after a while.
 
 import { h, say } from "./elements.js";
 
 /** Time after which an action counts as not answered, in milliseconds. The server gives up earlier. */
 const PATIENCE = 30000;
+
+/** Time after which a hidden page forgets the token, in milliseconds. */
+const HIDDEN = 300000;
 
 /** @type {?string} */
 let token = null;
@@ -27,6 +31,25 @@ export const authorization = () => (token === null ? {} : { Authorization: `Bear
 export function forgetToken() {
   if (token !== null) use(null, "The server was away, so the page has forgotten the token. Enter it again.");
 }
+
+/** When the page was hidden. */
+let hiddenAt = 0;
+let timer = 0;
+
+function forgetHidden() {
+  if (token !== null) use(null, "The page was hidden for 5 minutes, so it has forgotten the token. Enter it again.");
+}
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(timer);
+  if (document.hidden) {
+    hiddenAt = Date.now();
+    timer = setTimeout(forgetHidden, HIDDEN);
+  } else if (Date.now() - hiddenAt >= HIDDEN) {
+    // A browser or machine that slept has run no timers.
+    forgetHidden();
+  }
+});
 
 /**
  * Asks the server for something that needs the token. Fails with a sentence if it was not done.
@@ -63,7 +86,7 @@ export class TokenField {
   #form = h("form", { class: "controls", submit: (event) => this.#enter(event) },
     h("label", {}, "Token ", this.#input), h("button", {}, "Use"));
   #known = h("div", { class: "controls", hidden: true },
-    h("p", { class: "soft" }, "This page has the token until you reload it, or until the server is away."),
+    h("p", { class: "soft" }, "This page has the token until you reload it, hide it for 5 minutes, or until the server is away."),
     h("button", { type: "button", click: () => this.#forget() }, "Forget the token"));
   #hint = h("p", { class: "soft" }, "This needs the token. The server prints it when it starts, or a file holds it (",
     h("code", {}, "--admin-token-file"), ").");
