@@ -177,7 +177,7 @@ fn late() -> Result<Figures, String> {
 mod tests {
     use larder_server::condition::Level;
     use larder_server::server::Server;
-    use larder_server::settings::{ListenAddress, Port, Settings, StorePath};
+    use larder_server::settings::{Flavor, ListenAddress, Port, Settings, StorePath};
 
     use super::*;
     use sample::tests::NAMED;
@@ -188,7 +188,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("larder-top-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
-        let mut settings = Settings::default();
+        let mut settings = Settings::new(Flavor::Larder);
         settings.listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
         settings.admin = None;
         settings.port = Port::Fixed(0);
@@ -199,7 +199,7 @@ mod tests {
         let address: Address = server.addresses()[0].to_string().parse().unwrap();
         let pollers = Pollers::start(vec![address], Duration::from_millis(20));
         let end = Instant::now() + Duration::from_secs(30);
-        let mut sample = || pollers.next_until(end).unwrap().1.unwrap();
+        let sample = || pollers.next_until(end).unwrap().1.unwrap();
         let (first, last) = (sample(), sample());
         NAMED.with_borrow_mut(|named| named.clear());
         let figures = Figures::between(&first, &last);
