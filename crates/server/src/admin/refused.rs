@@ -36,6 +36,7 @@ struct RefusedRow {
     refused_per_second: f64,
     shadow_per_second: f64,
     missing: f64,
+    error: f64,
 }
 
 pub(super) async fn show(_: Trusted, Serving(running): Serving) -> Response {
@@ -55,6 +56,7 @@ fn parts(list: RefusedList) -> RefusedParts {
         refused_per_second: key.refused_per_second,
         shadow_per_second: key.shadow_per_second,
         missing: key.missing,
+        error: key.error,
     };
     RefusedParts {
         half_life_seconds: list.half_life_seconds,

@@ -1,11 +1,11 @@
-//! The keys whose requests rate limits refuse most. Every refusal counts, so these figures have no
-//! error of sampling.
+//! The keys whose requests rate limits refuse most. Every refusal counts, unless there are many: then
+//! workers sample one in N.
 //!
 //! A worker never waits here: a refusal that finds the lock taken is lost and counted. One sketch
 //! serves all policies, so the memory does not grow with their number.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::aged::{AgedSketch, HALF_LIFE};
@@ -17,10 +17,17 @@ const LISTED: usize = 50;
 /// after 2 minutes.
 const LEAST: f64 = 1.0 / 16.0;
 
+/// The number of refusals per second beyond which they are sampled.
+const AIM: u64 = 4096;
+/// The largest number of refusals per sample. It bounds the time until a change of the load has an
+/// effect.
+const MOST: u64 = 4096;
+
 /// The refused keys of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedKeys {
-    on: AtomicBool,
+    /// The mean number of refusals per sample; 0 while counting is off.
+    interval: AtomicU32,
     /// Refusals that found the lock taken and were not aged yet.
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
@@ -38,11 +45,15 @@ struct RefusedState {
     aged: AgedSketch,
     /// Lost refusals, aged like the weights.
     lost: f64,
+    /// The number of refusals since the last heartbeat, and its time.
+    since_beat: u64,
+    beat_ms: u64,
 }
 
 impl RefusedState {
     fn new(now_ms: u64) -> Box<RefusedState> {
-        Box::new(RefusedState { aged: AgedSketch::new(now_ms), lost: 0.0 })
+        let aged = AgedSketch::new(now_ms);
+        Box::new(RefusedState { aged, lost: 0.0, since_beat: 0, beat_ms: now_ms })
     }
 }
 
@@ -66,18 +77,25 @@ pub(crate) struct RefusedKey {
     pub(crate) shadow_per_second: f64,
     /// Requests per second that may be missing: those from before the key entered the sketch.
     pub(crate) missing: f64,
+    /// Two standard errors of the two rates together; 0 if every refusal was counted.
+    pub(crate) error: f64,
 }
 
 impl RefusedKeys {
     pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Relaxed)
+        self.interval() > 0
+    }
+
+    /// Returns the mean number of refusals per sample; 0 while counting is off.
+    pub(crate) fn interval(&self) -> u32 {
+        self.interval.load(Relaxed)
     }
 
     /// Turns counting on or off.
     pub(crate) fn set_on(&self, on: bool) {
         if on != self.is_on() {
             self.forget();
-            self.on.store(on, Relaxed);
+            self.interval.store(on.into(), Relaxed);
         }
     }
 
@@ -87,27 +105,35 @@ impl RefusedKeys {
         self.lost.store(0, Relaxed);
     }
 
-    /// Counts a request of `key` that `policy`, or a limit of its own, refuses. `shadow` is true if the
-    /// policy lets it pass. Loses it rather than wait.
+    /// Counts a request of `key` that `policy`, or a limit of its own, refuses. It stands for `weight`
+    /// such requests. `shadow` is true if the policy lets it pass. Loses it rather than wait.
     #[cold]
-    pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool) {
+    pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool, weight: u32) {
         if !self.is_on() {
             return;
         }
         let Ok(mut state) = self.state.try_lock() else {
-            self.lost.fetch_add(1, Relaxed);
+            self.lost.fetch_add(weight.into(), Relaxed);
             return;
         };
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
-        let sampled = Sampled { weight: 1.0, writes: shadow, bytes: 0 };
+        state.since_beat = state.since_beat.saturating_add(weight.into());
+        let sampled = Sampled { weight: weight.into(), writes: shadow, bytes: 0 };
         state.aged.sketch.count(self.group_of(policy), key, sampled);
     }
 
-    /// Ages the counts. Called about once a second.
+    /// Ages the counts, and adapts the interval to the load. Called about once a second.
     pub(crate) fn beat(&self, now_ms: u64) {
         let mut state = self.lock();
-        if self.is_on() {
-            self.age(&mut state, now_ms);
+        if !self.is_on() {
+            return;
+        }
+        let lost = self.lost.load(Relaxed);
+        let state = self.age(&mut state, now_ms);
+        let refusals = state.since_beat.saturating_add(lost).saturating_mul(1000);
+        if let Some(per_second) = refusals.checked_div(now_ms.saturating_sub(state.beat_ms)) {
+            (state.beat_ms, state.since_beat) = (now_ms, 0);
+            self.interval.store((per_second / AIM).clamp(1, MOST) as u32, Relaxed);
         }
     }
 
@@ -140,6 +166,8 @@ impl RefusedKeys {
             refused_per_second: entry.reads / seconds,
             shadow_per_second: entry.writes / seconds,
             missing: entry.error / seconds,
+            // A sample that stands for itself alone has no error.
+            error: 2.0 * (entry.squares - requests(entry)).max(0.0).sqrt() / seconds,
         });
         Some(RefusedList {
             half_life_seconds: HALF_LIFE,
@@ -173,6 +201,7 @@ impl RefusedKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Sampling;
     use crate::keys::sketch::KEYS;
 
     fn on() -> RefusedKeys {
@@ -194,14 +223,14 @@ mod tests {
     fn policies_and_shadows_are_told_apart() {
         let refused = on();
         for _ in 0..4 {
-            refused.count(Some("a"), b"k", false);
+            refused.count(Some("a"), b"k", false, 1);
         }
         for _ in 0..3 {
-            refused.count(Some("b"), b"k", true);
+            refused.count(Some("b"), b"k", true, 1);
         }
-        refused.count(None, b"k", false);
-        refused.count(None, b"k", false);
-        refused.count(Some("gone"), b"k", false);
+        refused.count(None, b"k", false, 1);
+        refused.count(None, b"k", false, 1);
+        refused.count(Some("gone"), b"k", false, 1);
         let seen = list(&refused, 1000);
         assert_eq!(names(&seen), [(Some("a"), &b"k"[..]), (Some("b"), b"k"), (None, b"k")]);
         let rates = |at: usize| (seen.keys[at].refused_per_second, seen.keys[at].shadow_per_second);
@@ -218,7 +247,7 @@ mod tests {
         let refused = on();
         for second in 1..=300 {
             for _ in 0..10 {
-                refused.count(Some("a"), b"k", false);
+                refused.count(Some("a"), b"k", false, 1);
             }
             refused.beat(second * 1000);
         }
@@ -234,9 +263,9 @@ mod tests {
     fn a_flood_of_keys_leaves_the_true_rate_within_the_error() {
         let refused = on();
         for number in 0..20_000 {
-            refused.count(Some("a"), format!("flood:{number}").as_bytes(), false);
+            refused.count(Some("a"), format!("flood:{number}").as_bytes(), false, 1);
             if number % 50 == 0 {
-                refused.count(Some("a"), b"heavy", false);
+                refused.count(Some("a"), b"heavy", false, 1);
             }
         }
         let seen = list(&refused, 1000);
@@ -249,10 +278,39 @@ mod tests {
     }
 
     #[test]
+    fn many_refusals_are_sampled_within_the_error() {
+        let (refused, sampling) = (on(), Sampling::new(7));
+        let mut samples = 0;
+        for second in 1..=20 {
+            for number in 0..200_000 {
+                // As a worker does, once a turn.
+                sampling.begin_turn(refused.interval());
+                let key = if number % 10 == 0 { "heavy" } else { "other" };
+                if sampling.counts(1) {
+                    samples += 1;
+                    refused.count(Some("a"), key.as_bytes(), false, sampling.weight());
+                    sampling.draw(refused.interval());
+                }
+            }
+            refused.beat(second * 1000);
+        }
+        // All refusals of the first second, and about AIM of each other one.
+        assert!((270_000..290_000).contains(&samples), "{samples}");
+        let seen = list(&refused, 20_000);
+        for (key, rate) in [(&b"other"[..], 180_000.0), (b"heavy", 20_000.0)] {
+            let found = seen.keys.iter().find(|found| found.key == key).unwrap();
+            let off = (found.refused_per_second - rate).abs();
+            assert!(off <= 1.5 * found.error && found.error < rate / 20.0, "{found:?}");
+        }
+        (21..=22).for_each(|second| refused.beat(second * 1000));
+        assert_eq!(refused.interval(), 1, "few refusals are all counted");
+    }
+
+    #[test]
     fn a_refusal_that_would_wait_is_lost_and_counted() {
         let refused = on();
         let held = refused.lock();
-        refused.count(None, b"k", false);
+        refused.count(None, b"k", false, 1);
         drop(held);
         let seen = list(&refused, 1000);
         assert!(seen.keys.is_empty() && (seen.lost_per_second - 1.0).abs() < 1e-9, "{seen:?}");
@@ -262,11 +320,11 @@ mod tests {
     fn nothing_is_kept_while_it_is_off() {
         let refused = RefusedKeys::default();
         refused.beat(0);
-        refused.count(None, b"k", false);
+        refused.count(None, b"k", false, 1);
         assert!(refused.list([].into_iter(), 0).is_none() && refused.lock().is_none());
         refused.set_on(true);
         refused.beat(0);
-        refused.count(None, b"k", false);
+        refused.count(None, b"k", false, 1);
         assert_eq!(list(&refused, 1000).keys.len(), 1);
         refused.set_on(false);
         assert!(refused.list([].into_iter(), 0).is_none() && refused.lock().is_none());

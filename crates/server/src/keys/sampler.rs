@@ -1,26 +1,19 @@
-//! A worker's sampling of the keys of its requests: about one key in N, with random distances, so
-//! that no pattern in the requests can hide a key or favour it. Invariant: a key that is not sampled
-//! costs a subtraction, and no memory that another thread writes.
+//! A worker's sampling of the keys of its requests: about one key in N. Invariant: a key that is not
+//! sampled costs a subtraction, and no memory that another thread writes.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use super::answer::{Told, told};
 use super::hot::{HotKeys, RequestKind, SeenRequest};
+use super::sampling::Sampling;
 use larder_engine::Key;
-
-/// Distance while sampling is off: no worker executes so many keys.
-const NEVER: u64 = u64::MAX / 2;
 
 /// The sampling of one worker.
 #[derive(Debug)]
 pub(crate) struct KeySampler {
     hot: Arc<HotKeys>,
-    /// Number of keys before the next sample.
-    left: Cell<u64>,
-    /// Number of keys that the next sample stands for; 0 while sampling is off.
-    weight: Cell<u32>,
-    random: Cell<u64>,
+    sampling: Sampling,
     time_ms: Cell<u64>,
 }
 
@@ -37,49 +30,34 @@ pub(crate) struct SampledRequest<'a> {
 impl KeySampler {
     /// Creates the sampler of a worker. `seed` is random.
     pub(crate) fn new(hot: Arc<HotKeys>, seed: u64) -> KeySampler {
-        KeySampler {
-            hot,
-            left: Cell::new(NEVER),
-            weight: Cell::new(0),
-            random: Cell::new(seed | 1),
-            time_ms: Cell::new(0),
-        }
+        KeySampler { hot, sampling: Sampling::new(seed), time_ms: Cell::new(0) }
     }
 
-    /// Begins a turn of the worker. Follows the switch that turns sampling on and off, and an interval
-    /// that has fallen: a distance of before would be too long for a load that is less now.
+    /// Begins a turn of the worker.
     pub(crate) fn begin_turn(&self, now_ns: u64) {
         self.time_ms.set(now_ns / 1_000_000);
-        let (interval, weight) = (self.hot.interval(), self.weight.get());
-        if interval < weight || (interval > 0 && weight == 0) {
-            self.draw();
-        }
+        self.sampling.begin_turn(self.hot.interval());
     }
 
     /// Counts the keys of an executed request. Returns true if the caller must
     /// [sample](Self::sample) it.
     #[inline(always)]
     pub(crate) fn counts(&self, keys: usize) -> bool {
-        let left = self.left.get();
-        let samples = left < keys as u64;
-        if !samples {
-            self.left.set(left - keys as u64);
-        }
-        samples
+        self.sampling.counts(keys as u64)
     }
 
     /// Passes over a request that must be sampled but has no keys.
     #[cold]
     #[inline(never)]
     pub(crate) fn pass_over(&self) {
-        self.draw();
+        self.sampling.draw(self.hot.interval());
     }
 
     /// Samples one or more of the answered keys of a request.
     #[cold]
     #[inline(never)]
     pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
-        let mut at = self.left.get();
+        let mut at = self.sampling.left();
         if keys.is_empty() {
             return self.pass_over();
         }
@@ -95,37 +73,19 @@ impl KeySampler {
                 Told::Missing => RequestKind::Miss,
                 Told::Nothing => RequestKind::Untold,
             };
-            let (weight, time_ms) = (self.weight.get(), self.time_ms.get());
+            let (weight, time_ms) = (self.sampling.weight(), self.time_ms.get());
             self.hot.take(&SeenRequest { key, kind, bytes, weight, time_ms });
-            self.draw();
-            at = at.saturating_add(1).saturating_add(self.left.get());
+            self.sampling.draw(self.hot.interval());
+            at = at.saturating_add(1).saturating_add(self.sampling.left());
         }
-        self.left.set(at.saturating_sub(keys.len() as u64));
-    }
-
-    /// Draws the distance to the next sample: 1 to 2N - 1 keys, whose mean is N.
-    fn draw(&self) {
-        let interval = self.hot.interval();
-        self.weight.set(interval);
-        let Some(choices) = (2 * u64::from(interval)).checked_sub(1) else {
-            self.left.set(NEVER);
-            return;
-        };
-        // Xorshift64* (S. Vigna, "An experimental exploration of Marsaglia's xorshift generators,
-        // scrambled", 2016).
-        let mut random = self.random.get();
-        random ^= random >> 12;
-        random ^= random << 25;
-        random ^= random >> 27;
-        self.random.set(random);
-        let high = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        self.left.set((high * choices) >> 32);
+        self.sampling.set_left(at.saturating_sub(keys.len() as u64));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::sampling::NEVER;
     use larder_engine::{Engine, Options, Session};
     use std::collections::HashMap;
     use std::task::Waker;
@@ -208,10 +168,10 @@ mod tests {
         }
         hot.beat(2000);
         sampler.pass_over();
-        assert_eq!(sampler.weight.get(), 16_384);
-        sampler.left.set(30_000);
+        assert_eq!(sampler.sampling.weight(), 16_384);
+        sampler.sampling.set_left(30_000);
         sampler.begin_turn(2_000_000_000);
-        assert_eq!(sampler.left.get(), 30_000, "the interval has not fallen");
+        assert_eq!(sampler.sampling.left(), 30_000, "the interval has not fallen");
         hot.beat(3000);
         sampler.begin_turn(3_000_000_000);
         for _ in 0..1600 {
@@ -241,7 +201,7 @@ mod tests {
         assert!(many() > 5);
         hot.set_on(false);
         sampler.begin_turn(2_000_000_000);
-        assert_eq!((many(), sampler.left.get() > NEVER / 2), (0, true));
+        assert_eq!((many(), sampler.sampling.left() > NEVER / 2), (0, true));
         hot.set_on(true);
         assert_eq!(many(), 0);
         sampler.begin_turn(3_000_000_000);

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use larder_engine::limit::Decision;
 
 use super::{DecisionResult, Policies, Policy};
-use crate::keys::RefusedKeys;
+use crate::clock::random_seed;
+use crate::keys::{RefusedKeys, Sampling};
 
 /// The policies in use, shared by all workers.
 #[derive(Debug, Default)]
@@ -51,7 +52,9 @@ impl CurrentPolicies {
     pub fn reader(self: &Arc<Self>) -> PolicyReader {
         let version = self.version.load(Acquire);
         let worker = self.readers.fetch_add(1, Relaxed);
-        PolicyReader { table: self.table(), current: Arc::clone(self), version, worker }
+        let sampling = Sampling::new(random_seed());
+        sampling.begin_turn(self.refused.interval());
+        PolicyReader { table: self.table(), current: Arc::clone(self), version, worker, sampling }
     }
 }
 
@@ -64,6 +67,8 @@ pub struct PolicyReader {
     version: u64,
     /// The number of the worker.
     worker: usize,
+    /// The sampling of refusals.
+    sampling: Sampling,
 }
 
 impl Deref for PolicyReader {
@@ -79,6 +84,7 @@ impl PolicyReader {
     /// Takes over new policies. Called once per turn.
     #[inline]
     pub fn refresh(&mut self) {
+        self.sampling.begin_turn(self.current.refused.interval());
         let version = self.current.version.load(Acquire);
         if version != self.version {
             self.version = version;
@@ -90,10 +96,8 @@ impl PolicyReader {
     /// not counted. Without a policy, the request has a limit of its own.
     #[inline]
     pub fn count(&self, policy: Option<&Policy>, key: &[u8], decision: &Decision) {
-        if !decision.allowed {
-            let name = policy.map(|policy| &*policy.name);
-            let shadow = policy.is_some_and(|policy| policy.shadow);
-            self.current.refused.count(name, key, shadow);
+        if !decision.allowed && self.sampling.counts(1) {
+            self.sample(policy, key);
         }
         let Some(policy) = policy else { return };
         let capacity = policy.limit.capacity();
@@ -103,6 +107,14 @@ impl PolicyReader {
             (false, false) => DecisionResult::Over,
         };
         policy.counters.count(self.worker, result);
+    }
+
+    #[cold]
+    fn sample(&self, policy: Option<&Policy>, key: &[u8]) {
+        let name = policy.map(|policy| &*policy.name);
+        let shadow = policy.is_some_and(|policy| policy.shadow);
+        self.current.refused.count(name, key, shadow, self.sampling.weight());
+        self.sampling.draw(self.current.refused.interval());
     }
 
     /// Counts an increment of a plain counter to `value`. Such an increment is never refused.

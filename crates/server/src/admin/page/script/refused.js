@@ -9,7 +9,7 @@ import { authorization } from "./token.js";
 const INTERVAL = 3000;
 
 /**
- * @typedef {{policy: ?string, key: string, refused_per_second: number, shadow_per_second: number, missing: number}} Refused
+ * @typedef {{policy: ?string, key: string, refused_per_second: number, shadow_per_second: number, missing: number, error: number}} Refused
  * @typedef {{on: boolean, half_life_seconds: number, lost_per_second: number, keys: Refused[]}} Report
  */
 
@@ -52,8 +52,8 @@ export class RefusedPanel {
       return;
     }
     say(this.#said, "Requests per second that a limit refused, or that only a shadow policy let pass. A request counts half "
-      + `after ${report.half_life_seconds} s. A key may have been refused before it was noticed: "up to +N" is the most `
-      + "that can be missing.");
+      + `after ${report.half_life_seconds} s. The error is that of sampling, which begins at thousands of refusals per second. `
+      + 'A key may have been refused before it was noticed: "up to +N" is the most that can be missing.');
     const lost = report.lost_per_second > 0.05 ? `${perSecond(report.lost_per_second)} of other refusals were not counted.` : "";
     say(this.#status, report.keys.length === 0 ? "No request was refused in the last two minutes." : lost);
     while (this.#rows.children.length < report.keys.length) this.#rows.append(emptyRow());
@@ -69,7 +69,8 @@ export class RefusedPanel {
         say(cell, perSecond(value));
         cell.dataset.value = value;
       }
-      say(error, entry.missing > 0 ? `up to +${perSecond(entry.missing)}` : "none");
+      const errors = [entry.error > 0 && `±${perSecond(entry.error)}`, entry.missing > 0 && `up to +${perSecond(entry.missing)}`];
+      say(error, errors.filter((part) => part !== false).join(", ") || "none");
       error.dataset.value = entry.missing;
     });
   }

@@ -1,0 +1,78 @@
+//! Random sampling of one event in N, with random distances, so that no pattern in the events can hide
+//! one or favour it. An event that is not sampled costs a subtraction.
+
+use std::cell::Cell;
+
+/// Distance while sampling is off: no worker sees so many events.
+pub(super) const NEVER: u64 = u64::MAX / 2;
+
+/// The sampling of one worker.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    /// Number of events before the next sample.
+    left: Cell<u64>,
+    /// Number of events that the next sample stands for; 0 while sampling is off.
+    weight: Cell<u32>,
+    random: Cell<u64>,
+}
+
+impl Sampling {
+    /// Creates a sampling that is off. `seed` is random.
+    pub(crate) fn new(seed: u64) -> Sampling {
+        Sampling { left: Cell::new(NEVER), weight: Cell::new(0), random: Cell::new(seed | 1) }
+    }
+
+    /// Begins a turn of the worker. Follows the switch that turns sampling on and off, and an `interval`
+    /// that has fallen: a distance of before would be too long for a load that is less now.
+    #[inline]
+    pub(crate) fn begin_turn(&self, interval: u32) {
+        let weight = self.weight.get();
+        if interval < weight || (interval > 0 && weight == 0) {
+            self.draw(interval);
+        }
+    }
+
+    /// Counts events. Returns true if one of them must be sampled. If not, they are counted off.
+    #[inline(always)]
+    pub(crate) fn counts(&self, events: u64) -> bool {
+        let left = self.left.get();
+        let samples = left < events;
+        if !samples {
+            self.left.set(left - events);
+        }
+        samples
+    }
+
+    /// Returns the number of events before the next sample.
+    pub(super) fn left(&self) -> u64 {
+        self.left.get()
+    }
+
+    pub(super) fn set_left(&self, left: u64) {
+        self.left.set(left);
+    }
+
+    /// Returns the number of events that the next sample stands for.
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.get()
+    }
+
+    /// Draws the distance to the next sample: 1 to 2N - 1 events, whose mean is the `interval` N. An
+    /// interval of 0 turns sampling off.
+    pub(crate) fn draw(&self, interval: u32) {
+        self.weight.set(interval);
+        let Some(choices) = (2 * u64::from(interval)).checked_sub(1) else {
+            self.left.set(NEVER);
+            return;
+        };
+        // Xorshift64* (S. Vigna, "An experimental exploration of Marsaglia's xorshift generators,
+        // scrambled", 2016).
+        let mut random = self.random.get();
+        random ^= random >> 12;
+        random ^= random << 25;
+        random ^= random >> 27;
+        self.random.set(random);
+        let high = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        self.left.set((high * choices) >> 32);
+    }
+}
