@@ -108,6 +108,18 @@ counters! {
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
+    /// Bytes of their records.
+    moved_bytes,
+    /// Segments that the cleaner emptied by moving or removing their live records.
+    cleaned_segments,
+    /// The part of `cleaned_segments` that S3-FIFO evicted from, or whose items had all expired.
+    evicted_segments,
+    /// Bytes of records in `cleaned_segments`, dead ones included.
+    cleaned_bytes,
+    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records.
+    cleaned_live_bytes,
+    /// Segments that the cleaner emptied without a look at their records, because none was alive.
+    dead_segments,
     /// Segments whose items the cleaner moved to the lower device. Recently read items stay on the
     /// fast one.
     cooled_segments,
@@ -199,6 +211,13 @@ stats! {
     map_written_bytes: sum,
     /// Bytes of records in the store's segments that were freed since the start or the last reset.
     freed_bytes: sum,
+    /// Emptied segments whose places are not free yet.
+    quarantined_segments: sum,
+    /// The part of `quarantined_segments` whose emptying is not durable.
+    uncommitted_segments: sum,
+    /// The part of `quarantined_segments` whose emptying is durable, and that waits for dead maps of
+    /// other segments or for its free mark.
+    unmarked_segments: sum,
     /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
     /// and for dumps.
     segment_read_bytes: sum,

@@ -57,7 +57,7 @@ pub use memory::{
     Appending, Budget, Buffers, CLEANER_RESERVE, Epochs, Mapping, Participant, Pin, Region,
     prefetch,
 };
-pub use reclaim::{Among, Candidate, SegmentTotals, UsageTable};
+pub use reclaim::{Among, Candidate, QuarantineCounts, SegmentTotals, UsageTable};
 pub use record::{Fields, Head, Kind, Layout, Record};
 pub use residency::{Copies, Image, Kept, Loaded, PartialRecords, Queue};
 pub use rule::Rule;

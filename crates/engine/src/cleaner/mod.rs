@@ -33,6 +33,7 @@ use crate::WhenFull;
 use crate::durability::Durable;
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::stats::bump;
 pub(crate) use state::{Cleaner, READY_FRAMES, Step};
 
 use larder_log::{Among, Candidate, Claim, SegmentNumber, Stream, Tier};
@@ -364,6 +365,7 @@ impl Cleaner {
             return Step::Later;
         }
         let freed = lane.quarantine(stream, number, Vec::new(), undo_count);
+        bump(&self.counters.dead_segments, freed.into());
         if freed { Step::Freed } else { Step::Later }
     }
 
@@ -382,9 +384,13 @@ impl Cleaner {
             return Step::Freed;
         }
         let (mut ends, undo_count) = (Vec::new(), lane.undo_count());
+        let filled = lane.log.segment(number).filled();
         match self.walk(lane, Task { stream, fate, whole: true }, number, &mut ends) {
             Ok(true) => match lane.quarantine(stream, number, ends, undo_count) {
-                true => Step::Freed,
+                true => {
+                    self.count_cleaned(fate, filled);
+                    Step::Freed
+                }
                 // A commit has failed meanwhile.
                 false => Step::Later,
             },
@@ -404,6 +410,12 @@ impl Cleaner {
                 Step::Freed
             }
         }
+    }
+
+    fn count_cleaned(&self, fate: Fate, filled: u32) {
+        bump(&self.counters.cleaned_segments, 1);
+        bump(&self.counters.evicted_segments, (fate == Fate::Evict).into());
+        bump(&self.counters.cleaned_bytes, filled.into());
     }
 
     /// Keeps a jumbo that S3-FIFO would keep: it stays in place and moves to the survivors' queue.

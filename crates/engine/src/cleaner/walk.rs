@@ -41,6 +41,17 @@ pub(super) fn must_stay(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<MustStay>())
 }
 
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decided {
+    /// It was dead already.
+    Dead,
+    /// It was alive, and was moved or removed; or it stays in its segment.
+    Done,
+    /// It should have moved, but there was no space.
+    NoSpace,
+}
+
 impl Cleaner {
     /// Decides about every record of a segment. Returns false if a record could not be moved.
     /// `ends` receives the offsets of records that were removed although no newer version hides
@@ -65,7 +76,7 @@ impl Cleaner {
         let records = unsafe { lane.log.records(number, image) };
         let mut items = records.filter(|(_, record)| record.kind().is_item());
         let mut batch = Vec::with_capacity(BATCH);
-        let mut complete = true;
+        let (mut complete, mut alive_bytes) = (true, 0);
         // SAFETY: the cleaner is awake in the epochs.
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
@@ -74,7 +85,11 @@ impl Cleaner {
                 // `quarantine` detects both.
                 // SAFETY: the cleaner is awake in the epochs.
                 if unsafe { lane.index.find(key, at(*address)) }.is_some() {
-                    complete &= self.decide(lane, task, *address, *record, key, ends);
+                    match self.decide(lane, task, *address, *record, key, ends) {
+                        Decided::Dead => {}
+                        Decided::Done => alive_bytes += record.size() as u64,
+                        Decided::NoSpace => complete = false,
+                    }
                 }
                 let expiry = record.expiry();
                 if expiry > self.swept && (earliest == 0 || expiry < earliest) {
@@ -83,7 +98,9 @@ impl Cleaner {
             }
         }
         drop((batch, items));
-        if task.fate == Fate::Sweep {
+        if task.fate != Fate::Sweep {
+            bump(&self.counters.cleaned_live_bytes, alive_bytes);
+        } else {
             lane.log.segment(number).set_min_expiry(earliest);
             lane.log.note_changed(number);
         }
@@ -136,8 +153,7 @@ impl Cleaner {
         offsets
     }
 
-    /// Decides about one record. Returns false if the record should have moved but there was no
-    /// space.
+    /// Decides about one record.
     fn decide(
         &mut self,
         lane: &Lane,
@@ -146,11 +162,11 @@ impl Cleaner {
         record: Record<'_>,
         key: &Key<'_>,
         ends: &mut Vec<u32>,
-    ) -> bool {
+    ) -> Decided {
         let guard = lane.index.lock(key);
-        let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
+        let Some((place, slot, ())) = guard.find(key, at(address)) else { return Decided::Dead };
         if slot.is_older() && !lane.resolve_older(&guard, key, place, record.size()) {
-            return true;
+            return Decided::Dead;
         }
         let slot = slot.with_older(false);
         let mut remove = |place: SlotPlace<'_>| {
@@ -169,10 +185,10 @@ impl Cleaner {
             if slot.frequency() == 0 {
                 bump(&self.counters.expired_unfetched, 1);
             }
-            return true;
+            return Decided::Done;
         }
         let (to, frequency) = match fate {
-            Fate::Sweep => return true,
+            Fate::Sweep => return Decided::Done,
             // Records on the lower device stay there.
             Fate::Keep if lane.log.tier(address.segment()) == Tier::Lower => {
                 (Stream::Survivors, slot.frequency())
@@ -194,12 +210,12 @@ impl Cleaner {
                 if !whole || !limiter && !keeps(lane, slot, stream) {
                     self.evict(lane, stream, slot, &record, key);
                     remove(place);
-                    return true;
+                    return Decided::Done;
                 }
                 (Stream::Survivors, frequency_after(slot, stream))
             }
         };
-        let Some(appending) = lane.append(&self.participant) else { return false };
+        let Some(appending) = lane.append(&self.participant) else { return Decided::NoSpace };
         match copy(lane, record, to) {
             Some(copied) => {
                 if let Some(changes) = &self.changes {
@@ -215,15 +231,16 @@ impl Cleaner {
                 guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);
                 lane.kill(address.segment(), record.size());
                 bump(&self.counters.moved_items, 1);
-                true
+                bump(&self.counters.moved_bytes, record.size() as u64);
+                Decided::Done
             }
             None if fate == Fate::Evict => {
                 drop(appending);
                 self.evict(lane, stream, slot, &record, key);
                 remove(place);
-                true
+                Decided::Done
             }
-            None => false,
+            None => Decided::NoSpace,
         }
     }
 

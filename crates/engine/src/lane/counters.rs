@@ -60,6 +60,10 @@ impl Lane {
         };
         (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);
         (stats.lower_bytes, stats.lower_used) = self.tier_bytes(Tier::Lower);
+        let quarantine = self.log.quarantine_counts();
+        stats.quarantined_segments = quarantine.all as u64;
+        stats.uncommitted_segments = quarantine.uncommitted as u64;
+        stats.unmarked_segments = quarantine.unmarked as u64;
         if let Some(durable) = &self.durable {
             (stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
             if stats.unsynced_bytes > 0 {

@@ -16,6 +16,7 @@ pub(crate) mod quarantine;
 mod queues;
 pub(crate) mod usage;
 
+pub use quarantine::QuarantineCounts;
 pub use usage::{Among, Candidate, SegmentTotals, UsageTable};
 
 use crate::address::{Address, SegmentNumber};
@@ -193,6 +194,12 @@ impl Log {
     /// Returns true if any segment is in quarantine.
     pub fn has_quarantine(&self) -> bool {
         lock(&self.quarantine).len() > 0
+    }
+
+    /// Counts the segments in quarantine by what they wait for.
+    pub fn quarantine_counts(&self) -> QuarantineCounts {
+        let durable = self.store.as_ref().map_or(0, |store| store.commits.durable());
+        lock(&self.quarantine).counts(durable)
     }
 
     /// Gives up on a segment in quarantine that waits for dead maps that cannot be made and whose

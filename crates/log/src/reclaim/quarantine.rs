@@ -22,6 +22,17 @@ pub(crate) struct Quarantined {
     pub(crate) carried: bool,
 }
 
+/// The number of segments in quarantine, by what they wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuarantineCounts {
+    /// All segments in quarantine.
+    pub all: usize,
+    /// Segments whose emptying is not durable; none without a store.
+    pub uncommitted: usize,
+    /// Segments whose emptying is durable, but not their free mark; none without a store.
+    pub unmarked: usize,
+}
+
 /// The segments in quarantine, in the order in which they were emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
@@ -145,6 +156,16 @@ impl Quarantine {
         self.lengths.iter().sum()
     }
 
+    /// Counts the segments by what they wait for. `durable` is the last durable commit.
+    pub(crate) fn counts(&self, durable: u64) -> QuarantineCounts {
+        let uncommitted = self.unmarked.values().filter(|entry| entry.emptied > durable).count();
+        QuarantineCounts {
+            all: self.len(),
+            uncommitted,
+            unmarked: self.unmarked.len() - uncommitted,
+        }
+    }
+
     /// Returns the number of segments that will soon be free.
     pub(crate) fn coming(&self) -> usize {
         self.len() - self.stuck.len()
@@ -186,9 +207,13 @@ mod tests {
         quarantine.give_up(9);
         assert_eq!((quarantine.len(), quarantine.coming()), (4, 2));
         assert_eq!(quarantine.coming_frames(), 4);
+        let counts = |all, uncommitted, unmarked| QuarantineCounts { all, uncommitted, unmarked };
+        assert_eq!(quarantine.counts(0), counts(4, 4, 0));
+        assert_eq!(quarantine.counts(3), counts(4, 1, 3));
         assert!(quarantine.mark(2) && quarantine.mark(3) && !quarantine.mark(2));
         assert!(quarantine.waits(1) && !quarantine.waits(2));
         assert_eq!(quarantine.pop_marked(|entry| entry.epoch < 2), None);
+        assert_eq!(quarantine.counts(1), counts(4, 1, 1));
         assert_eq!(quarantine.pop_marked(|_| true), Some(2));
         assert_eq!((quarantine.len(), quarantine.coming_on(Tier::Lower)), (3, 0));
         assert_eq!(quarantine.coming(), 2);

@@ -104,6 +104,44 @@ pub(super) static MEMORY: &[Metric] = &[
         some(s.totals().moved_items)
     })
     .named("larder_items_moved_total"),
+    counter("larder_moved_bytes", "Bytes of their records.", |s| some(s.totals().moved_bytes))
+        .bytes()
+        .named("larder_moved_bytes_total"),
+    counter(
+        "larder_cleaned_segments",
+        "Segments that the cleaner emptied by moving or removing their items.",
+        |s| some(s.totals().cleaned_segments),
+    )
+    .named("larder_cleaned_segments_total"),
+    counter(
+        "larder_evicted_segments",
+        "The part of these segments that items were evicted from, or whose items had all expired.",
+        |s| some(s.totals().evicted_segments),
+    )
+    .named("larder_evicted_segments_total"),
+    counter("larder_cleaned_bytes", "Bytes of records in these segments, dead ones included.", |s| {
+        some(s.totals().cleaned_bytes)
+    })
+    .bytes()
+    .named("larder_cleaned_bytes_total"),
+    counter(
+        "larder_cleaned_live_bytes",
+        "The part of these bytes that was alive. Divided by `larder_cleaned_bytes`, this is the live \
+         share: the lower, the less cleaning costs.",
+        |s| some(s.totals().cleaned_live_bytes),
+    )
+    .bytes()
+    .named("larder_cleaned_live_bytes_total"),
+    counter(
+        "larder_dead_segments",
+        "Segments that the cleaner emptied at no cost, because none of their records was alive.",
+        |s| some(s.totals().dead_segments),
+    )
+    .named("larder_dead_segments_total"),
+    gauge("larder_quarantined_segments", "Emptied segments whose places are not free yet.", |s| {
+        some(s.engine.quarantined_segments)
+    })
+    .named("larder_quarantined_segments"),
     counter(
         "larder_counter_updates_in_place",
         "Changes of counters and limiters that changed their record in place. The number of \

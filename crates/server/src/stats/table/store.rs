@@ -2,7 +2,7 @@
 
 use larder_engine::Durability;
 
-use super::super::metric::MetricKind::{Gauge, Info};
+use super::super::metric::MetricKind::{Counter, Gauge, Info};
 use super::super::metric::MetricUnit::{Microseconds, Milliseconds};
 use super::super::metric::{Metric, counter, gauge, of_lane, some, text};
 use super::super::snapshot::Snapshot;
@@ -177,6 +177,23 @@ pub(super) static METRICS: &[Metric] = &[
         |s| some(s.totals().cooled_segments),
     )
     .named("larder_cooled_segments_total"),
+    gauge("larder_free_segments", "Free places for segments in the store.", |s| {
+        some(segments(s, capacity(s) - used(s)))
+    })
+    .named("larder_free_segments"),
+    gauge(
+        "larder_uncommitted_segments",
+        "The part of `larder_quarantined_segments` whose emptying waits for a commit.",
+        |s| some(s.engine.uncommitted_segments),
+    )
+    .named("larder_uncommitted_segments"),
+    gauge(
+        "larder_unmarked_segments",
+        "The part of `larder_quarantined_segments` that waits until their free mark is durable, or \
+         for dead maps before. If this stays high, dead maps are slow to be made.",
+        |s| some(s.engine.unmarked_segments),
+    )
+    .named("larder_unmarked_segments"),
     counter("larder_commits", "Group commits.", |s| some(s.engine.commits))
         .named("larder_commits_total"),
     gauge("larder_commit_us_p50", "Median duration of the latest commits.", |s| {
@@ -254,6 +271,58 @@ pub(super) static METRICS: &[Metric] = &[
     )
     .bytes()
     .named("larder_lane_index_limit_bytes"),
+    of_lane("larder_lane_N_free_segments", Gauge, "Free places for segments on the lane's devices.", |lane| {
+        let s = lane.stats;
+        let free = (s.fast_bytes + s.lower_bytes).saturating_sub(s.fast_used + s.lower_used);
+        some(free / s.segment_size.max(1))
+    })
+    .named("larder_lane_free_segments"),
+    of_lane(
+        "larder_lane_N_quarantined_segments",
+        Gauge,
+        "Emptied segments of the lane whose places are not free yet.",
+        |lane| some(lane.stats.quarantined_segments),
+    )
+    .named("larder_lane_quarantined_segments"),
+    of_lane(
+        "larder_lane_N_cleaned_segments",
+        Counter,
+        "Segments of the lane that the cleaner emptied by moving or removing their items.",
+        |lane| some(lane.stats.totals.cleaned_segments),
+    )
+    .named("larder_lane_cleaned_segments_total"),
+    of_lane(
+        "larder_lane_N_cleaned_bytes",
+        Counter,
+        "Bytes of records in these segments, dead ones included.",
+        |lane| some(lane.stats.totals.cleaned_bytes),
+    )
+    .bytes()
+    .named("larder_lane_cleaned_bytes_total"),
+    of_lane(
+        "larder_lane_N_cleaned_live_bytes",
+        Counter,
+        "The part of these bytes that was alive.",
+        |lane| some(lane.stats.totals.cleaned_live_bytes),
+    )
+    .bytes()
+    .named("larder_lane_cleaned_live_bytes_total"),
+    of_lane(
+        "larder_lane_N_dead_segments",
+        Counter,
+        "Segments of the lane that the cleaner emptied at no cost, because none of their records \
+         was alive.",
+        |lane| some(lane.stats.totals.dead_segments),
+    )
+    .named("larder_lane_dead_segments_total"),
+    of_lane(
+        "larder_lane_N_moved_bytes",
+        Counter,
+        "Bytes of records that the cleaner moved to keep their items.",
+        |lane| some(lane.stats.totals.moved_bytes),
+    )
+    .bytes()
+    .named("larder_lane_moved_bytes_total"),
     of_lane("larder_lane_N_lower_device", Info, "With two tiers: the big device.", |lane| {
         lane.state.lower.as_deref().map(Into::into)
     }),
