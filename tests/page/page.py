@@ -699,6 +699,132 @@ def settled(server):
         time.sleep(0.5)
 
 
+# The heat maps that are shown: name, number of calls, text, and the colours and share of painted cells in the canvas.
+HEAT_MAPS = """() => [...document.querySelectorAll("#view-tiers .heat-map:not([hidden])")].map(map => {
+  const canvas = map.querySelector("canvas");
+  const style = getComputedStyle(document.documentElement);
+  const level = name => style.getPropertyValue(name).trim().slice(1).match(/../g).map(part => parseInt(part, 16)).join();
+  const levels = new Map([1, 2, 3, 4, 5, 6].map(at => [level(`--h${at}`), at]));
+  const painted = {};
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  for (let at = 0; at < data.length; at += 4) {
+    const found = levels.get([...data.slice(at, at + 3)].join());
+    if (found !== undefined) painted[found] = (painted[found] ?? 0) + 1;
+  }
+  return { name: map.querySelector("h3").textContent, calls: Number(map.dataset.calls),
+    text: map.querySelector("p.soft").textContent, label: map.querySelector(".heat").ariaLabel, painted };
+})"""
+
+
+# Moves the pointer over the first heat map. Returns the number of cells with calls that it met, and the places where the
+# text and the colour in the canvas differ. Places at the edges of columns are left out.
+POINTED = """() => {
+  const canvas = document.querySelector("#view-tiers .heat canvas");
+  const said = document.querySelector("#view-tiers .heat-map p.soft");
+  const style = getComputedStyle(document.documentElement);
+  const level = name => style.getPropertyValue(name).trim().slice(1).match(/../g).map(part => parseInt(part, 16)).join();
+  const levels = new Set([1, 2, 3, 4, 5, 6].map(at => level(`--h${at}`)));
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const isPainted = (x, y) => levels.has([...data.slice(4 * (y * canvas.width + x), 4 * (y * canvas.width + x) + 3)].join());
+  const box = canvas.getBoundingClientRect();
+  let met = 0;
+  const wrong = [];
+  for (let y = 10; y < canvas.height - 24; y += 8) {
+    for (let x = 60; x < canvas.width - 16; x += 3) {
+      const painted = isPainted(x, y);
+      if (isPainted(x - 2, y) !== painted || isPainted(x + 2, y) !== painted) continue;
+      canvas.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: box.left + x, clientY: box.top + y }));
+      const calls = /: ([0-9,]+) /.exec(said.textContent.replace(/[0-9]+:[0-9]+:[0-9]+/g, ""))?.[1].replace(",", "") ?? "0";
+      met += Number(calls) > 0;
+      if (painted !== Number(calls) > 0) wrong.push([x, y, said.textContent]);
+    }
+  }
+  return { met, wrong: wrong.slice(0, 5) };
+}"""
+
+
+def test_heat_maps(check, browser, program, directory):
+    """With two lanes of two devices: each call is in one cell, and the cleaner has its figures."""
+    devices = [("fast<b>", "32MB@fast"), ("big", "64MB@big"), ("fast-2", "32MB@fast"), ("big-2", "64MB@big")]
+    stores = [f"{directory / name}:{size}" for name, size in devices]
+    server = Larder(program, directory, ["--memory", "32MB", *(part for store in stores for part in ("--store", store))])
+    server.start()
+    page = browser.new_page(viewport=WIDE)
+    trouble = []
+    page.on("console", lambda message: message.type in ("error", "warning") and READ_BACK not in message.text and trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    try:
+        page.goto(f"{server.url}#tiers")
+        page.wait_for_selector('#view-tiers .heat-map p.soft:text("reads")', timeout=20000)
+        page.click("#view-tiers .choice button:text('Writes')")
+        page.wait_for_selector('#view-tiers [data-panel=heat][data-kind=write]')
+        server.start_load()
+        page.wait_for_function("() => Number(document.querySelector('[data-panel=cleaner] [data-figure=moved_bytes]').dataset.value) > 0", timeout=60000)
+        page.wait_for_function("() => Number(document.querySelector('[data-panel=cleaner] [data-figure=live_share]').dataset.value) > 0", timeout=20000)
+        figures, does = values_of(page, "tiers"), page.inner_text("#view-tiers [data-panel=cleaner] > p")
+        check.that("cleaner: the live share is a share", 0 < figures["live_share"] <= 1 and figures["cleaned_segments"] > 0, figures)
+        check.that("cleaner: it tells what it does", re.match(r"In the last 10 s, the cleaner [a-z]", does) is not None, does)
+        cleaner = page.eval_on_selector_all('#view-tiers [aria-label="Cleaner by device"] tbody tr', "rows => rows.map(row => [...row.children].map(cell => cell.textContent))")
+        check.that("cleaner: each lane has its figures", len(cleaner) == 2 and all("–" != cell for row in cleaner for cell in row[:4]), cleaner)
+        time.sleep(4)
+        server.end_load()
+        stats = settled(server)
+        # A step ends every three seconds, and the page asks every two.
+        time.sleep(6)
+        maps = page.evaluate(HEAT_MAPS)
+        lanes = ["lane 0", "big device of lane 0", "lane 1", "big device of lane 1"]
+        names = [f"{directory / name} ({lane})" for (name, _), lane in zip(devices, lanes)]
+        check.that("heat maps: every device has one", [shown["name"] for shown in maps] == names, maps)
+        # What was written before the first step is in no cell.
+        of = lambda kind: [stats[f"device:{place}:{kind}:count"] for place in ("0", "0:lower", "1", "1:lower")]
+        wanted = of("write")
+        check.that("heat maps: they have the writes of stats", all(0 <= count - shown["calls"] <= 40 for shown, count in zip(maps, wanted)) and min(maps[0]["calls"], maps[2]["calls"]) > 100, (maps, wanted))
+        check.that("heat maps: their cells are painted", all((sum(shown["painted"].values()) > 100) == (shown["calls"] > 0) for shown in maps), maps)
+        told = r"No writes in .*|[0-9.]+(.K)? writes? in .*, the slowest (of .* to .*|up to .*|above .*)"
+        check.that("heat maps: they are told", all(re.fullmatch(told, shown["text"]) and shown["label"].startswith(f"{shown['name']}: {shown['text']}") for shown in maps), maps)
+        cells = page.evaluate("fetch('v1/tiers?kind=write').then(reply => reply.json())")
+        step, row, calls = max(cells["devices"][0]["cells"])
+        plot = page.locator("#view-tiers .heat").first
+        plot.focus()
+        page.keyboard.press("ArrowUp")
+        said = page.inner_text("#view-tiers .heat-map p.soft >> nth=0")
+        check.that("heat maps: a key leads to the slowest calls of the last step", re.search(rf": {calls} writes? (of|up to|above) ", said) is not None, (said, step, row, calls))
+        page.keyboard.press("ArrowUp")
+        above = page.inner_text("#view-tiers .heat-map p.soft >> nth=0")
+        check.that("heat maps: the cell above is empty", ": 0 writes of " in above, above)
+        for key in ("Home", "ArrowDown", "End", *["PageDown"] * 4, *["ArrowDown"] * 30):
+            page.keyboard.press(key)
+        check.that("heat maps: the cursor stays inside", ": 0 writes up to 1\u202fµs" in page.inner_text("#view-tiers .heat-map p.soft >> nth=0"))
+        size = plot.bounding_box()
+        plot.hover(position={"x": size["width"] - 16, "y": 10})
+        said = page.inner_text("#view-tiers .heat-map p.soft >> nth=0")
+        check.that("heat maps: the pointer has a cell", re.search(r"^[0-9:]+ to [0-9:]+: 0 writes above 10.s$", said) is not None, said)
+        pointed = page.evaluate(POINTED)
+        check.that("heat maps: what the pointer tells is what is painted", pointed["met"] > 30 and not pointed["wrong"], pointed)
+        page.mouse.move(0, 0)
+        page.click("#view-tiers .choice button:text('Syncs')")
+        page.wait_for_selector('#view-tiers [data-panel=heat][data-kind=sync]')
+        syncs = page.evaluate(HEAT_MAPS)
+        check.that("heat maps: another kind has other calls", all(shown["calls"] <= count and "sync" in shown["text"] for shown, count in zip(syncs, of("sync"))), (syncs, of("sync")))
+        page.set_viewport_size(PHONE)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        check.that("heat maps: they fit on a phone", width <= PHONE["width"], width)
+        for theme in ("dark", "light"):
+            page.emulate_media(color_scheme=theme)
+            try:
+                page.wait_for_function(f"() => ({HEAT_MAPS})().every(map => Object.keys(map.painted).length > 0 || map.calls === 0)", timeout=10000)
+            except Exception:
+                pass
+            painted = page.evaluate(HEAT_MAPS)
+            check.that(f"heat maps: {theme} cells have the colours of the theme", all((sum(shown["painted"].values()) > 20) == (shown["calls"] > 0) for shown in painted), painted)
+            faint = page.evaluate(FAINT)
+            check.that(f"heat maps: {theme} text has contrast AA", not faint, faint[:5])
+        check.that("heat maps: nothing was complained about", not trouble, trouble[:5])
+    finally:
+        page.close()
+        server.end()
+
+
 def test_amplification_after_reset(check, page, server):
     """Both parts of the ratio begin anew with `stats reset`."""
     before = float(server.stats()["larder_device_written_bytes"])
@@ -907,6 +1033,9 @@ def take_pictures(page, server, directory):
         page.wait_for_function("facts => document.getElementById('facts').textContent !== facts", arg=next_rows, timeout=90000)
         if name == "clients":  # The first answer has no rates.
             page.wait_for_selector('[data-figure="sent_per_second"][data-value]:not([data-value=""])')
+        if name == "tiers":  # All items fit into memory, so nothing is read.
+            page.click("#view-tiers .choice button:text('Writes')")
+            page.wait_for_selector("#view-tiers [data-panel=heat][data-kind=write]")
         page.screenshot(path=directory / f"{name}.png", full_page=name != "statistics")
     show(page, "now")
     page.set_viewport_size(PHONE)
@@ -941,6 +1070,7 @@ def main():
             test_features_off(check, browser, program, directory)
             test_slow_commands(check, browser, program, directory)
             test_histograms(check, browser, program, directory)
+            test_heat_maps(check, browser, program, directory)
         finally:
             browser.close()
             server.end()

@@ -94,6 +94,7 @@ pub(super) async fn beat(subject: Arc<Subject>) {
             context.policies().refused().beat(now_ms);
         }
         subject.recent_store.beat(running);
+        subject.recent_times.beat(running);
         let now = Moment::of(running);
         if let Some(last) = &last {
             subject.live.take(Span { from: last, to: &now }, &mut finder, running);

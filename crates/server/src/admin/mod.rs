@@ -10,6 +10,7 @@
 mod actions;
 mod assets;
 mod clients;
+mod device_times;
 mod door;
 mod durability;
 pub(crate) mod escape;
@@ -28,6 +29,7 @@ mod series;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod token;
 
 use std::io;
@@ -147,6 +149,7 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/v1/refused", get(refused::show))
         .route("/v1/live", get(live::stream))
         .route("/v1/lab", get(lab::description))
+        .route("/v1/tiers", get(tiers::show))
         .route("/lab/report.html", get(lab::report))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&subject), origin::check))

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 
 use super::clients::ClientList;
+use super::device_times::RecentTimes;
 use super::inner::InnerSession;
 use super::live::Live;
 use super::recent::RecentStore;
@@ -27,6 +28,7 @@ pub(crate) struct Subject {
     pub(super) live: Live,
     pub(super) clients: ClientList,
     pub(super) recent_store: RecentStore,
+    pub(super) recent_times: RecentTimes,
     /// The address at which the admin page listens.
     pub(super) address: SocketAddr,
     /// The token for changes.
@@ -45,6 +47,7 @@ impl Subject {
             live: Live::new(),
             clients: ClientList::default(),
             recent_store: RecentStore::default(),
+            recent_times: RecentTimes::default(),
             address,
             token: Arc::new(token),
             inner: InnerSession::default(),

@@ -5,6 +5,7 @@ mod durability;
 mod keys;
 mod lab;
 mod scraped;
+mod tiers;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -130,7 +131,7 @@ fn the_statistics_have_every_row_that_the_page_reads() {
     assert!(!page.contains("http"), "{page}");
     // The statistics have every row that the page reads.
     for asset in ASSETS.iter().filter(|asset| asset.path.starts_with("/script/")) {
-        for call in ["number(\"", "text(\"", "rate(\""] {
+        for call in [".number(\"", ".text(\"", ".rate(\""] {
             for rest in asset.text.split(call).skip(1) {
                 let row = rest.split('"').next().unwrap();
                 assert!(body.contains(&format!("\"{row}\":")), "{}: {row}", asset.path);

@@ -23,11 +23,15 @@ const NEAR = 8;
  * @typedef {{past: import("./model.js").Past, from: number, to: number}} Window  In seconds.
  */
 
-/** @type {Set<Chart>} */
+/** @type {Set<{redraw: () => void}>} */
 const charts = new Set();
 const colours = new Map();
 
-function colour(name) {
+/** Has a chart redrawn when the colours change. @param {{redraw: () => void}} chart */
+export const redrawn = (chart) => charts.add(chart);
+
+/** Returns a variable of the style sheet. */
+export function colour(name) {
   if (!colours.has(name)) {
     colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   }
@@ -70,7 +74,7 @@ export class Chart {
       h("figcaption", {}, h("h3", {}, spec.title), this.#at, h("ul", { class: "legend" }, entries)),
       h("div", { class: "frame" }, this.#plot, this.#told), this.#spoken);
     new ResizeObserver(() => this.#resize()).observe(this.#plot);
-    charts.add(this);
+    redrawn(this);
   }
 
   /** Draws a part of the past. @param {Window} window */

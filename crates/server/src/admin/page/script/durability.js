@@ -5,7 +5,7 @@ import { Chart } from "./chart.js";
 import { ask } from "./connection.js";
 import { example, group, h, say, setFigure, showEither } from "./elements.js";
 import { bytes, bytesPerSecond, count, decimalBytes, micros, millis, nanos, times, whole } from "./format.js";
-import { KEPT } from "./model.js";
+import { KEPT, ratio } from "./model.js";
 import { SPECS } from "./series.js";
 
 /** What the modes promise. */
@@ -127,5 +127,3 @@ export class DurabilityView {
     }
   }
 }
-
-const ratio = (part, all) => (part === null || !all ? null : part / all);

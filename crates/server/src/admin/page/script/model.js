@@ -137,6 +137,9 @@ export class Model {
   }
 }
 
+/** Returns the ratio of two numbers of a model, or null. */
+export const ratio = (part, all) => (part === null || !all ? null : part / all);
+
 function numberIn(beat, row) {
   const text = beat?.rows.get(row);
   const number = Number(text);

@@ -1,9 +1,11 @@
 // The view "Tiers": the devices of the store, one lane each.
 
 import { Chart } from "./chart.js";
+import { CLEANER_ROWS, CleanerPanel } from "./cleaner.js";
 import { DrainPanel } from "./drain.js";
 import { example, framed, group, h, say, setFigure, showEither } from "./elements.js";
 import { bytes, bytesPerSecond, count, percent, perSecond, whole } from "./format.js";
+import { HeatPanel } from "./heat.js";
 import { KEPT } from "./model.js";
 import { SPECS } from "./series.js";
 
@@ -21,8 +23,9 @@ const METERS = [
   ["bytes", "room", "Fill"],
   ["fast_used", "fast_capacity", "Fill of the fast device"],
   ["lower_used", "lower_capacity", "Fill of the big device"],
+  ["index_used", "index_limit", "Fill of the index"],
 ];
-const KNOWN = new Set(["device", ...COLUMNS.map(([what]) => what),
+const KNOWN = new Set(["device", ...CLEANER_ROWS, ...COLUMNS.map(([what]) => what),
   ...METERS.flatMap(([used, capacity]) => [used, capacity])]);
 
 export class TiersView {
@@ -32,12 +35,15 @@ export class TiersView {
   #head = h("tr");
   #headings = "";
   #drain = new DrainPanel();
+  #heat = new HeatPanel();
+  #cleaner;
   #charts = ["flash", "written", "onDevices"]
     .map((name) => new Chart({ ...SPECS[name], optional: false }, { sync: "tiers" }));
 
   /** @param {import("./model.js").Model} model */
   constructor(model) {
     this.model = model;
+    this.#cleaner = new CleanerPanel(model);
     this.without = h("div", { class: "off", hidden: true },
       h("p", {}, "This server has no store: all items are in memory. A store takes the items that memory has no room "
         + "for, and keeps all of them through restarts:"),
@@ -53,7 +59,7 @@ export class TiersView {
           ["copies in memory", "copies"]]),
         group("Damage", [["unreadable items", "unreadable"], ["bad places", "bad_places"]])),
       h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)),
-      this.#drain.element);
+      this.#heat.element, this.#cleaner.element, this.#drain.element);
     this.element = h("div", {}, this.without, this.with);
   }
 
@@ -62,7 +68,10 @@ export class TiersView {
     if (model.latest === null) return;
     showEither(this, model.hasStore);
     if (!model.hasStore) return;
-    this.#showLanes();
+    const lanes = lanesOf(model.latest.rows);
+    this.#showLanes(lanes);
+    this.#heat.update();
+    this.#cleaner.update(lanes);
     const set = (name, value, format) => setFigure(this.element, name, value, format);
     set("flash_reads", model.rate("larder_flash_reads"), perSecond);
     set("device_written", model.rate("larder_device_written_bytes"), bytesPerSecond);
@@ -77,8 +86,11 @@ export class TiersView {
     for (const chart of this.#charts) chart.show({ past: model.past, from: to - KEPT, to });
   }
 
-  #showLanes() {
-    const lanes = lanesOf(this.model.latest.rows);
+  restarted() {
+    this.#heat.restarted();
+  }
+
+  #showLanes(lanes) {
     this.#drain.offer(lanes.map((lane) => lane.rows.get("device")).filter((name) => name !== undefined));
     const has = (what) => lanes.some((lane) => lane.rows.has(what));
     const columns = COLUMNS.filter(([what]) => has(what));
