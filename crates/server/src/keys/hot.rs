@@ -136,7 +136,8 @@ impl HotKeys {
         let samples = state.get_or_insert_with(|| HotSamples::new(seen.time_ms));
         let weight = f64::from(seen.weight);
         let writes = seen.kind == RequestKind::Write;
-        samples.aged.sketch.count(ONE, seen.key, Sampled { weight, writes, bytes: seen.bytes });
+        let sampled = Sampled { weight, variance: weight * weight, writes, bytes: seen.bytes };
+        samples.aged.sketch.count(ONE, seen.key, sampled);
         let sample = RequestSample { weight: seen.weight as f32, kind: seen.kind };
         samples.window.push(seen.time_ms, self.prefixes.of(seen.key), sample);
         samples.keys += u64::from(seen.weight);

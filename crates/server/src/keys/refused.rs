@@ -118,7 +118,10 @@ impl RefusedKeys {
         };
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
         state.since_beat = state.since_beat.saturating_add(weight.into());
-        let sampled = Sampled { weight: weight.into(), writes: shadow, bytes: 0 };
+        let weight = f64::from(weight);
+        // Each refusal counts with a probability of 1/weight. One that stands for itself has no error.
+        let variance = weight * (weight - 1.0);
+        let sampled = Sampled { weight, variance, writes: shadow, bytes: 0 };
         state.aged.sketch.count(self.group_of(policy), key, sampled);
     }
 
@@ -166,8 +169,7 @@ impl RefusedKeys {
             refused_per_second: entry.reads / seconds,
             shadow_per_second: entry.writes / seconds,
             missing: entry.error / seconds,
-            // A sample that stands for itself alone has no error.
-            error: 2.0 * (entry.squares - requests(entry)).max(0.0).sqrt() / seconds,
+            error: 2.0 * entry.variance.sqrt() / seconds,
         });
         Some(RefusedList {
             half_life_seconds: HALF_LIFE,
@@ -304,6 +306,17 @@ mod tests {
         }
         (21..=22).for_each(|second| refused.beat(second * 1000));
         assert_eq!(refused.interval(), 1, "few refusals are all counted");
+    }
+
+    /// Ageing lowers a variance more than a rate, so one does not follow from the other.
+    #[test]
+    fn the_error_of_old_samples_is_stated() {
+        let refused = on();
+        (0..100).for_each(|_| refused.count(Some("a"), b"k", false, 2));
+        let seen = list(&refused, 30_000);
+        // 100 samples of 2, halved: a variance of 200 / 4, over 15 s.
+        let error = 2.0 * 50.0_f64.sqrt() / 15.0;
+        assert!((seen.keys[0].error - error).abs() < 1e-9, "{seen:?}");
     }
 
     #[test]

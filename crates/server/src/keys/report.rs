@@ -174,18 +174,18 @@ fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
     // Of n samples with equal weights, the sum squared is n times the sum of squares. Ageing does not
     // change this quotient, but a key that is no longer used soon weighs less than one new sample.
     let is_sure = |entry: &&SketchEntry| {
-        requests(entry).powi(2) >= LEAST * entry.squares
+        requests(entry).powi(2) >= LEAST * entry.variance
             && requests(entry) >= f64::from(copy.interval)
     };
     let mut hot: Vec<&SketchEntry> =
-        copy.entries.iter().filter(|entry| entry.squares > 0.0).filter(is_sure).collect();
+        copy.entries.iter().filter(|entry| entry.variance > 0.0).filter(is_sure).collect();
     hot.sort_by(|one, other| requests(other).total_cmp(&requests(one)));
     let shown = hot.into_iter().take(HOT).map(|entry| HotKey {
         key: escape(entry.key()),
         reads_per_second: entry.reads / seconds,
         writes_per_second: entry.writes / seconds,
         bytes_per_second: entry.bytes / seconds,
-        error: 2.0 * entry.squares.sqrt() / seconds,
+        error: 2.0 * entry.variance.sqrt() / seconds,
         missing: entry.error / seconds,
     });
     shown.collect()

@@ -20,6 +20,8 @@ pub(super) const KEYS: usize = 512;
 pub(super) struct Sampled {
     /// The number of requests that this one stands for.
     pub(super) weight: f64,
+    /// The variance that the sample adds to that number.
+    pub(super) variance: f64,
     pub(super) writes: bool,
     /// Bytes that the request moved.
     pub(super) bytes: usize,
@@ -39,8 +41,8 @@ pub(super) struct SketchEntry {
     pub(super) reads: f64,
     pub(super) writes: f64,
     pub(super) bytes: f64,
-    /// The sum of the squared weights of its samples: the variance of `reads + writes`.
-    pub(super) squares: f64,
+    /// The variance of `reads + writes`.
+    pub(super) variance: f64,
     /// The place of the entry in the heap.
     at: u16,
     len: u8,
@@ -63,7 +65,7 @@ impl SketchEntry {
             false => self.reads += sampled.weight,
         }
         self.bytes += sampled.weight * sampled.bytes as f64;
-        self.squares += sampled.weight * sampled.weight;
+        self.variance += sampled.variance;
     }
 }
 
@@ -103,7 +105,7 @@ impl Sketch {
     fn enter(&mut self, hash: u64, group: u64, key: &[u8], len: u8) -> u16 {
         let number = if self.entries.len() < KEYS {
             let number = self.entries.len() as u16;
-            let (weight, error, reads, writes, bytes, squares) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+            let (weight, error, reads, writes, bytes, variance) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
             let (at, key) = (number, [0; KEY_LEN_MAX]);
             self.entries.push(SketchEntry {
                 hash,
@@ -113,7 +115,7 @@ impl Sketch {
                 reads,
                 writes,
                 bytes,
-                squares,
+                variance,
                 at,
                 len,
                 key,
@@ -127,7 +129,7 @@ impl Sketch {
             self.by_hash.remove(&entry.hash);
             (entry.hash, entry.group) = (hash, group);
             (entry.len, entry.error) = (len, entry.weight);
-            (entry.reads, entry.writes, entry.bytes, entry.squares) = (0.0, 0.0, 0.0, 0.0);
+            (entry.reads, entry.writes, entry.bytes, entry.variance) = (0.0, 0.0, 0.0, 0.0);
             number
         };
         self.entries[usize::from(number)].key[..key.len()].copy_from_slice(key);
@@ -143,7 +145,7 @@ impl Sketch {
             entry.reads *= factor;
             entry.writes *= factor;
             entry.bytes *= factor;
-            entry.squares *= factor * factor;
+            entry.variance *= factor * factor;
         }
     }
 
@@ -195,7 +197,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sampled(weight: f64) -> Sampled {
-        Sampled { weight, writes: false, bytes: 10 }
+        Sampled { weight, variance: weight * weight, writes: false, bytes: 10 }
     }
 
     /// Counts requests of numbered keys exactly, and checks the bounds of the sketch.
@@ -268,12 +270,12 @@ mod tests {
             sketch.count(0, format!("old{key}").as_bytes(), sampled(2.0));
         }
         let key = [0xff; KEY_LEN_MAX];
-        sketch.count(0, &key, Sampled { weight: 3.0, writes: true, bytes: 100 });
-        sketch.count(0, &key, Sampled { weight: 5.0, writes: false, bytes: 10 });
+        sketch.count(0, &key, Sampled { writes: true, bytes: 100, ..sampled(3.0) });
+        sketch.count(0, &key, sampled(5.0));
         let entry = sketch.entries().iter().find(|entry| entry.key() == key).unwrap();
         assert_eq!((entry.weight, entry.error), (10.0, 2.0));
         assert_eq!(
-            (entry.reads, entry.writes, entry.bytes, entry.squares),
+            (entry.reads, entry.writes, entry.bytes, entry.variance),
             (5.0, 3.0, 350.0, 34.0)
         );
         assert_eq!(sketch.entries().len(), KEYS);
