@@ -114,7 +114,7 @@ counters! {
     cleaned_segments,
     /// The part of `cleaned_segments` that S3-FIFO evicted from, or whose items had all expired.
     evicted_segments,
-    /// Bytes of records in `cleaned_segments`, dead ones included.
+    /// Bytes of records in segments that the cleaner walked to empty them, dead ones included.
     cleaned_bytes,
     /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records.
     cleaned_live_bytes,

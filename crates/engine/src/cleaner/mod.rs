@@ -384,11 +384,11 @@ impl Cleaner {
             return Step::Freed;
         }
         let (mut ends, undo_count) = (Vec::new(), lane.undo_count());
-        let filled = lane.log.segment(number).filled();
         match self.walk(lane, Task { stream, fate, whole: true }, number, &mut ends) {
             Ok(true) => match lane.quarantine(stream, number, ends, undo_count) {
                 true => {
-                    self.count_cleaned(fate, filled);
+                    bump(&self.counters.cleaned_segments, 1);
+                    bump(&self.counters.evicted_segments, (fate == Fate::Evict).into());
                     Step::Freed
                 }
                 // A commit has failed meanwhile.
@@ -410,12 +410,6 @@ impl Cleaner {
                 Step::Freed
             }
         }
-    }
-
-    fn count_cleaned(&self, fate: Fate, filled: u32) {
-        bump(&self.counters.cleaned_segments, 1);
-        bump(&self.counters.evicted_segments, (fate == Fate::Evict).into());
-        bump(&self.counters.cleaned_bytes, filled.into());
     }
 
     /// Keeps a jumbo that S3-FIFO would keep: it stays in place and moves to the survivors' queue.

@@ -99,6 +99,8 @@ impl Cleaner {
         }
         drop((batch, items));
         if task.fate != Fate::Sweep {
+            // Both also count a walk that could not move all records, so their ratio stays right.
+            bump(&self.counters.cleaned_bytes, lane.log.segment(number).filled().into());
             bump(&self.counters.cleaned_live_bytes, alive_bytes);
         } else {
             lane.log.segment(number).set_min_expiry(earliest);

@@ -33,7 +33,7 @@ export class CleanerPanel {
     this.model = model;
     this.element = h("section", { class: "panel", "data-panel": "cleaner" }, h("h3", {}, "Cleaner"), this.#does,
       h("div", { class: "cards" },
-        group("Segments emptied", [["cleaned", "cleaned_segments"], ["of these, evicted from", "evicted_segments"],
+        group("Segments emptied", [["cleaned", "cleaned_segments"], ["of these, evicted or expired", "evicted_segments"],
           ["without live items", "dead_segments"]]),
         group("Cost", [["live share of cleaned", "live_share"], ["moved", "moved_bytes"], ["dead maps", "maps"]]),
         group("Places", [["free", "free_segments"], ["wait for a commit", "uncommitted_segments"],
@@ -73,7 +73,7 @@ export class CleanerPanel {
       [model.rate("larder_dead_segments", NOW) ?? 0, "gave back segments without live items"],
       [cleaned - evicted - cooled, "moved live items together"],
       [cooled, "moved items to the big device"],
-      [evicted, "removed old items to make room"],
+      [evicted, "removed expired or old items"],
     ].filter(([number]) => number > 0.01).map(([, text]) => text);
     if (parts.length === 0) return `Idle: no segment had to be emptied in the last ${NOW} s.`;
     const last = parts.pop();
