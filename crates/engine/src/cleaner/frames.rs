@@ -17,8 +17,8 @@ const PROBATION: u64 = 20;
 /// No more copies are forgotten while this many of their old frames wait for their epoch to pass.
 const RETIRED_COPY_FRAMES: usize = 4;
 
-/// The number of turns without any use of a large value after which one is dropped that calls have
-/// yet to use. Between two turns, the cleaner waits 50 µs.
+/// The number of turns without any read or use of a large value after which one is dropped that calls
+/// have yet to use. Between two turns, the cleaner waits up to 50 µs.
 const SPARED_TURNS: u32 = 16;
 
 impl Cleaner {
@@ -53,7 +53,9 @@ impl Cleaner {
         // old frames are returned.
         if small + main > 0 && lane.log.copies().retired_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
-            return self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main });
+            if self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main }) {
+                return true;
+            }
         }
         hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
@@ -62,20 +64,26 @@ impl Cleaner {
     /// because calls may be about to use the values. The calls that need a dropped value fetch it
     /// again, a bounded number of times.
     pub(super) fn drop_just_read(&mut self, lane: &Lane) -> Step {
-        let resident = |id: RecordId| {
+        let resident = |id: &RecordId| {
             let segment = lane.log.segment(id.address.segment());
             segment.generation() == id.generation && !segment.frame().is_null()
         };
-        let Some(id) = lane.readers.large.least_read(resident) else { return Step::Nothing };
-        let uses = lane.readers.large.uses();
-        if self.spared.0 != uses {
-            self.spared = (uses, 0);
+        let mut values = lane.readers.large.least_read();
+        values.retain(resident);
+        if values.is_empty() {
+            return Step::Nothing;
+        }
+        let changes = lane.readers.large.changes();
+        if self.spared.0 != changes {
+            self.spared = (changes, 0);
         }
         if self.spared.1 < SPARED_TURNS {
             self.spared.1 += 1;
             return Step::Later;
         }
-        if lane.log.drop_frame(id.address.segment()) { Step::Freed } else { Step::Nothing }
+        self.spared.1 = 0;
+        let dropped = values.into_iter().any(|id| lane.log.drop_frame(id.address.segment()));
+        if dropped { Step::Freed } else { Step::Nothing }
     }
 
     /// Frees a frame if few are ready, to make room for copies of records read from the device.

@@ -101,8 +101,8 @@ pub(crate) struct Cleaner {
     pub(super) told_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// The lane's number of uses of large values, and the number of turns since it last grew that
-    /// found nothing to drop but values that calls have yet to use.
+    /// The lane's number of reads and uses of large values, and the number of turns since it last
+    /// grew that found nothing to drop but values that calls have yet to use.
     pub(super) spared: (u64, u32),
     /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,

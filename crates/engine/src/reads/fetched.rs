@@ -355,7 +355,12 @@ impl Fetched {
         for id in reads.ids {
             // Large values begin their segments.
             if id.address.offset() == 0 {
-                let again = next.is_some_and(|next| next.ids.contains(&id));
+                // A call that needs the value again may first read its head again.
+                let is_same = |next: &RecordId| {
+                    next.address.segment() == id.address.segment()
+                        && next.generation == id.generation
+                };
+                let again = next.is_some_and(|next| next.ids.iter().any(is_same));
                 self.readers.large.release(id, !again);
             }
             // A large value that arrived in memory is neither expected nor in `arrived`. If it was

@@ -14,18 +14,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// free. The next call that needs the value is refused.
 const MOST_READS: u32 = 16;
 
+/// The number of seconds after which a value is forgotten whose call began to read its head again and
+/// then gave up.
+const ABANDONED_AFTER: UnixSeconds = 60;
+
 /// The values that calls of any session need.
 #[derive(Debug, Default)]
 pub(crate) struct LargeReads {
     values: Mutex<RecordMap<RecordId, Needed>>,
-    /// How often a call has used a value or given it up.
-    uses: AtomicU64,
+    /// How often a value was read into memory, or a call used one or gave it up.
+    changes: AtomicU64,
 }
 
 /// A value that calls need.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needed {
-    /// The number of requests that were not released.
+    /// The number of requests that were not released. May be 0 while a call reads the head of the
+    /// value again.
     requests: u32,
     /// The number of times that the value was read into memory since a call last used it.
     reads: u32,
@@ -44,9 +49,11 @@ impl LargeReads {
         let mut values = lock(&self.values);
         let Some(needed) = values.get_mut(&id) else { return };
         needed.requests = needed.requests.saturating_sub(1);
-        if used {
-            needed.reads = 0;
-            self.uses.fetch_add(1, Ordering::Relaxed);
+        if !used {
+            return;
+        }
+        if std::mem::take(&mut needed.reads) > 0 {
+            self.changes.fetch_add(1, Ordering::Relaxed);
         }
         if needed.requests == 0 {
             values.remove(&id);
@@ -58,12 +65,13 @@ impl LargeReads {
         if let Some(needed) = lock(&self.values).get_mut(&id) {
             needed.reads += 1;
             needed.read = now;
+            self.changes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns a number that grows when calls use values.
-    pub(crate) fn uses(&self) -> u64 {
-        self.uses.load(Ordering::Relaxed)
+    /// Returns a number that grows when values are read and when calls use them.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Returns true if the value was read [`MOST_READS`] times in vain.
@@ -74,19 +82,24 @@ impl LargeReads {
     /// Returns the segments of the values that were read in this second or the last and that calls
     /// have yet to use. If their frames were dropped, they would be read again.
     pub(crate) fn unused(&self, now: UnixSeconds) -> HashSet<SegmentNumber> {
-        let values = lock(&self.values);
+        let mut values = lock(&self.values);
+        values.retain(|_, needed| {
+            needed.requests > 0 || now.saturating_sub(needed.read) <= ABANDONED_AFTER
+        });
         let unused = values
             .iter()
             .filter(|(_, needed)| needed.reads > 0 && now.saturating_sub(needed.read) <= 1);
         unused.map(|(id, _)| id.address.segment()).collect()
     }
 
-    /// Returns the unused value that was read least often, of those that are `resident`. A value
-    /// that was read more often has lost its frame more often, so it keeps it now.
-    pub(crate) fn least_read(&self, resident: impl Fn(RecordId) -> bool) -> Option<RecordId> {
+    /// Returns the unused values, those read least often first. A value that was read more often
+    /// has lost its frame more often, so it should keep it now.
+    pub(crate) fn least_read(&self) -> Vec<RecordId> {
         let values = lock(&self.values);
-        let unused = values.iter().filter(|&(&id, needed)| needed.reads > 0 && resident(id));
-        unused.min_by_key(|(_, needed)| needed.reads).map(|(&id, _)| id)
+        let unused = values.iter().filter(|(_, needed)| needed.reads > 0);
+        let mut unused: Vec<_> = unused.map(|(&id, needed)| (needed.reads, id)).collect();
+        unused.sort_by_key(|&(reads, id)| (reads, id.address.bits()));
+        unused.into_iter().map(|(_, id)| id).collect()
     }
 }
 
@@ -110,9 +123,9 @@ mod tests {
         assert!(values.unused(102).is_empty(), "the call takes too long");
         values.release(id(7), false);
         assert!(values.unused(100).contains(&7));
-        assert_eq!(values.uses(), 0);
+        assert_eq!(values.changes(), 1);
         values.release(id(7), true);
-        assert_eq!(values.uses(), 1);
+        assert_eq!(values.changes(), 2);
         assert!(values.unused(100).is_empty());
         values.arrived(id(7), 100);
         assert!(values.unused(100).is_empty(), "no call needs it");
@@ -124,10 +137,10 @@ mod tests {
         values.request(id(7));
         for _ in 0..MOST_READS {
             assert!(!values.is_hopeless(id(7)));
-            // The call needs the value again.
+            // The call needs the value again, and first reads its head again.
             values.arrived(id(7), 100);
-            values.request(id(7));
             values.release(id(7), false);
+            values.request(id(7));
         }
         assert!(values.is_hopeless(id(7)));
         // Another call has used it.
@@ -137,14 +150,27 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_its_call_gave_up_is_forgotten() {
+        let values = LargeReads::default();
+        values.request(id(7));
+        values.arrived(id(7), 100);
+        values.release(id(7), false);
+        assert!(values.unused(100).contains(&7));
+        values.unused(100 + ABANDONED_AFTER);
+        assert_eq!(values.least_read(), [id(7)]);
+        values.unused(101 + ABANDONED_AFTER);
+        assert!(values.least_read().is_empty());
+    }
+
+    #[test]
     fn the_value_that_was_read_least_often_goes_first() {
         let values = LargeReads::default();
         for segment in [3, 5, 8] {
             values.request(id(segment));
             (0..segment).for_each(|_| values.arrived(id(segment), 100));
         }
-        assert_eq!(values.least_read(|_| true), Some(id(3)));
-        assert_eq!(values.least_read(|value| value != id(3)), Some(id(5)));
-        assert_eq!(values.least_read(|_| false), None);
+        assert_eq!(values.least_read(), [id(3), id(5), id(8)]);
+        values.release(id(3), true);
+        assert_eq!(values.least_read(), [id(5), id(8)]);
     }
 }

@@ -57,9 +57,11 @@ impl Lane {
             Some(charge) => self
                 .log
                 .load_absent_jumbo(address.segment(), generation, || drop(charge))
-                .map(|()| {
-                    let now = self.now.load(Ordering::Relaxed);
-                    self.readers.large.arrived(id, now);
+                .map(|loaded| {
+                    if loaded {
+                        let now = self.now.load(Ordering::Relaxed);
+                        self.readers.large.arrived(id, now);
+                    }
                     Read::InMemory
                 }),
         };

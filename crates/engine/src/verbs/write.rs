@@ -251,9 +251,12 @@ impl LaneSession {
                 reserved.address
             }
             body => {
+                let rewritten = before.known().filter(|old| self.is_rewritten(old, &body));
                 let written = self.write_jumbo(guard, key, claim, fields, body, value_hash);
-                if let (Err(NotWritten::NoSpace(_)), Some(old)) = (&written, before.known()) {
-                    self.keep_for_rewrite(old.place.slot().address());
+                if let (Err(NotWritten::NoSpace(_)), Some(old)) = (&written, rewritten)
+                    && !self.keep_for_rewrite(old.place.slot().address(), layout.value)
+                {
+                    return Err(NotWritten::OutOfMemory);
                 }
                 written?
             }
@@ -347,6 +350,16 @@ impl LaneSession {
         }
         self.kill(old.address(), existing.record.size());
         Ok(())
+    }
+
+    /// Returns true if a new value contains the old one, and the old one is large and in memory.
+    fn is_rewritten(&self, old: &Existing<'_>, body: &Body<'_>) -> bool {
+        let segment = self.lane.log.segment(old.place.slot().address().segment());
+        let Body::Pieces(first, second) = body else { return false };
+        segment.is_jumbo() && !segment.frame().is_null() && {
+            let value = old.record.value().as_ptr_range();
+            [first, second].iter().any(|piece| value.contains(&piece.as_ptr()))
+        }
     }
 
     /// Writes a jumbo: adopts the mapping that the value was filled into, or copies the value into

@@ -376,7 +376,7 @@ impl Log {
             let bytes = jumbo_footprint(segment.filled() as usize) as u64;
             let room = self.budget.limit().saturating_sub(self.budget.used()) > bytes;
             return match room {
-                true => self.load_absent_jumbo(number, segment.generation(), || ()),
+                true => self.load_absent_jumbo(number, segment.generation(), || ()).map(drop),
                 false => Ok(()),
             };
         }

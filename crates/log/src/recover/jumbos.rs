@@ -84,7 +84,8 @@ impl Log {
     }
 
     /// Reads a jumbo of the log back into memory, unless another thread has done so. Calls
-    /// `release` to give back what was charged for it before.
+    /// `release` to give back what was charged for it before. Returns true if this call put the
+    /// jumbo into memory.
     ///
     /// # Errors
     /// Those of the device, or an error if the jumbo on the device is damaged.
@@ -93,7 +94,7 @@ impl Log {
         number: SegmentNumber,
         generation: u32,
         release: impl FnOnce(),
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let store = self.durable_log();
         let segment = self.segment(number);
         let found = self.find_jumbo(store, number, generation);
@@ -103,7 +104,7 @@ impl Log {
         };
         if segment.generation() == generation && !segment.frame().is_null() {
             // Another thread has loaded the jumbo.
-            return Ok(());
+            return Ok(false);
         }
         let read = self.read_jumbo(&found, fits)?;
         let read = read.map_err(|why| match why {
@@ -122,7 +123,7 @@ impl Log {
         } else {
             self.budget.release(bytes as u64);
         }
-        Ok(())
+        Ok(wanted)
     }
 
     /// Returns what a survey would find of a jumbo of the log.

@@ -41,11 +41,18 @@ impl LaneSession {
     }
 
     /// Keeps the old version of a large value in memory, if possible, for a call that finds no
-    /// space for the new version.
-    pub(crate) fn keep_for_rewrite(&self, old: Address) {
-        if self.lane.durable.is_some() && self.lane.log.segment(old.segment()).is_jumbo() {
-            self.fetched.need_large(self.lane.log.record_id(old));
+    /// space for a new version of `len` bytes. Returns false if memory can never hold both.
+    pub(crate) fn keep_for_rewrite(&self, old: Address, len: usize) -> bool {
+        let lane = &self.lane;
+        if lane.durable.is_none() {
+            return true;
         }
+        self.fetched.need_large(lane.log.record_id(old));
+        let old_bytes = jumbo_footprint(lane.log.segment(old.segment()).filled() as usize);
+        let versions = (pages(old_bytes) + pages(jumbo_footprint(len))) as u64;
+        let frames = (READY_FRAMES * lane.log.segment_size()) as u64;
+        let others = lane.budget.kept_for_frames() + lane.index.bytes() + frames;
+        versions + others <= lane.budget.limit()
     }
 
     /// Counts a read of a record that has no frame. If the record has a copy, counts the read
@@ -161,12 +168,6 @@ impl LaneSession {
     pub(super) fn fetch<T>(&self, id: RecordId) -> Outcome<T> {
         let segment = self.lane.log.segment(id.address.segment());
         if !segment.is_jumbo() || id.address.offset() > 0 {
-            if segment.is_jumbo() {
-                // The call probably needs the value, too. It must not count as used while the call
-                // reads its head again.
-                self.fetched
-                    .need_large(RecordId { address: Address::new(id.address.segment(), 0), ..id });
-            }
             self.want(id);
             return Outcome::NeedsRead;
         }
