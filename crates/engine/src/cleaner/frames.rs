@@ -17,8 +17,8 @@ const PROBATION: u64 = 20;
 /// No more copies are forgotten while this many of their old frames wait for their epoch to pass.
 const RETIRED_COPY_FRAMES: usize = 4;
 
-/// The number of turns without any read or use of a large value after which one is dropped that calls
-/// have yet to use. Between two turns, the cleaner waits up to 50 µs.
+/// The number of turns for which the large values that calls have yet to use are spared. Each read or
+/// use of a large value starts the count again. Between two turns, the cleaner waits up to 50 µs.
 const SPARED_TURNS: u32 = 16;
 
 impl Cleaner {

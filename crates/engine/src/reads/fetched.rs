@@ -296,9 +296,10 @@ impl Fetched {
         self.wanted.borrow_mut().push(id);
     }
 
-    /// Returns true if the large value was read into memory too often without any use.
-    pub(crate) fn is_hopeless(&self, id: RecordId) -> bool {
-        self.readers.large.is_hopeless(id)
+    /// Returns true if the call must be refused, because the large value that it needs was read into
+    /// memory too often without any use.
+    pub(crate) fn refuses(&self, id: RecordId) -> bool {
+        self.readers.large.refuses(id)
     }
 
     /// Wakes the thread if more reads have ended since this turn took the arrived ones. The thread

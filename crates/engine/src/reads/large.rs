@@ -9,20 +9,20 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of reads of a value without any call that could use it. Beyond that, calls
-/// evict each other's values, or one call needs memory for a second large value that never becomes
-/// free. The next call that needs the value is refused.
+/// The largest number of times that a value is read into memory before a call uses it. Calls may
+/// evict each other's values, or a call may need room for a second large value that never becomes
+/// free. At this limit, the next call that needs the value is refused.
 const MOST_READS: u32 = 16;
 
-/// The number of seconds after which a value is forgotten whose call began to read its head again and
-/// then gave up.
+/// Seconds after its last read until a value without requests is forgotten. Its call gave up while it
+/// was reading the head again.
 const ABANDONED_AFTER: UnixSeconds = 60;
 
 /// The values that calls of any session need.
 #[derive(Debug, Default)]
 pub(crate) struct LargeReads {
     values: Mutex<RecordMap<RecordId, Needed>>,
-    /// How often a value was read into memory, or a call used one or gave it up.
+    /// The number of reads of values into memory, and of first uses after such reads.
     changes: AtomicU64,
 }
 
@@ -69,18 +69,27 @@ impl LargeReads {
         }
     }
 
-    /// Returns a number that grows when values are read and when calls use them.
+    /// Returns a number that grows with each read of a value and with its first use afterwards.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the value was read [`MOST_READS`] times in vain.
-    pub(crate) fn is_hopeless(&self, id: RecordId) -> bool {
-        lock(&self.values).get(&id).is_some_and(|needed| needed.reads >= MOST_READS)
+    /// Returns true if the value was read [`MOST_READS`] times in vain, so that the call that needs it
+    /// must be refused. Later calls get as many reads again.
+    pub(super) fn refuses(&self, id: RecordId) -> bool {
+        let mut values = lock(&self.values);
+        let Some(needed) = values.get_mut(&id).filter(|needed| needed.reads >= MOST_READS) else {
+            return false;
+        };
+        needed.reads = 0;
+        if needed.requests == 0 {
+            values.remove(&id);
+        }
+        true
     }
 
-    /// Returns the segments of the values that were read in this second or the last and that calls
-    /// have yet to use. If their frames were dropped, they would be read again.
+    /// Forgets abandoned values. Returns the segments of unused values that were read in the current
+    /// or the previous second. If their frames were dropped, calls would read them again.
     pub(crate) fn unused(&self, now: UnixSeconds) -> HashSet<SegmentNumber> {
         let mut values = lock(&self.values);
         values.retain(|_, needed| {
@@ -136,17 +145,27 @@ mod tests {
         let values = LargeReads::default();
         values.request(id(7));
         for _ in 0..MOST_READS {
-            assert!(!values.is_hopeless(id(7)));
+            assert!(!values.refuses(id(7)));
             // The call needs the value again, and first reads its head again.
             values.arrived(id(7), 100);
             values.release(id(7), false);
             values.request(id(7));
         }
-        assert!(values.is_hopeless(id(7)));
-        // Another call has used it.
+        // A use by another call sets the count back.
+        let read_again = |times| (0..times).for_each(|_| values.arrived(id(7), 100));
         values.request(id(7));
         values.release(id(7), true);
-        assert!(!values.is_hopeless(id(7)));
+        read_again(MOST_READS - 1);
+        assert!(!values.refuses(id(7)));
+        read_again(1);
+        assert!(values.refuses(id(7)));
+        assert!(!values.refuses(id(7)), "one call is refused");
+        // The refused call gave the value up while it read the head.
+        read_again(MOST_READS);
+        values.release(id(7), false);
+        assert!(values.refuses(id(7)) && !values.refuses(id(7)));
+        values.arrived(id(7), 100);
+        assert!(values.least_read().is_empty(), "no call needs the value");
     }
 
     #[test]

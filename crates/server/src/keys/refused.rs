@@ -1,5 +1,5 @@
-//! The keys whose requests rate limits refuse most. Every refusal counts, unless there are many: then
-//! workers sample one in N.
+//! The keys whose requests are refused most often by rate limits. Every refusal counts, unless there
+//! are many: then workers sample one in N.
 //!
 //! A worker never waits here: a refusal that finds the lock taken is lost and counted. One sketch
 //! serves all policies, so the memory does not grow with their number.
@@ -17,7 +17,8 @@ const LISTED: usize = 50;
 /// after 2 minutes.
 const LEAST: f64 = 1.0 / 16.0;
 
-/// The number of refusals per second beyond which they are sampled.
+/// The number of refusals per second that sampling aims at. Sampling begins at twice this number, where
+/// the interval becomes 2.
 const AIM: u64 = 4096;
 /// The largest number of refusals per sample. It bounds the time until a change of the load has an
 /// effect.
@@ -31,8 +32,8 @@ pub(crate) struct RefusedKeys {
     /// Refusals that found the lock taken and were not aged yet.
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
-    /// The time of the last ageing, at which a new state begins. The first heartbeat drops what was
-    /// counted before it.
+    /// The time of the last ageing; a new state starts with it. It is 0 before the first heartbeat, which
+    /// therefore forgets all earlier refusals.
     aged_ms: AtomicU64,
     /// Turns names of policies into groups of the sketch.
     groups: RandomState,
@@ -40,8 +41,8 @@ pub(crate) struct RefusedKeys {
 
 #[derive(Debug)]
 struct RefusedState {
-    /// Requests that were refused count as reads, and those that only a shadow policy let pass count
-    /// as writes.
+    /// Refused requests count as reads. Requests over the limit of a shadow policy, which lets them
+    /// pass, count as writes.
     aged: AgedSketch,
     /// Lost refusals, aged like the weights.
     lost: f64,
@@ -61,7 +62,8 @@ impl RefusedState {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RefusedList {
     pub(crate) half_life_seconds: f64,
-    /// Refusals per second that no key has, because two workers counted at once.
+    /// Refusals per second that no key has, because a worker found the lock taken: by another worker, by
+    /// the heartbeat, or by a request for the list.
     pub(crate) lost_per_second: f64,
     pub(crate) keys: Vec<RefusedKey>,
 }
@@ -95,6 +97,7 @@ impl RefusedKeys {
     pub(crate) fn set_on(&self, on: bool) {
         if on != self.is_on() {
             self.forget();
+            self.aged_ms.store(0, Relaxed);
             self.interval.store(on.into(), Relaxed);
         }
     }
@@ -105,8 +108,9 @@ impl RefusedKeys {
         self.lost.store(0, Relaxed);
     }
 
-    /// Counts a request of `key` that `policy`, or a limit of its own, refuses. It stands for `weight`
-    /// such requests. `shadow` is true if the policy lets it pass. Loses it rather than wait.
+    /// Counts a request of `key` over the limit of `policy`, or over a limit in the request itself. It
+    /// stands for `weight` such requests. `shadow` is true if the policy lets it pass. If the lock is
+    /// taken, adds the weight to the lost ones instead.
     #[cold]
     pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool, weight: u32) {
         if !self.is_on() {

@@ -22,8 +22,8 @@ impl Sampling {
         Sampling { left: Cell::new(NEVER), weight: Cell::new(0), random: Cell::new(seed | 1) }
     }
 
-    /// Begins a turn of the worker. Follows the switch that turns sampling on and off, and an `interval`
-    /// that has fallen: a distance of before would be too long for a load that is less now.
+    /// Begins a turn of the worker. Follows the switch that turns sampling on and off. If `interval` has
+    /// fallen, draws a new distance, because the old one is too long for the lower load.
     #[inline]
     pub(crate) fn begin_turn(&self, interval: u32) {
         let weight = self.weight.get();
@@ -32,7 +32,8 @@ impl Sampling {
         }
     }
 
-    /// Counts events. Returns true if one of them must be sampled. If not, they are counted off.
+    /// Returns true if one of the next `events` events must be sampled. The caller then
+    /// [draws](Self::draw) the next distance. Otherwise subtracts them from the distance.
     #[inline(always)]
     pub(crate) fn counts(&self, events: u64) -> bool {
         let left = self.left.get();

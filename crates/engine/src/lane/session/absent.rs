@@ -172,7 +172,7 @@ impl LaneSession {
             return Outcome::NeedsRead;
         }
         let bytes = pages(jumbo_footprint(segment.filled() as usize)) as u64;
-        if self.fetched.is_hopeless(id) {
+        if self.fetched.refuses(id) {
             self.depends.set(0);
             return Outcome::Refused(Refusal::OutOfMemory);
         }

@@ -104,7 +104,7 @@ pub(super) static MEMORY: &[Metric] = &[
         some(s.totals().moved_items)
     })
     .named("larder_items_moved_total"),
-    counter("larder_moved_bytes", "Bytes of their records.", |s| some(s.totals().moved_bytes))
+    counter("larder_moved_bytes", "Bytes of records that the cleaner moved to keep their items.", |s| some(s.totals().moved_bytes))
         .bytes()
         .named("larder_moved_bytes_total"),
     counter(
@@ -115,7 +115,8 @@ pub(super) static MEMORY: &[Metric] = &[
     .named("larder_cleaned_segments_total"),
     counter(
         "larder_evicted_segments",
-        "The part of these segments that items were evicted from, or whose items had all expired.",
+        "The part of `larder_cleaned_segments` from which cold items were evicted, or whose items had all \
+         expired.",
         |s| some(s.totals().evicted_segments),
     )
     .named("larder_evicted_segments_total"),
@@ -126,8 +127,8 @@ pub(super) static MEMORY: &[Metric] = &[
     .named("larder_cleaned_bytes_total"),
     counter(
         "larder_cleaned_live_bytes",
-        "The part of these bytes that was alive. Divided by `larder_cleaned_bytes`, this is the live \
-         share: the lower, the less cleaning costs.",
+        "The live part of `larder_cleaned_bytes`. It includes evicted and expired records, which cost no \
+         write; `larder_moved_bytes` has the cost.",
         |s| some(s.totals().cleaned_live_bytes),
     )
     .bytes()

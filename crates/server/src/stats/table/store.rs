@@ -189,8 +189,8 @@ pub(super) static METRICS: &[Metric] = &[
     .named("larder_uncommitted_segments"),
     gauge(
         "larder_unmarked_segments",
-        "The part of `larder_quarantined_segments` that waits until their free mark is durable, or \
-         for dead maps before. If this stays high, dead maps are slow to be made.",
+        "The part of `larder_quarantined_segments` that waits for dead maps of other segments, or for \
+         their free marks to become durable. If it stays high, the server makes dead maps too slowly.",
         |s| some(s.engine.unmarked_segments),
     )
     .named("larder_unmarked_segments"),
@@ -302,7 +302,7 @@ pub(super) static METRICS: &[Metric] = &[
     of_lane(
         "larder_lane_N_cleaned_live_bytes",
         Counter,
-        "The part of these bytes that was alive.",
+        "The live part of `larder_lane_N_cleaned_bytes`.",
         |lane| some(lane.stats.totals.cleaned_live_bytes),
     )
     .bytes()

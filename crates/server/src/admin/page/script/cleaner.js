@@ -33,13 +33,13 @@ export class CleanerPanel {
     this.model = model;
     this.element = h("section", { class: "panel", "data-panel": "cleaner" }, h("h3", {}, "Cleaner"), this.#does,
       h("div", { class: "cards" },
-        group("Segments emptied", [["cleaned", "cleaned_segments"], ["of these, evicted or expired", "evicted_segments"],
+        group("Segments emptied", [["cleaned", "cleaned_segments"], ["of these, by eviction or expiry", "evicted_segments"],
           ["without live items", "dead_segments"]]),
-        group("Cost", [["live share of cleaned", "live_share"], ["moved", "moved_bytes"], ["dead maps", "maps"]]),
+        group("Cost", [["live share of cleaned", "live_share"], ["moved", "moved_bytes"], ["dead maps written", "maps"]]),
         group("Places", [["free", "free_segments"], ["wait for a commit", "uncommitted_segments"],
           ["wait for marks or maps", "unmarked_segments"], ["size of a place", "segment_size"]])),
-      h("p", { class: "soft" }, "Rates are those of the last minute. The cleaner moves what is alive in a segment, so the "
-        + "lower the live share, the cheaper the room. A segment without live items costs nothing."),
+      h("p", { class: "soft" }, "Rates are those of the last minute. Only moved bytes are written again. The live share also "
+        + "counts items that the cleaner evicted or that had expired. A segment without live items costs nothing."),
       this.#table);
   }
 
@@ -71,11 +71,12 @@ export class CleanerPanel {
     const cooled = model.rate("larder_cooled_segments", NOW) ?? 0;
     const parts = [
       [model.rate("larder_dead_segments", NOW) ?? 0, "gave back segments without live items"],
-      [cleaned - evicted - cooled, "moved live items together"],
+      [cleaned - evicted - cooled, "compacted segments"],
       [cooled, "moved items to the big device"],
-      [evicted, "removed expired or old items"],
+      [evicted, "evicted cold items or removed expired ones"],
     ].filter(([number]) => number > 0.01).map(([, text]) => text);
-    if (parts.length === 0) return `Idle: no segment had to be emptied in the last ${NOW} s.`;
+    if (model.rate("larder_cleaned_segments", NOW) === null) return "Not known yet.";
+    if (parts.length === 0) return `The cleaner emptied no segment in the last ${NOW} s.`;
     const last = parts.pop();
     return `In the last ${NOW} s, the cleaner ${parts.length > 0 ? `${parts.join(", ")} and ` : ""}${last}.`;
   }

@@ -33,7 +33,7 @@ export class DurabilityView {
   #askedAt = -Infinity;
   /** @type {?Object} */
   #answer = null;
-  #waits = new Bars("waits", "Waits of replies", "How long replies were withheld until their commit was durable.",
+  #waits = new Bars("waits", "Waits of replies", "Time from the turn that executed the command until its commit was durable or had failed.",
     nanos);
   #commits = new Bars("commits", "Sizes of commits", "Bytes of records that a commit made durable.", decimalBytes);
   #syncs = new Bars("syncs", "Syncs", "How long a device took to make its writes durable.", nanos);
@@ -56,7 +56,7 @@ export class DurabilityView {
     this.with = h("div", {}, this.#mode, this.#promise,
       h("div", { class: "cards" },
         group("At risk", [["un-synced bytes", "unsynced_bytes"], ["their age", "unsynced_ms"]]),
-        group("Commits", [["per second", "commits"], ["p50", "commit_us_p50"], ["p99", "commit_us_p99"]]),
+        group("Commits", [["per second", "commits"], ["p50 duration", "commit_us_p50"], ["p99 duration", "commit_us_p99"]]),
         group("Written", [["by requests", "written"], ["to devices", "device_written"],
           ["amplification, 1 min", "amplification_now"], ["amplification, in all", "amplification"]]),
         group("Last recovery", [["items", "recovered_items"], ["time", "recovery_ms"]])),

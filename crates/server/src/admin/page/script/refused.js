@@ -1,4 +1,4 @@
-// The keys whose requests rate limits refuse most.
+// The keys whose requests are refused most often by rate limits.
 
 import { ask } from "./connection.js";
 import { framed, h, say } from "./elements.js";
@@ -48,14 +48,15 @@ export class RefusedPanel {
     this.#said.hidden = !report.on;
     this.#frame.hidden = !report.on || report.keys.length === 0;
     if (!report.on) {
-      say(this.#status, "This server does not list them, because --disable-key-sampling is set.");
+      say(this.#status, "This server does not list refused keys, because --disable-key-sampling is set.");
       return;
     }
-    say(this.#said, "Requests per second that a limit refused, or that only a shadow policy let pass. A request counts half "
+    say(this.#said, "Requests per second over a limit: refused, or passed by a shadow policy. A request counts half "
       + `after ${report.half_life_seconds} s. The error is that of sampling, which begins at thousands of refusals per second. `
       + 'A key may have been refused before it was noticed: "up to +N" is the most that can be missing.');
-    const lost = report.lost_per_second > 0.05 ? `${perSecond(report.lost_per_second)} of other refusals were not counted.` : "";
-    say(this.#status, report.keys.length === 0 ? "No request was refused in the last two minutes." : lost);
+    const lost = report.lost_per_second > 0.05 ? `Further refusals that are missing from this list: ${perSecond(report.lost_per_second)}.` : "";
+    const none = report.keys.length > 0 ? "" : "No refusal was counted in the last two minutes, or since the start or stats reset.";
+    say(this.#status, [none, lost].filter((text) => text !== "").join(" "));
     while (this.#rows.children.length < report.keys.length) this.#rows.append(emptyRow());
     while (this.#rows.children.length > report.keys.length) this.#rows.lastElementChild.remove();
     report.keys.forEach((entry, at) => {
@@ -64,7 +65,7 @@ export class RefusedPanel {
       row.dataset.by = entry.policy ?? "";
       const [key, policy, refused, shadow, error] = row.children;
       say(key, entry.key);
-      say(policy, entry.policy ?? "limit of the request");
+      say(policy, entry.policy ?? "limit in the request (B)");
       for (const [cell, value] of [[refused, entry.refused_per_second], [shadow, entry.shadow_per_second]]) {
         say(cell, perSecond(value));
         cell.dataset.value = value;

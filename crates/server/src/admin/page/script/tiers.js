@@ -54,9 +54,9 @@ export class TiersView {
       framed("Devices", h("thead", {}, this.#head), this.#rows),
       h("div", { class: "cards" },
         group("Reads and writes", [["records read", "flash_reads"], ["bytes written", "device_written"],
-          ["segments read", "segment_read"], ["freed by cleaning", "freed"]]),
+          ["read in whole segments", "segment_read"], ["freed", "freed"]]),
         group("Items", [["bytes in memory", "resident_items"], ["bytes only on devices", "flash_items"],
-          ["copies in memory", "copies"]]),
+          ["items copied in memory", "copies"]]),
         group("Damage", [["unreadable items", "unreadable"], ["bad places", "bad_places"]])),
       h("div", { class: "charts three" }, this.#charts.map((chart) => chart.element)),
       this.#heat.element, this.#cleaner.element, this.#drain.element);
