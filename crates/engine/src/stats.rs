@@ -114,9 +114,10 @@ counters! {
     cleaned_segments,
     /// The part of `cleaned_segments` that S3-FIFO evicted from, or whose items had all expired.
     evicted_segments,
-    /// Bytes of records in segments that the cleaner walked to empty them, dead ones included.
+    /// Bytes of records in `cleaned_segments`, dead ones included.
     cleaned_bytes,
-    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records.
+    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records. If an
+    /// earlier walk of the segment ran out of space, the records that it moved count as dead.
     cleaned_live_bytes,
     /// Segments that the cleaner emptied without a look at their records, because none was alive.
     dead_segments,

@@ -348,6 +348,12 @@ impl Timer {
         took_ns >= self.slow_ns.get()
     }
 
+    /// Returns true if commands are timed.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.get()
+    }
+
     /// Counts slow commands. Returns true if their details should be recorded. Recording is limited,
     /// so that a worker whose commands are all slow does not become slower.
     #[cold]

@@ -384,17 +384,20 @@ impl Cleaner {
             return Step::Freed;
         }
         let (mut ends, undo_count) = (Vec::new(), lane.undo_count());
+        let filled = lane.log.segment(number).filled();
         match self.walk(lane, Task { stream, fate, whole: true }, number, &mut ends) {
-            Ok(true) => match lane.quarantine(stream, number, ends, undo_count) {
+            Ok(Some(alive_bytes)) => match lane.quarantine(stream, number, ends, undo_count) {
                 true => {
                     bump(&self.counters.cleaned_segments, 1);
                     bump(&self.counters.evicted_segments, (fate == Fate::Evict).into());
+                    bump(&self.counters.cleaned_bytes, filled.into());
+                    bump(&self.counters.cleaned_live_bytes, alive_bytes);
                     Step::Freed
                 }
                 // A commit has failed meanwhile.
                 false => Step::Later,
             },
-            Ok(false) => {
+            Ok(None) => {
                 lane.keep_ends(number, ends);
                 lane.log.abandon_cleaning(stream, number);
                 Step::Nothing

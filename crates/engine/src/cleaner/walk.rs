@@ -53,7 +53,8 @@ enum Decided {
 }
 
 impl Cleaner {
-    /// Decides about every record of a segment. Returns false if a record could not be moved.
+    /// Decides about every record of a segment. Returns the bytes of those that were alive, or `None`
+    /// if a record could not be moved.
     /// `ends` receives the offsets of records that were removed although no newer version hides
     /// them.
     ///
@@ -65,7 +66,7 @@ impl Cleaner {
         task: Task,
         number: SegmentNumber,
         ends: &mut Vec<u32>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<u64>> {
         let loaded = lane.log.load_if_absent(number)?;
         let whole = loaded.is_none() || !lane.log.segment(number).is_jumbo();
         let task = Task { whole, ..task };
@@ -98,11 +99,7 @@ impl Cleaner {
             }
         }
         drop((batch, items));
-        if task.fate != Fate::Sweep {
-            // Both also count a walk that could not move all records, so their ratio stays right.
-            bump(&self.counters.cleaned_bytes, lane.log.segment(number).filled().into());
-            bump(&self.counters.cleaned_live_bytes, alive_bytes);
-        } else {
+        if task.fate == Fate::Sweep {
             lane.log.segment(number).set_min_expiry(earliest);
             lane.log.note_changed(number);
         }
@@ -113,7 +110,7 @@ impl Cleaner {
         if let Some(loaded) = loaded {
             lane.log.reuse(loaded);
         }
-        Ok(complete)
+        Ok(complete.then_some(alive_bytes))
     }
 
     /// Handles unreadable records that the index still leads to after a walk. They count as

@@ -379,7 +379,9 @@ impl Worker {
     ) -> Option<SecretHash> {
         match keys {
             [first, ..] => Some(first.secret_hash()),
-            [] => self.encoded_hash::<D>(request),
+            // Only timed commands need the hash, and decoding a key allocates memory.
+            [] if self.timer.is_on() => self.encoded_hash::<D>(request),
+            [] => None,
         }
     }
 

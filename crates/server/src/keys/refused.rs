@@ -135,9 +135,8 @@ impl RefusedKeys {
         if !self.is_on() {
             return;
         }
-        let lost = self.lost.load(Relaxed);
         let state = self.age(&mut state, now_ms);
-        let refusals = state.since_beat.saturating_add(lost).saturating_mul(1000);
+        let refusals = state.since_beat.saturating_mul(1000);
         if let Some(per_second) = refusals.checked_div(now_ms.saturating_sub(state.beat_ms)) {
             (state.beat_ms, state.since_beat) = (now_ms, 0);
             self.interval.store((per_second / AIM).clamp(1, MOST) as u32, Relaxed);
@@ -189,8 +188,9 @@ impl RefusedKeys {
     ) -> &'s mut RefusedState {
         self.aged_ms.store(now_ms, Relaxed);
         let state = state.get_or_insert_with(|| RefusedState::new(now_ms));
-        let lost = self.lost.swap(0, Relaxed) as f64;
-        state.lost = (state.lost + lost) * state.aged.age(now_ms);
+        let lost = self.lost.swap(0, Relaxed);
+        state.since_beat = state.since_beat.saturating_add(lost);
+        state.lost = (state.lost + lost as f64) * state.aged.age(now_ms);
         state
     }
 

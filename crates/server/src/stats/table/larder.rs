@@ -120,7 +120,7 @@ pub(super) static MEMORY: &[Metric] = &[
         |s| some(s.totals().evicted_segments),
     )
     .named("larder_evicted_segments_total"),
-    counter("larder_cleaned_bytes", "Bytes of records that the cleaner looked at to empty segments, dead ones included.", |s| {
+    counter("larder_cleaned_bytes", "Bytes of records in the segments that the cleaner emptied, dead ones included.", |s| {
         some(s.totals().cleaned_bytes)
     })
     .bytes()

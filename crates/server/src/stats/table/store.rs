@@ -294,7 +294,7 @@ pub(super) static METRICS: &[Metric] = &[
     of_lane(
         "larder_lane_N_cleaned_bytes",
         Counter,
-        "Bytes of records that the cleaner looked at to empty segments, dead ones included.",
+        "Bytes of records in the segments that the cleaner emptied, dead ones included.",
         |lane| some(lane.stats.totals.cleaned_bytes),
     )
     .bytes()

@@ -113,7 +113,7 @@ export class DurabilityView {
   #showHistograms() {
     const { bounds, lanes, seconds, waits } = this.#answer;
     const names = lanes.map(({ device }) => device ?? "all devices");
-    if (this.#lane.options.length !== names.length || names.some((name, at) => this.#lane.options[at].text !== name)) {
+    if (this.#lane.options.length !== names.length || names.some((name, at) => this.#lane.options[at].textContent !== name)) {
       this.#lane.replaceChildren(...names.map((name, at) => h("option", { value: at }, name)));
     }
     this.#lanes.hidden = names.length < 2;

@@ -71,6 +71,8 @@ export class KeysView {
       showEither(this, report.on);
       if (report.on) this.#show(report);
     } catch (error) {
+      // Names of keys do not stay when the page may no longer show them.
+      this.with.hidden = true;
       say(this.#trouble, `No report of the keys: ${error.message}.`);
       this.#trouble.hidden = false;
     }

@@ -25,6 +25,7 @@ export class RefusedPanel {
   constructor() {
     this.element = h("section", { class: "refused", "aria-labelledby": "refused-title" },
       h("h3", { id: "refused-title" }, "Refused keys"), this.#said, this.#status, this.#frame);
+    this.#frame.hidden = true;
   }
 
   /** Makes the next update ask at once. */
@@ -39,6 +40,10 @@ export class RefusedPanel {
     try {
       this.#show(await ask("v1/refused", authorization()));
     } catch (error) {
+      // Names of keys do not stay when the page may no longer show them.
+      this.#said.hidden = true;
+      this.#frame.hidden = true;
+      this.#rows.replaceChildren();
       say(this.#status, `No list of the refused keys: ${error.message}.`);
     }
   }
