@@ -767,6 +767,12 @@ def test_heat_maps(check, browser, program, directory):
         check.that("cleaner: the live share is a share", 0 < figures["live_share"] <= 1 and figures["cleaned_segments"] > 0, figures)
         check.that("cleaner: it tells what it does", re.match(r"In the last 10 s, the cleaner [a-z]", does) is not None, does)
         cleaner = page.eval_on_selector_all('#view-tiers [aria-label="Cleaner by device"] tbody tr', "rows => rows.map(row => [...row.children].map(cell => cell.textContent))")
+        rates = page.eval_on_selector_all("#view-tiers tbody tr[data-lane]", "rows => rows.map(row => ['Records read', 'Written', 'Write amplification, 1 min'].map(label => row.querySelector(`[data-label='${label}']`).textContent))")
+        check.that("tiers: each lane has its writes", len(rates) == 2 and all(written != "–" and amplification.endswith("×") for _, written, amplification in rates), rates)
+        parts = server.stats()
+        for what in ("flash_reads", "written_bytes", "device_written_bytes"):
+            lanes = sum(int(parts[f"larder_lane_{lane}_{what}"]) for lane in (0, 1))
+            check.that(f"tiers: {what} of the lanes are those of the server", lanes == int(parts[f"larder_{what}"]), (lanes, parts[f"larder_{what}"]))
         check.that("cleaner: each lane has its figures", len(cleaner) == 2 and all("–" != cell for row in cleaner for cell in row[:4]), cleaner)
         time.sleep(4)
         server.end_load()

@@ -323,6 +323,27 @@ pub(super) static METRICS: &[Metric] = &[
     )
     .bytes()
     .named("larder_lane_moved_bytes_total"),
+    of_lane("larder_lane_N_flash_reads", Counter, "Reads of records from the lane's devices.", |lane| {
+        some(lane.stats.totals.flash_reads)
+    })
+    .named("larder_lane_flash_reads_total"),
+    of_lane(
+        "larder_lane_N_written_bytes",
+        Counter,
+        "Bytes of records that requests wrote to the lane.",
+        |lane| some(lane.stats.totals.written_bytes),
+    )
+    .bytes()
+    .named("larder_lane_written_bytes_total"),
+    of_lane(
+        "larder_lane_N_device_written_bytes",
+        Counter,
+        "Bytes written to the lane's devices for any purpose. Divided by \
+         `larder_lane_N_written_bytes`, this is the lane's write amplification.",
+        |lane| some(lane.stats.device_written_bytes),
+    )
+    .bytes()
+    .named("larder_lane_device_written_bytes_total"),
     of_lane("larder_lane_N_lower_device", Info, "With two tiers: the big device.", |lane| {
         lane.state.lower.as_deref().map(Into::into)
     }),

@@ -4,9 +4,9 @@ import { Chart } from "./chart.js";
 import { CLEANER_ROWS, CleanerPanel } from "./cleaner.js";
 import { DrainPanel } from "./drain.js";
 import { example, framed, group, h, say, setFigure, showEither } from "./elements.js";
-import { bytes, bytesPerSecond, count, percent, perSecond, whole } from "./format.js";
+import { bytes, bytesPerSecond, count, percent, perSecond, times, whole } from "./format.js";
 import { HeatPanel } from "./heat.js";
-import { KEPT } from "./model.js";
+import { KEPT, ratio } from "./model.js";
 import { SPECS } from "./series.js";
 
 /** The rows of a lane that the table knows: heading, and value as text. Others follow under their own names. */
@@ -25,7 +25,17 @@ const METERS = [
   ["lower_used", "lower_capacity", "Fill of the big device"],
   ["index_used", "index_limit", "Fill of the index"],
 ];
-const KNOWN = new Set(["device", ...CLEANER_ROWS, ...COLUMNS.map(([what]) => what),
+/** Time over which write amplification is counted, in seconds: cleaning comes in bursts. */
+const LONG_SPAN = 60;
+/** Figures of a lane that change with the load: heading, and value as text by the rates of the lane's rows. */
+const RATES = [
+  ["Records read", (rate) => perSecond(rate("flash_reads"))],
+  ["Written", (rate) => bytesPerSecond(rate("device_written_bytes"))],
+  ["Write amplification, 1 min",
+    (rate) => times(ratio(rate("device_written_bytes", LONG_SPAN), rate("written_bytes", LONG_SPAN)))],
+];
+const RATE_ROWS = ["flash_reads", "written_bytes", "device_written_bytes"];
+const KNOWN = new Set(["device", ...CLEANER_ROWS, ...RATE_ROWS, ...COLUMNS.map(([what]) => what),
   ...METERS.flatMap(([used, capacity]) => [used, capacity])]);
 
 export class TiersView {
@@ -98,7 +108,7 @@ export class TiersView {
     const all = new Set(lanes.flatMap((lane) => [...lane.rows.keys()]));
     const others = [...all].filter((what) => !KNOWN.has(what)).sort();
     const headings = ["Device", ...columns.map(([, heading]) => heading), ...meters.map(([, , heading]) => heading),
-      ...others.map((what) => what.replaceAll("_", " "))];
+      ...RATES.map(([heading]) => heading), ...others.map((what) => what.replaceAll("_", " "))];
     const shape = JSON.stringify([headings, lanes.map((lane) => lane.number)]);
     if (shape !== this.#headings) {
       this.#headings = shape;
@@ -113,7 +123,10 @@ export class TiersView {
       columns.forEach(([what, , format], index) =>
         say(cells[index], lane.rows.has(what) ? format(lane.rows.get(what)) : "–"));
       meters.forEach(([used, capacity], index) => showMeter(rest[index], lane.rows, used, capacity));
-      others.forEach((what, index) => say(rest[meters.length + index], lane.rows.get(what) ?? "–"));
+      const rate = (what, span) => this.model.rate(`larder_lane_${lane.number}_${what}`, span);
+      RATES.forEach(([, text], index) => say(rest[meters.length + index], text(rate)));
+      const last = rest.slice(meters.length + RATES.length);
+      others.forEach((what, index) => say(last[index], lane.rows.get(what) ?? "–"));
     });
   }
 }
