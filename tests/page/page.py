@@ -466,7 +466,7 @@ def test_slow_commands(check, browser, program, directory):
         page.unroute("**/v1/clients")
         page.wait_for_selector("#view-clients [data-figure=open][data-value]")
         server.start_load()
-        for _ in range(20):
+        for _ in range(100):
             server.process.send_signal(signal.SIGSTOP)
             time.sleep(0.3)
             server.process.send_signal(signal.SIGCONT)
