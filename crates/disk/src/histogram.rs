@@ -191,6 +191,21 @@ impl Histogram {
         })
     }
 
+    /// Returns those of the bounds of [`Histogram::cumulative_by_few`] that are at least `least`.
+    pub fn few_bounds(least: u64) -> impl Iterator<Item = u64> {
+        let bounds: Vec<u64> =
+            Histogram::default().cumulative_by_few().map(|(bound, _)| bound).collect();
+        bounds.into_iter().filter(move |bound| *bound >= least)
+    }
+
+    /// Returns the number of values up to each of the [few bounds](Histogram::few_bounds) and above
+    /// the bound before it, and the number above the last bound.
+    pub fn counts_by_few(&self, least: u64) -> impl Iterator<Item = u64> {
+        let few = self.cumulative_by_few().filter(move |(bound, _)| *bound >= least);
+        let ends = few.map(|(_, cumulative)| cumulative).chain([self.count()]);
+        ends.scan(0, |below, end| Some(end - std::mem::replace(below, end)))
+    }
+
     /// Returns the value that a share of the values does not exceed. As in Prometheus, values count
     /// as evenly spread over their bucket, and those above the last bound as at this bound. Returns
     /// `None` without values.
@@ -257,6 +272,13 @@ mod tests {
         assert_eq!(few.len(), 3 * DECADES + 1);
         assert_eq!(few[..4], [(100, 1), (200, 4), (500, 5), (1000, 5)]);
         assert_eq!(few.last(), Some(&(10_000_000_000, 6)));
+        assert!(Histogram::few_bounds(0).eq(few.iter().map(|(bound, _)| *bound)));
+        let counts: Vec<u64> = recorder.read().counts_by_few(0).collect();
+        assert_eq!((&counts[..4], counts.len()), (&[1, 3, 1, 0][..], few.len() + 1));
+        assert_eq!(counts[few.len() - 1..], [1, 1]);
+        // The first bucket takes what lies below the bounds that are left out.
+        assert_eq!(Histogram::few_bounds(201).next(), Some(500));
+        assert_eq!(recorder.read().counts_by_few(201).next(), Some(5));
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// Returns the part of `bytes` that lies in `range`. Offsets in `range` count from the begin of the
+/// Returns the part of `bytes` that lies in `range`. Offsets in `range` count from the beginning of the
 /// jumbo; `bytes` are its bytes from offset `begins` on.
 fn part<'b>(bytes: &'b [u8], begins: usize, range: &std::ops::Range<usize>) -> &'b [u8] {
     let from = range.start.saturating_sub(begins).min(bytes.len());

@@ -52,7 +52,7 @@ struct MeasuredCalls {
 /// The past steps.
 #[derive(Debug, Default)]
 pub(super) struct CallSteps {
-    /// The begin of the first step.
+    /// The beginning of the first step.
     from: u64,
     steps: VecDeque<CallStep>,
     last: Option<MeasuredCalls>,
@@ -101,7 +101,7 @@ impl CallSteps {
         self.last = Some(now);
     }
 
-    /// Returns the begin of the first step and the ends of all; nothing without a step.
+    /// Returns the beginning of the first step and the ends of all; nothing without a step.
     pub(super) fn times(&self) -> impl Iterator<Item = u64> {
         let from = (!self.steps.is_empty()).then_some(self.from);
         from.into_iter().chain(self.steps.iter().map(|step| step.to))
@@ -128,19 +128,13 @@ fn calls_of(times: &DeviceHistograms) -> DeviceCalls<u64> {
 
 /// Returns the upper bounds of the rows in nanoseconds. A last row has no bound.
 pub(super) fn bounds() -> impl Iterator<Item = u64> {
-    let few = Histogram::default();
-    let bounds: Vec<u64> = few.cumulative_by_few().map(|(bound, _)| bound).collect();
-    bounds.into_iter().filter(|bound| *bound >= LEAST_NS)
+    Histogram::few_bounds(LEAST_NS)
 }
 
 /// Returns the number of values in each row.
 fn rows_of(histogram: &Histogram) -> [u64; ROWS] {
-    let bounds = histogram.cumulative_by_few().filter(|(bound, _)| *bound >= LEAST_NS);
-    let ends = bounds.map(|(_, cumulative)| cumulative).chain([histogram.count()]);
-    let (mut rows, mut below) = ([0; ROWS], 0);
-    for (row, end) in rows.iter_mut().zip(ends) {
-        *row = end - std::mem::replace(&mut below, end);
-    }
+    let mut rows = [0; ROWS];
+    rows.iter_mut().zip(histogram.counts_by_few(LEAST_NS)).for_each(|(row, count)| *row = count);
     rows
 }
 
@@ -154,11 +148,11 @@ fn since(now: &DeviceCalls<u64>, last: &DeviceCalls<u64>) -> DeviceCalls<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use larder_disk::Recorder;
 
-    fn histogram(values: &[u64]) -> Histogram {
+    pub(in crate::admin) fn histogram(values: &[u64]) -> Histogram {
         let recorder = Recorder::default();
         values.iter().for_each(|value| recorder.add(*value, 1));
         recorder.read()

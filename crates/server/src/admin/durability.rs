@@ -89,7 +89,7 @@ impl DurabilityAnswer {
         for (at, (lane, state)) in now.lanes.iter().zip(states).enumerate() {
             lanes.push(LaneShapes::of(Some(state), lane, before(at)));
         }
-        let bounds = Histogram::default().cumulative_by_few().map(|(bound, _)| bound).collect();
+        let bounds = Histogram::few_bounds(0).collect();
         DurabilityAnswer { seconds: seconds as f64 / 1000.0, bounds, waits, lanes }
     }
 }
@@ -122,28 +122,20 @@ impl ShapePair {
 
 impl HistogramShape {
     fn of(histogram: &Histogram) -> HistogramShape {
-        let (count, mut below) = (histogram.count(), 0);
-        let ends = histogram.cumulative_by_few().map(|(_, cumulative)| cumulative).chain([count]);
         HistogramShape {
-            count,
+            count: histogram.count(),
             sum: histogram.sum,
             p50: histogram.quantile(0.5),
             p99: histogram.quantile(0.99),
-            counts: ends.map(|end| end - std::mem::replace(&mut below, end)).collect(),
+            counts: histogram.counts_by_few(0).collect(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::device_times::tests::histogram;
     use super::*;
-    use larder_disk::Recorder;
-
-    fn histogram(values: &[u64]) -> Histogram {
-        let recorder = Recorder::default();
-        values.iter().for_each(|value| recorder.add(*value, 1));
-        recorder.read()
-    }
 
     fn measured(up_ms: u64, lanes: Vec<MeasuredLane>) -> MeasuredStore {
         MeasuredStore { up_ms, waits: Some(histogram(&[1000])), lanes }

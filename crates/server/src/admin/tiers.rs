@@ -39,7 +39,7 @@ struct TiersAnswer {
     bounds: Vec<u64>,
     /// The longest time that the steps span, in seconds.
     span: u64,
-    /// The begin of the first step and the ends of all steps, in milliseconds since the Unix epoch.
+    /// The beginning of the first step and the ends of all steps, in milliseconds since the Unix epoch.
     times: Vec<u64>,
     devices: Vec<DeviceCells>,
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::aged::AgedSketch;
 use super::prefix::Prefixes;
+use super::sampling::interval_for;
 use super::sketch::{Sampled, SketchEntry};
 use super::window::Window;
 
@@ -154,11 +155,9 @@ impl HotKeys {
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
         // Workers that have few requests may still use an earlier interval.
-        if let Some(per_second) = samples.keys.saturating_mul(1000).checked_div(elapsed_ms) {
+        if let Some(interval) = interval_for(samples.keys, elapsed_ms, AIM, INTERVALS) {
             (samples.beat_ms, samples.keys) = (now_ms, 0);
-            let (least, most) = INTERVALS;
-            let wanted = (per_second / AIM).clamp(least.into(), most.into());
-            self.interval.store(wanted as u32, Relaxed);
+            self.interval.store(interval, Relaxed);
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::aged::{AgedSketch, HALF_LIFE};
+use super::sampling::interval_for;
 use super::sketch::{Sampled, SketchEntry};
 
 /// The largest number of keys in a list.
@@ -20,9 +21,9 @@ const LEAST: f64 = 1.0 / 16.0;
 /// The number of refusals per second that sampling aims at. Sampling begins at twice this number, where
 /// the interval becomes 2.
 const AIM: u64 = 4096;
-/// The largest number of refusals per sample. It bounds the time until a change of the load has an
-/// effect.
-const MOST: u64 = 4096;
+/// The bounds of the mean number of refusals per sample. The largest one bounds the time until a change
+/// of the load has an effect.
+const INTERVALS: (u32, u32) = (1, 4096);
 
 /// The refused keys of all workers.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ pub(crate) struct RefusedList {
 /// A key with the rates of its refusals, which are too low by at most `missing`, and by lost refusals.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RefusedKey {
-    /// The name of the policy; `None` if the requests had a limit of their own.
+    /// The name of the policy; `None` if the limit was part of the requests.
     pub(crate) policy: Option<String>,
     pub(crate) key: Vec<u8>,
     pub(crate) refused_per_second: f64,
@@ -136,10 +137,10 @@ impl RefusedKeys {
             return;
         }
         let state = self.age(&mut state, now_ms);
-        let refusals = state.since_beat.saturating_mul(1000);
-        if let Some(per_second) = refusals.checked_div(now_ms.saturating_sub(state.beat_ms)) {
+        let elapsed_ms = now_ms.saturating_sub(state.beat_ms);
+        if let Some(interval) = interval_for(state.since_beat, elapsed_ms, AIM, INTERVALS) {
             (state.beat_ms, state.since_beat) = (now_ms, 0);
-            self.interval.store((per_second / AIM).clamp(1, MOST) as u32, Relaxed);
+            self.interval.store(interval, Relaxed);
         }
     }
 

@@ -3,8 +3,20 @@
 
 use std::cell::Cell;
 
-/// Distance while sampling is off: no worker sees so many events.
+/// Distance while sampling is off. No worker counts as many events.
 pub(super) const NEVER: u64 = u64::MAX / 2;
+
+/// Returns the mean number of events per sample that gives about `aim` samples per second, within the
+/// bounds, if the load stays at `events` in `elapsed_ms`. Returns `None` if no time has passed.
+pub(super) fn interval_for(
+    events: u64,
+    elapsed_ms: u64,
+    aim: u64,
+    (least, most): (u32, u32),
+) -> Option<u32> {
+    let per_second = events.saturating_mul(1000).checked_div(elapsed_ms)?;
+    Some((per_second / aim).clamp(least.into(), most.into()) as u32)
+}
 
 /// The sampling of one worker.
 #[derive(Debug)]

@@ -93,7 +93,7 @@ impl PolicyReader {
     }
 
     /// Counts a decision about a request of `key` that takes units. Looks (requests for 0 units) are
-    /// not counted. Without a policy, the request has a limit of its own.
+    /// not counted. Without a policy, the limit is part of the request.
     #[inline]
     pub fn count(&self, policy: Option<&Policy>, key: &[u8], decision: &Decision) {
         if !decision.allowed && self.sampling.counts(1) {

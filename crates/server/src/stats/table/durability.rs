@@ -12,7 +12,7 @@ fn quantile(histogram: &Histogram, share: f64) -> Option<Reading> {
     histogram.quantile(share).map(Into::into)
 }
 
-/// The rows of histograms of times: the begin of their names, their kind, the name on `/metrics`,
+/// The rows of histograms of times: the beginning of their names, their kind, the name on `/metrics`,
 /// what they count, and whose times they are.
 macro_rules! times {
     ($row:literal, $of:ident, $name:literal, $counted:literal, $times:literal) => {

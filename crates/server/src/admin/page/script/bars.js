@@ -1,6 +1,6 @@
 // A histogram as a table: a row for each bucket, with bars for the recent time and since the start.
 
-import { h, say } from "./elements.js";
+import { h, resize, say } from "./elements.js";
 import { count, duration } from "./format.js";
 
 /**
@@ -43,8 +43,7 @@ export class Bars {
     const first = Math.max(0, counts.findIndex((number) => number > 0));
     const last = counts.findLastIndex((number) => number > 0);
     const [body, rows] = [this.#body, Math.max(0, last - first + 1)];
-    while (body.children.length > rows) body.lastChild.remove();
-    while (body.children.length < rows) body.append(row());
+    resize(body, rows, row);
     this.#table.hidden = rows === 0;
     const most = Object.fromEntries(COLUMNS.map((column) => [column, Math.max(1, ...shapes[column].counts)]));
     for (let at = first; at <= last; at += 1) {

@@ -1,6 +1,6 @@
 // The cleaner in the view Tiers: what it does, what that costs, and what emptied segments wait for.
 
-import { framed, group, h, say, setFigure } from "./elements.js";
+import { framed, group, h, resize, say, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, percent, whole } from "./format.js";
 import { ratio } from "./model.js";
 
@@ -82,11 +82,8 @@ export class CleanerPanel {
   }
 
   #showLanes(lanes) {
-    while (this.#body.children.length > lanes.length) this.#body.lastChild.remove();
-    while (this.#body.children.length < lanes.length) {
-      this.#body.append(h("tr", {}, h("th", { scope: "row", "data-label": "Device" }),
-        COLUMNS.map(([heading]) => h("td", { "data-label": heading }))));
-    }
+    resize(this.#body, lanes.length, () => h("tr", {}, h("th", { scope: "row", "data-label": "Device" }),
+      COLUMNS.map(([heading]) => h("td", { "data-label": heading }))));
     lanes.forEach((lane, at) => {
       const [device, ...cells] = this.#body.children[at].children;
       say(device, `${lane.rows.get("device") ?? "?"} (lane ${lane.number})`);

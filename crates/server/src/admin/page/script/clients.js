@@ -2,7 +2,7 @@
 
 import { ConsolePanel } from "./console.js";
 import { ask } from "./connection.js";
-import { framed, group, h, say, setFigure } from "./elements.js";
+import { framed, group, h, resize, say, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, duration, micros, moment, perSecond, whole } from "./format.js";
 
 /** Age up to which an answer is shown, in milliseconds. Messages come once a second. */
@@ -89,8 +89,7 @@ class Body {
   /** Shows one row per entry; `valueOf` returns the value of a column. */
   show(entries, valueOf) {
     const { element } = this;
-    while (element.children.length > entries.length) element.lastChild.remove();
-    while (element.children.length < entries.length) element.append(this.#row());
+    resize(element, entries.length, () => this.#row());
     entries.forEach((entry, at) => {
       this.#columns.forEach((column, place) => {
         const value = valueOf(entry, column);

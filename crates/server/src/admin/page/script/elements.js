@@ -62,6 +62,17 @@ export function framed(label, ...parts) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, h("table", {}, ...parts));
 }
 
+/**
+ * Gives an element `length` children: removes the last ones, or appends new ones.
+ * @param {Element} parent
+ * @param {number} length
+ * @param {() => Element} make
+ */
+export function resize(parent, length, make) {
+  while (parent.children.length > length) parent.lastElementChild.remove();
+  while (parent.children.length < length) parent.append(make());
+}
+
 /** A paragraph with a command or with lines of a file. */
 export const example = (text) => h("pre", { tabindex: 0 }, h("code", {}, text));
 

@@ -27,7 +27,7 @@ const levelOf = (calls) => `--h${LEVELS.findLastIndex((least) => calls >= least)
 
 /**
  * @typedef {{bounds: number[], span: number, times: number[], kind: string}} Scale
- *   Bounds of the rows in nanoseconds; times in seconds: the begin of the first step and the ends of all.
+ *   Bounds of the rows in nanoseconds; times in seconds: the beginning of the first step and the ends of all.
  */
 
 class HeatMap {

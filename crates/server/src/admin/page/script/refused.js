@@ -1,7 +1,7 @@
 // The keys whose requests are refused most often by rate limits.
 
 import { ask } from "./connection.js";
-import { framed, h, say } from "./elements.js";
+import { framed, h, resize, say } from "./elements.js";
 import { perSecond } from "./format.js";
 import { authorization } from "./token.js";
 
@@ -62,8 +62,7 @@ export class RefusedPanel {
     const lost = report.lost_per_second > 0.05 ? `Further refusals that are missing from this list: ${perSecond(report.lost_per_second)}.` : "";
     const none = report.keys.length > 0 ? "" : "No refusal was counted in the last two minutes, or since the start or stats reset.";
     say(this.#status, [none, lost].filter((text) => text !== "").join(" "));
-    while (this.#rows.children.length < report.keys.length) this.#rows.append(emptyRow());
-    while (this.#rows.children.length > report.keys.length) this.#rows.lastElementChild.remove();
+    resize(this.#rows, report.keys.length, emptyRow);
     report.keys.forEach((entry, at) => {
       const row = this.#rows.children[at];
       row.dataset.name = entry.key;
