@@ -51,7 +51,7 @@ pub struct Log {
     pub(crate) open_chunks: Mutex<Vec<Arc<OpenChunk>>>,
     pub(crate) appenders: AtomicUsize,
     pub(crate) usage: Mutex<UsageTable>,
-    /// Segments that have changed since the usage table last looked at them, each listed once.
+    /// Segments that have changed since the usage table last examined them, each listed once.
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
     /// For each segment, whether it is in `changed`.
     pub(crate) listed: GrowingTable<AtomicU8>,
@@ -69,14 +69,15 @@ pub struct Log {
     pub(crate) dropped: Mutex<VecDeque<Dropped>>,
     /// Held while a jumbo gains or loses its mapping.
     pub(crate) jumbo_frames: Mutex<()>,
-    /// How often background work has looked at a segment, for statistics.
+    /// Number of times that background work has examined a segment, for statistics.
     pub(crate) looks: AtomicU64,
     pub(crate) copies: Copies,
     pub(crate) pins: Arc<Pins>,
     pub(crate) store: Option<Store>,
 }
 
-/// The tables of a running store may grow to 1/`MEMORY_SHARE` of memory.
+/// While a store runs, places may be added until the tables with an entry per place take
+/// 1/`MEMORY_SHARE` of memory.
 const MEMORY_SHARE: u64 = 4;
 
 /// Returns the largest number of places whose tables fit into their share of `memory` bytes.
@@ -208,7 +209,7 @@ impl Log {
         self.numbers().filter(|&number| self.segment(number).is_in_use()).count() as u32
     }
 
-    /// Returns how often background work looked at a segment to decide what to write, free or
+    /// Returns how often background work has examined a segment to decide what to write, free or
     /// report.
     pub fn segments_looked_at(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
@@ -228,8 +229,8 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
-    /// Returns true if a writer could take a frame now. Where nothing can be freed, a frame may
-    /// also take memory that another thread waits for.
+    /// Returns true if a writer could take a frame now. If nothing is evicted and there is no
+    /// store, a frame may even take the memory that another thread [waits for](Budget::want).
     pub fn has_frame_for_writers(&self) -> bool {
         self.frames.has_one_for_writers(&self.budget)
     }
@@ -249,7 +250,8 @@ impl Log {
         self.frames.shrink(&self.budget);
     }
 
-    /// Frees the memory kept for loading segments, because fewer may be loaded from now on.
+    /// Frees the memory that is kept for loading segments. Called when the memory limit changes,
+    /// because fewer segments may be loaded from then on.
     pub fn forget_spare(&self) {
         let spare = std::mem::take(&mut *lock(&self.spare_images));
         self.budget.release((spare.len() * self.segment_size()) as u64);

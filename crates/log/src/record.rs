@@ -53,9 +53,9 @@ pub enum Kind {
     Counter = 0x80,
     /// An item whose value is the state of a rate limiter, which may change in place.
     Limiter = 0x81,
-    /// A kind that only newer versions of the program write (0x82 or 0x83). Such a record has the
-    /// length and the checksum of an item with the same bits and lengths. So a reader can skip it
-    /// and does not take it for damage.
+    /// A kind that only newer versions of the program write (0x82 or 0x83). The length and the
+    /// checksum of such a record are computed like those of an item. So a reader can skip the
+    /// record and does not take it for damage.
     Newer = 0x82,
 }
 
@@ -215,15 +215,15 @@ pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
 ///
 /// # Safety
 /// `at` must point to a whole record with this layout, valid for writes, whose kind [changes in
-/// place](Kind::changes_in_place). The calling thread must hold the lock without which no thread
-/// reads the record's version and value. No commit may cover the record before the change is
-/// complete.
+/// place](Kind::changes_in_place). The calling thread must hold the lock of the key's index stripe:
+/// other threads read the record's version and value only under that lock. No commit may cover the
+/// record before the change is complete.
 #[inline]
 pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest): (&[u8], &[u8])) {
     debug_assert!(seq <= MAX_SEQ && first.len() + rest.len() == layout.value);
     sync::writes(changing_part(at));
-    // SAFETY: all writes lie in the record. Readers without the lock read neither the six bytes of
-    // the version nor the checksum nor the value.
+    // SAFETY: all writes lie in the record. Only the version (six bytes), the checksum and the
+    // value are written, and readers without the lock read none of the three.
     unsafe {
         at.cast::<u32>().write_unaligned(seq as u32);
         at.add(4).cast::<u16>().write_unaligned((seq >> 32) as u16);
@@ -487,7 +487,7 @@ impl<'a> Record<'a> {
         self.meta() & STALE != 0
     }
 
-    /// Returns true if the read frequency started at 1 because the version before had been read.
+    /// Returns true if the read frequency started at 1 because the previous version had been read.
     #[inline]
     pub fn inherits_reads(&self) -> bool {
         self.meta() & INHERITS_READS != 0

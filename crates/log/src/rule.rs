@@ -1,9 +1,9 @@
-//! The rules that keep data safe. The code that enforces a rule asks [`Rule::is_broken`].
+//! The rules that keep data safe. The code that enforces a rule first calls [`Rule::is_broken`].
 //!
 //! With the feature `breakable`, a simulation can break one rule on purpose, to test that it
 //! notices. It can also let other threads run at certain points, such as between the reservation
 //! and the filling of a record. Only the simulator's feature of the same name turns `breakable` on.
-//! Without it all of this is constant and compiles to nothing.
+//! Without `breakable`, the code here is constant and compiles to nothing.
 
 /// A rule. Breaking it loses data or returns wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub enum Rule {
     MapsWaitForOlder = 21,
     /// A thread's chunk takes no records after the commit that covers it.
     ChunksEndWithCommits = 22,
-    /// A record does not change once a commit covers it or it was written early. So a counter is as
-    /// durable as the commit that its answers wait for.
+    /// A record does not change once a commit covers it or it was written early. Otherwise a change
+    /// of a counter could be missing from the commit that its reply waits for.
     CoveredIsFixed = 23,
 }
 
@@ -197,7 +197,7 @@ mod switch {
     }
 
     /// Runs `others` once, when this thread next reserves space, before it fills that space. `None`
-    /// cancels this.
+    /// withdraws an earlier call.
     pub fn at_next_reservation(others: Option<Box<dyn FnOnce()>>) {
         AT_RESERVATION.set(others);
     }

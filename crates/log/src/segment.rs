@@ -41,7 +41,8 @@ pub(crate) struct Restored {
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Segment {
-    /// The frame; null if there is none. Written by the thread that opens or frees the segment.
+    /// The frame; null if there is none. Written by threads that open or free the segment, drop its
+    /// frame or load it.
     frame: AtomicPtr<u8>,
     /// Bytes reserved so far, and the flag `CLOSED`. Advanced by appenders.
     tail: AtomicU32,
@@ -73,8 +74,8 @@ pub struct Segment {
     capacity: AtomicU32,
     /// A jumbo's value length in bytes, at most 1 GiB; 0 for a normal segment.
     jumbo_value: AtomicU32,
-    /// A jumbo's mapping length in bytes. Not 0 without a mapping either, but then it has no
-    /// meaning. 0 for a normal segment, and for a dead jumbo that recovery did not load.
+    /// A jumbo's mapping length in bytes. While a jumbo has no mapping, the number has no meaning,
+    /// but stays above 0. 0 for a normal segment, and for a dead jumbo that recovery did not load.
     jumbo_mapping: AtomicU32,
     /// Estimate of the bytes to read for a record of unknown size; 0 before any record was read.
     record_size: AtomicU32,
@@ -130,7 +131,8 @@ impl Segment {
         self.tail.store(room.start as u32, Ordering::Release);
     }
 
-    /// Begins a new generation. A further place of a jumbo needs nothing else.
+    /// Begins a new generation. For the places of a jumbo after its first, that is all that opening
+    /// them takes.
     pub(crate) fn begin_generation(&self) {
         self.set_generation(self.generation().wrapping_add(1));
     }
@@ -380,7 +382,7 @@ impl Segment {
         self.min_expiry.load(Ordering::Relaxed)
     }
 
-    /// Sets the earliest expiry of the records that are left after a sweep.
+    /// Sets the earliest expiry of the records that are left after the expired ones were removed.
     pub fn set_min_expiry(&self, expiry: u32) {
         self.min_expiry.store(expiry, Ordering::Relaxed);
     }

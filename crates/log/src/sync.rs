@@ -14,8 +14,8 @@ use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// Does one turn of a spin loop. From turn 64 on, yields the processor, because the holder of the
-/// lock may need it.
+/// Waits for one iteration of a spin loop and counts it in `turn`. From iteration 64 on, yields the
+/// processor, because the thread that is waited for may need it.
 #[inline]
 pub fn spin(turn: &mut u32) {
     crate::rule::waits();

@@ -3,7 +3,7 @@
 //! would contend for the cache lines of segments with every record.
 //!
 //! With a store, the size of a chunk is a small share of what the thread has appended since the
-//! last commit was closed, so commits in quick succession waste little.
+//! last commit was closed. So commits in quick succession waste little.
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::chunks::{Between, Chunk, OpenChunk};
@@ -23,7 +23,7 @@ const CHUNKS_PER_SEGMENT: usize = 256;
 /// The chunks of all threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment, because their
 /// unused rests are lost when the segment is full.
 const ALL_CHUNKS_SHARE: usize = 16;
-/// The least number of records of a size that must fit into a chunk for the records to go there. It
+/// A record goes to a chunk only if at least this many records of its size fit into a chunk. This
 /// limits waste: a chunk's rest that is too short for the next record is lost if another thread has
 /// appended behind the chunk.
 const RECORDS_PER_CHUNK: usize = 32;
@@ -40,8 +40,8 @@ pub struct Appender {
     rest_is_dead: Cell<bool>,
     /// Without a store: true if the chunk was used since the thread's last quiescent point.
     used: Cell<bool>,
-    /// Bytes that the thread appended since the last commit was closed, and the number of that
-    /// closing.
+    /// The count of closings, and the bytes that the thread has appended since that count was
+    /// reached.
     appended: Cell<(Between, u32)>,
     tally: Tally,
 }
@@ -77,21 +77,23 @@ impl Appender {
 }
 
 impl Log {
-    /// Announces that a commit is about to reserve its trailers. From here to [`Log::end_closing`]
-    /// no thread begins to use its old chunk or takes a new one. So a thread that appends after a
-    /// record behind a trailer also appends behind that trailer. A thread that has not seen the new
-    /// count was already appending, and the committer waits for it. Only one thread closes commits.
+    /// Announces that a commit is about to reserve its trailers. From here to [`Log::end_closing`],
+    /// appends that begin use no chunk, neither an old one nor a new one: they go to the segment's
+    /// end. So once a record lies behind a trailer, later appends go behind that trailer, too. A
+    /// thread that has not seen the new count was already appending, and the committer waits for
+    /// it. Only one thread at a time closes a commit.
     pub(crate) fn begin_closing(&self) {
         self.closings.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends the announcement once the trailers are reserved: later reservations lie behind them.
+    /// Ends what [`Log::begin_closing`] announced. The trailers are reserved, so later reservations
+    /// lie behind them.
     pub(crate) fn end_closing(&self) {
         self.closings.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Fills up all chunks that the commit covers. Appends that began before it was closed must be
-    /// complete.
+    /// Writes fillers into the unused rests of all chunks that the commit covers. Appends that
+    /// began before the commit was closed must be complete.
     pub(crate) fn fill_covered_chunks(&self) {
         let count = self.closings.0.load(Ordering::Relaxed);
         let chunks: Vec<Arc<OpenChunk>> = lock(&self.open_chunks).clone();
@@ -103,7 +105,7 @@ impl Log {
         }
     }
 
-    /// Fills up the thread's chunk, unless that is already done.
+    /// Writes a filler into the unused rest of the thread's chunk, unless that is done already.
     pub(crate) fn fill_up_chunk(&self, open: &OpenChunk) {
         self.fill_up_taken(open, &mut lock(&open.unfilled));
     }
@@ -173,8 +175,9 @@ impl Log {
         self.wants_counts_of(&appender.tally) && self.tell_dead(appender)
     }
 
-    /// Fills up a used chunk. Without a store, other threads may walk its segment after this
-    /// thread's quiescent point.
+    /// Without a store: writes a filler into the unused rest of the chunk, if the chunk was used
+    /// since the last quiescent point. After the next quiescent point, other threads may walk its
+    /// segment.
     #[inline]
     fn fill_used_chunk(&self, appender: &Appender) {
         if appender.used.replace(false) {
@@ -195,8 +198,8 @@ impl Log {
     }
 
     /// Returns the dead bytes of a segment, as far as threads have reported them. Once the
-    /// appenders of a sealed segment have passed a quiescent point, the count is never too high. It
-    /// must not be, because a segment whose bytes are all dead is freed.
+    /// appenders of a sealed segment have passed a quiescent point, the count is never too high.
+    /// Otherwise a segment could be freed although some of its records are alive.
     pub fn dead(&self, number: SegmentNumber) -> u32 {
         self.segment(number).dead()
     }
@@ -232,8 +235,8 @@ impl Log {
                 let address = Address::new(number, offset as usize);
                 // SAFETY: the chunk lies inside the frame of a segment that was open a moment ago.
                 // The segment is neither walked nor freed before this thread's next quiescent
-                // point, see `roll`, and no commit that covers it is written before this append has
-                // ended, see `begin_closing`.
+                // point: see `roll`. No commit that covers the chunk is written before this append
+                // has ended: see `begin_closing`.
                 let memory = unsafe { segment.frame().add(offset as usize) };
                 rule::reserved();
                 return Some(Reservation { address, memory });
@@ -242,8 +245,8 @@ impl Log {
                 .chunk_bytes(appender, between, bytes)
                 .and_then(|length| Some((segment.reserve(length, 0)?, length)));
             let Some((at, length)) = taken else {
-                // The record is too large for a chunk, or the segment has no room for one. The
-                // record goes to the end of the segment, or into the next one.
+                // The record is too large for a chunk, or the segment has no room for a chunk. So
+                // the record goes to the segment's end, or into the next segment.
                 appender.count_appended(between, bytes as u32);
                 return self.reserve(stream, bytes, now, claim);
             };
@@ -291,9 +294,9 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        // A segment is closed a moment before another becomes the stream's open one. Records that
-        // other threads append from then on go to the next segment and count as newer. So no more
-        // records may go into the chunk.
+        // A segment is closed a moment before the next one becomes the stream's open segment.
+        // Records that other threads append from then on go to the next segment and count as newer
+        // than those here. So a chunk of a closed segment takes no more records.
         let is_open = chunk.segment == number
             && chunk.generation == segment.generation()
             && segment.takes_records();
@@ -301,8 +304,8 @@ impl Log {
             return None;
         }
         if appender.rest_is_dead.replace(false) {
-            // The segment was not freed meanwhile, and will not be before this thread's next
-            // quiescent point.
+            // The segment is open, so it was not freed while the rest counted as dead. It will not
+            // be freed before this thread's next quiescent point.
             segment.revive(appender.left() as usize);
         }
         let taken = appender.take(bytes).or_else(|| {
@@ -482,8 +485,8 @@ mod loom_tests {
     use std::sync::Arc;
 
     /// A thread appends in its chunk, then at the end of the segment, then in its chunk again,
-    /// while a commit is closed. If the commit covers the last record, it also covers the second.
-    /// All records that it covers are filled.
+    /// while a commit is closed. If the commit covers the last of the three records, it must also
+    /// cover the second. All records that it covers must be filled.
     #[test]
     fn loom_chunks_end_with_commits() {
         let outcomes = Arc::new(Outcomes::default());
@@ -525,7 +528,9 @@ mod loom_tests {
 
     /// A full segment is replaced by another. Meanwhile a segment of the other stream is opened,
     /// and then a thread with a chunk appends. If that thread's record goes into the full segment,
-    /// the other stream's segment must not count as opened after the full one.
+    /// the other stream's segment must not count as opened after the full one was closed. Otherwise
+    /// the full segment could be freed although its record hides older versions in the other
+    /// segment.
     #[test]
     fn loom_chunks_end_with_their_segment() {
         let outcomes = Arc::new(Outcomes::default());

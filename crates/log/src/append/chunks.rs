@@ -1,11 +1,11 @@
 //! Chunks: parts of the open segment that one thread fills alone. Without them, two appending
 //! threads would contend for the cache line of the segment's end with every record.
 //!
-//! Code that walks a segment need not know about chunks, because by then the rest of each is a
-//! filler. Without a store, the thread writes the filler at its quiescent point, and no thread
-//! walks the chunk earlier. With a store, a chunk ends with the commit that covers it: while a
-//! commit is being [closed](Closings), no thread begins to use a chunk, and the committer fills the
-//! rests.
+//! Code that walks a segment need not know about chunks: before a segment is walked, the unused
+//! rest of each of its chunks has become a filler. Without a store, the thread writes this filler
+//! before its quiescent point, and no thread walks the segment earlier. With a store, a chunk ends
+//! with the commit that covers it. While a commit is being [closed](Closings), no append to a chunk
+//! begins, and the committer writes the fillers.
 //!
 //! Invariant: once a record lies behind a commit's trailer, no record is put in front of that
 //! trailer.
@@ -14,8 +14,8 @@ use crate::address::SegmentNumber;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 
-/// Counts the beginning and the end of every closing of a commit, so the count is odd while one is
-/// being closed. All appending threads read it.
+/// Counts the beginning and the end of every closing of a commit. So the count is odd while a
+/// commit is being closed. All appending threads read the count.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Closings(pub(super) AtomicU64);
@@ -50,7 +50,7 @@ pub(crate) struct OpenChunk {
     /// Offset at which the thread appends next. Only the thread writes it, and with a store only
     /// while it is [appending](crate::Participant::appending_seen).
     at: AtomicU32,
-    /// The chunk; `None` once its rest is a filler.
+    /// The chunk; `None` once its unused rest is a filler.
     pub(super) unfilled: Mutex<Option<Chunk>>,
 }
 
@@ -66,7 +66,7 @@ impl OpenChunk {
         self.at.store(at, Ordering::Relaxed);
     }
 
-    /// Sets the thread's new chunk, whose rest is not a filler.
+    /// Sets the thread's new chunk, whose unused rest is not a filler yet.
     pub(crate) fn set(&self, chunk: Chunk) {
         *lock(&self.unfilled) = Some(chunk);
     }

@@ -19,10 +19,11 @@ const RESERVE_SHARE: usize = 64;
 /// Number of these reserves: for deletes, for updates, and for updates that make items larger.
 const RESERVES: usize = 3;
 
-/// Returns, for a store of `places` places, how many of them each claim leaves to more urgent ones.
+/// Returns, for a store of `places` places, how many of them each claim leaves to more urgent
+/// claims.
 fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::ALL.len()] {
     let of_each = places.div_ceil(RESERVE_SHARE).saturating_sub(reclaimable / RESERVES);
-    // Where items are evicted, one place is enough, because eviction soon frees more.
+    // If items are evicted, one place is enough, because eviction soon frees more.
     let reserve = if keeps_all { of_each.max(1) } else { 1 };
     let more = if keeps_all { reserve } else { 0 };
     let delete = CLEANER_SEGMENTS;
@@ -52,7 +53,8 @@ impl Log {
     /// open segment. Returns `None` if `open` is reserved for more urgent claims.
     #[inline]
     pub(crate) fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
-        // Read after `segment`, so never older than it: `roll` stores the claim first.
+        // `roll` stores the claim before the segment, and this thread reads them in the opposite
+        // order. So the claim read here is that of `open` or of a later segment.
         if self.streams[stream as usize].claim.load(Ordering::Relaxed) > claim as u8 {
             self.admit_late(stream, open, claim)?;
         }
@@ -83,10 +85,10 @@ impl Log {
         spared(store.segment_count(), self.keeps_all, reclaimable)[claim as usize]
     }
 
-    /// Sets the number of places that cleaning dead records would free. The reserves count them as
-    /// free: the more dead records a store may hold, the cheaper its cleaning. The cleaner must
-    /// count again before a place that it emptied becomes free. Otherwise that place would count
-    /// twice.
+    /// Sets the number of places that cleaning dead records would free. The reserves count these
+    /// places as free, so a store may hold more dead records before it refuses writes. With more
+    /// dead records, cleaning is cheaper. The cleaner must count again before a place that it
+    /// emptied becomes free. Otherwise that place would count twice.
     pub fn set_reclaimable(&self, places: usize) {
         self.reclaimable.store(places, Ordering::Relaxed);
     }

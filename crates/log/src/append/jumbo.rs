@@ -17,8 +17,8 @@ pub const JUMBO_HEADROOM: usize = HEADER_BYTES;
 /// Bytes that the mapping must leave behind the record, for the commit trailer.
 pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
 
-/// Segment numbers claimed for a jumbo: its own, and with a store those of the further places it
-/// covers.
+/// Segment numbers claimed for a jumbo: its own, and with a store those of its places after the
+/// first.
 #[derive(Debug)]
 pub struct JumboClaim {
     number: SegmentNumber,

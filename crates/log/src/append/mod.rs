@@ -1,5 +1,5 @@
-//! Appending: the streams of segments, the reservation of space, and the chunk and the tally that
-//! each writing thread has to itself.
+//! Appending: the streams of segments, the reservation of space, and the chunk and the tally of
+//! each writing thread.
 
 mod appender;
 pub(crate) mod chunks;
@@ -55,8 +55,8 @@ impl Reservation {
 pub type Appended<'a> = (Address, Record<'a>);
 
 impl Log {
-    /// Reserves space for a record of `bytes` (a multiple of 8). Never waits. Returns `None` if
-    /// memory must be reclaimed first.
+    /// Reserves space for a record of `bytes` (a multiple of 8). Never waits for space. Returns
+    /// `None` if the cleaner must first free memory or a place.
     #[inline]
     pub fn reserve(
         &self,
@@ -105,8 +105,8 @@ impl Log {
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
         };
-        // Closed before the next segment opens, so all records there are newer than those in
-        // `full`.
+        // `full` is closed before the next segment opens. So all records in the next segment are
+        // newer than those in `full`.
         self.close_segment(full);
         match &self.store {
             None => self.segment(number).open(frame, 0..self.segment_size, stream as u8, now),
@@ -122,8 +122,8 @@ impl Log {
                 unsafe { store.begin_segment(number, segment, stream, frame, None) };
             }
         }
-        // Stored before the epoch of `full`'s sealing begins. A thread that has seen that epoch no
-        // longer takes `full` for the open segment, and fills no chunk of it.
+        // Stored before `enqueue_sealed` begins a new epoch. A thread that has seen that epoch also
+        // sees the new open segment, so it no longer appends to a chunk of `full`.
         open.claim.store(least as u8, Ordering::Relaxed);
         open.segment.store(number, Ordering::Release);
         self.enqueue_sealed(stream, full);
@@ -150,7 +150,7 @@ impl Log {
         }
     }
 
-    /// Seals both open segments, full or not.
+    /// Seals the open segments of both streams, full or not.
     pub fn seal_all(&self) {
         self.seal(Stream::Hot);
         self.seal(Stream::Survivors);

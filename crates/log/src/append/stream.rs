@@ -1,4 +1,4 @@
-//! The streams that records are appended to, and the claims of operations to space.
+//! The streams that records are appended to, and the claims: how urgently an operation needs space.
 
 use crate::address::SegmentNumber;
 use crate::sync::Mutex;

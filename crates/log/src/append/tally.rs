@@ -2,18 +2,19 @@
 //! overwrite items would contend, with every record, for the cache line of the old version's
 //! segment.
 //!
-//! A thread reports its tally when the cleaner [asks](Log::want_counts), and before it sleeps. It
-//! reports one count when another segment needs the entry. Until then a segment seems to hold more
-//! live bytes than it does. That is safe: only a segment without live bytes is freed without
-//! examining its records.
+//! A thread reports its tally when the cleaner [asks](Log::want_counts), and before it sleeps.
+//! Segments may share an entry of the tally. If the entry holds another segment's count, the thread
+//! reports that count first. Until a count is reported, its segment seems to hold more live bytes
+//! than it does. That is safe: only a segment without live bytes is freed without examining its
+//! records.
 
 use crate::address::SegmentNumber;
 use crate::log::Log;
 use crate::sync::atomic::Ordering;
 use std::cell::{Cell, RefCell};
 
-/// The largest number of entries of a tally. A segment's number determines its entry, so in a log
-/// of more segments several share one.
+/// The largest number of entries of a tally. A segment's number determines its entry. In a log of
+/// more segments, several segments share an entry.
 const ENTRIES: usize = 4096;
 
 /// Bytes of a segment that the thread made dead. An entry with 0 bytes is unused.
@@ -47,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// Returns the bytes of memory that it takes.
+    /// Returns the memory that the tally takes, in bytes.
     pub(crate) fn footprint(&self) -> u64 {
         (self.entries.len() * (size_of::<Count>() + size_of::<u16>())) as u64
     }
@@ -109,7 +110,8 @@ impl Log {
     /// Counts `bytes` as dead if the segment is still in this generation.
     #[cold]
     pub(crate) fn kill_in(&self, number: SegmentNumber, generation: u32, bytes: u32) {
-        // A new generation starts with nothing dead, so a count of the last one is void.
+        // A new generation begins without dead bytes, so counts of an earlier generation are
+        // dropped.
         if self.segment(number).kill_in(generation, bytes) {
             self.note_changed(number);
         }

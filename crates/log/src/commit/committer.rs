@@ -29,14 +29,14 @@ impl SegmentPart {
     }
 }
 
-/// What a commit's trailers say about the commit before it.
+/// What a commit's trailers say about the previous commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// The commit before is durable.
+    /// The previous commit is durable.
     Durable,
-    /// The commit before has failed.
+    /// The previous commit has failed.
     Failed,
-    /// Nothing: the trailers are written early, while the commit before is being synced.
+    /// Nothing: the trailers are written early, while the previous commit is being synced.
     Unknown,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Tails {
     pub(super) durable: usize,
     /// The place of the tail that the running sync makes durable.
     pub(super) syncing: usize,
-    /// The place of the last tail written. If the process ends, it may hold the only copy of these
-    /// bytes.
+    /// The place of the last tail written. If the process ends, this place may hold the only copy
+    /// of the tail's bytes.
     pub(super) last: usize,
 }
 
@@ -102,8 +102,8 @@ impl Closed {
 pub(super) struct Early {
     /// The last early part of each segment.
     pub(super) parts: BTreeMap<SegmentNumber, SegmentPart>,
-    /// True if an early write, or a sync that it depends on, has failed. The commit writes the
-    /// rest.
+    /// True if an early write, or a sync that it depends on, has failed. All further records are
+    /// left to the commit.
     pub(super) failed: bool,
     /// Early parts that may not have reached the device.
     pub(super) unwritten: Vec<SegmentPart>,
@@ -111,7 +111,8 @@ pub(super) struct Early {
     pub(super) jumbos: Vec<SegmentNumber>,
     /// Metas of the jumbos' further places, with the metas' versions.
     pub(super) metas: Vec<(SegmentNumber, u64)>,
-    /// Number of the device's failed syncs before the first early write.
+    /// Number of the device's failed syncs before the first early write; `None` without early
+    /// writes.
     pub(super) failed_syncs: Option<u64>,
 }
 
@@ -124,7 +125,7 @@ impl Early {
     }
 }
 
-/// A segment that was cut and whose durable end is not yet in place on the device.
+/// A segment that was cut. Its last block and a meta with its end are not durable yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) segment: SegmentNumber,
@@ -163,8 +164,8 @@ pub struct Committer {
     /// True if the last written commit failed. The device may hold remains with that commit's
     /// number.
     pub(crate) after_failure: bool,
-    /// True if a retried commit may have left stale tails in the tail places. Their trailers are no
-    /// longer valid.
+    /// True if a retried commit may have left stale tails in the tail places. The trailers in such
+    /// tails are no longer valid.
     pub(super) stale_tails: bool,
 }
 
@@ -192,7 +193,7 @@ impl Committer {
         self.maps.append(maps);
     }
 
-    /// Returns what the trailers of a closing commit say about the one before it.
+    /// Returns what the trailers of a commit that is being closed say about the previous commit.
     pub(super) fn before(&self) -> Before {
         if self.after_failure { Before::Failed } else { Before::Durable }
     }
@@ -206,7 +207,7 @@ impl Committer {
         map.map(DeadMap::bits)
     }
 
-    /// Forgets writes that are not durable. They will be repeated or given up.
+    /// Forgets writes that are not durable. They are repeated, or given up with their commit.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
         self.syncing = None;

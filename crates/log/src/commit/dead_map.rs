@@ -34,9 +34,10 @@ pub enum MapState {
 #[derive(Debug)]
 pub struct DeadMap {
     pub(super) begun: BegunMap,
-    /// The newest commit that the map depends on.
+    /// Once this commit is durable, all deaths in the map are. `u64::MAX` until the map is
+    /// finished.
     pub(super) after: u64,
-    /// `CommitMarks::undo_count` from before the index was asked. If the count has changed since,
+    /// `CommitMarks::undo_count` from before the index was queried. If the count has changed since,
     /// deaths in the map may have been undone.
     pub(super) undo_count: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
@@ -66,8 +67,8 @@ impl DeadMap {
         unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
     }
 
-    /// Completes the map after the index was asked about all keys. All deaths in the map are
-    /// durable with commit `after`.
+    /// Completes the map after the index was queried for all keys of the segment. All deaths in the
+    /// map are durable once commit `after` is.
     pub fn finish(&mut self, after: u64) {
         self.after = after;
     }

@@ -1,9 +1,10 @@
 //! Early writes: the records of the open commit go to the device before the commit is closed,
-//! without a sync. So a process crash alone loses little, however rare or slow syncs are.
+//! without a sync. So a crash of only the process loses little, even if syncs are rare or slow.
 //!
-//! Invariants: an early write settles nothing. Marks, frames, places and changes wait for the
-//! commit, whose sync covers all early writes made for it. Trailers written early while the commit
-//! before is being synced prove nothing. The commit repeats an early write that fails.
+//! Invariants: an early write makes nothing count as durable. Commit marks, frames, places and
+//! clients' changes wait for the commit. The commit's sync covers all early writes made for it. A
+//! trailer that is written early while the previous commit is being synced proves nothing about
+//! that commit. If an early write fails, the commit repeats it.
 
 use crate::append::Stream;
 use crate::commit::committer::{Before, Closed, Committer, Early, SegmentPart, Written};
@@ -19,9 +20,8 @@ use std::sync::atomic::Ordering;
 
 impl Log {
     /// Writes the records that were reserved before this call and that no closed commit covers.
-    /// Returns `Some` if all of them are written now; the value is true if this call wrote any.
-    /// Returns `None` if, after a failure, they are left to the commit. May be called while a
-    /// commit is being synced.
+    /// Returns `Some(true)` if it wrote any, and `Some(false)` if there were none. Returns `None`
+    /// if a failure has left them to the next commit. May be called while a commit is being synced.
     ///
     /// # Errors
     /// Those of the device. The next commit then repeats the write.
@@ -36,8 +36,9 @@ impl Log {
         let began = early.failed_syncs.unwrap_or(failed_syncs);
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
-            // The device may have lost writes of the open commit, or of the commit being synced. A
-            // commit with a write from before the failure does not trust its own sync.
+            // A sync has failed since, so the device may have lost writes of the open commit, or of
+            // the commit being synced. A commit that wrote something before the failure does not
+            // trust its own sync.
             early.failed = true;
             return Ok(None);
         }
@@ -50,7 +51,8 @@ impl Log {
         early.unwritten.clone_from(&parts);
         early.failed = true;
         for part in &parts {
-            // Written to the page cache, which outlives the process and does not wait for a sync.
+            // Writes to the page cache. It outlives the process, and writing to it does not wait
+            // for a running sync.
             self.write_part(store, committer, number, part, Store::write)?;
         }
         committer.early.unwritten.clear();
@@ -64,8 +66,8 @@ impl Log {
         Ok(Some(true))
     }
 
-    /// Closes what the open commit covers so far. While the commit before is not durable, the
-    /// trailers are marked as early and prove nothing.
+    /// Ends the records of the open commit so far with trailers. While the previous commit is not
+    /// durable, these trailers are marked as early and prove nothing about it.
     fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
         let store = self.durable_log();
         let mut parts = Vec::new();
@@ -73,7 +75,8 @@ impl Log {
         // Locked as in `close`, so that no segment opened meanwhile is overlooked.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.commits.open();
-        // After a failure of the commit before, nothing would be written early.
+        // The previous commit has not failed: after a failure, `write_early` returns before it
+        // calls this.
         let is_settled = store.commits.settled() + 1 == number;
         let before = if is_settled { Before::Durable } else { Before::Unknown };
         let mut jumbos = lock(&store.new_jumbos).clone();
@@ -110,9 +113,10 @@ impl Log {
         (Closed { number, parts, jumbos, early: Early::default() }, before)
     }
 
-    /// Merges everything un-durable up to the end of `last` into one part, by turning the trailers
-    /// within into fillers. A sealed segment has no room for another trailer. Its last trailer is
-    /// therefore kept, to be rewritten, and this function returns the merged part.
+    /// Merges all un-durable bytes of a segment up to the end of `last` into one part, by turning
+    /// their trailers into fillers. In an open segment, the next commit reserves a new trailer for
+    /// the part. A sealed segment has no room for another trailer. So its last trailer stays, to be
+    /// rewritten, and this function returns the merged part.
     pub(super) fn merge_parts(&self, store: &Store, last: &SegmentPart) -> Option<SegmentPart> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);

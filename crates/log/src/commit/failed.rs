@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 /// The largest number of outages remembered. A waiter is woken when its commit fails, and then asks
-/// for the commit's state. The answer is forgotten only after this many later outages. Each of them
-/// lasts at least as long as the committer's pause before it tries again.
+/// for the commit's state. The answer is forgotten only after this many later outages. Each outage
+/// lasts at least as long as the committer's pause before it tries again, so a waiter has ample
+/// time.
 const OUTAGES: usize = 4096;
 
 /// Numbers of failed commits. The numbers of one outage are consecutive.
@@ -16,7 +17,7 @@ pub(crate) struct FailedCommits {
 }
 
 impl FailedCommits {
-    /// Adds a commit that has failed, later than all before.
+    /// Adds a failed commit. Its number must be greater than all numbers added before.
     pub(crate) fn insert(&mut self, commit: u64) {
         match self.outages.back_mut() {
             Some(last) if *last.end() + 1 >= commit => *last = *last.start()..=commit,

@@ -54,7 +54,8 @@ impl Log {
     /// records again.
     fn restore_quarantined(&self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
-        // Looks only at segments without a free mark: a durable commit emptied the others.
+        // Examines only segments without a durable free mark, because a durable commit emptied the
+        // others.
         for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);

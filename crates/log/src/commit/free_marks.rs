@@ -29,8 +29,8 @@ impl Log {
         let mut bits = vec![0; self.durable_log().map_bytes()];
         let segment = self.segment(begun.segment);
         if segment.jumbo_value() == 0 {
-            // No record begins in an incomplete last unit, because a record is at least a unit
-            // long.
+            // No record begins in an incomplete last unit, because a record takes at least one unit
+            // ([`MAP_UNIT`] bytes).
             let (bytes, rest) =
                 (begun.until as usize / MAP_UNIT / 8, begun.until as usize / MAP_UNIT % 8);
             bits[..bytes].fill(u8::MAX);
@@ -109,7 +109,8 @@ impl Log {
 
     /// Returns true if the device knows that the last generation of the segment is over.
     pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
-        // A segment in quarantine that does not wait for a free mark has one, or is being freed.
+        // A segment in quarantine either waits for its free mark, or already has it, or is just
+        // being freed.
         !lock(&self.quarantine).waits(number)
             && matches!(self.segment(number).state(), State::Free | State::Quarantine)
     }
@@ -160,14 +161,15 @@ impl Log {
         !entry.carried && (self.segment(entry.number).has_ends() || !entry.ends.is_empty())
     }
 
-    /// Notes that every end of a segment in quarantine was copied elsewhere, or that a newer
-    /// version was found. The segment can be freed once these are durable. `undo_count` is
-    /// `CommitMarks::undo_count` from before the copying. Returns false if something was undone
-    /// since, because the copies may have been undone, too.
+    /// Notes that each end of a segment in quarantine was copied elsewhere, or that a newer version
+    /// of its key was found. The segment can be freed once the copies and the newer versions are
+    /// durable. `undo_count` is `CommitMarks::undo_count` from before the copying. Returns false if
+    /// changes were undone since then, because the copies may have been undone, too.
     pub fn ends_are_carried(&self, number: SegmentNumber, undo_count: u64) -> bool {
         let store = self.durable_log();
         let open = store.commits.open();
-        // Checked under the lock: an undo that begins later finds the entry in the list.
+        // Checked under the lock of the list. An undo that begins after the check takes this lock
+        // later, and finds the changed entry.
         let mut quarantine = lock(&self.quarantine);
         if store.commits.undo_count() != undo_count || undo_count % 2 == 1 {
             return false;

@@ -1,7 +1,7 @@
-//! Models of the closing of a commit. The header of a segment that is opened meanwhile must name
-//! the first commit that can be in the segment, and the segment's cover must begin before that
-//! commit. A record that is changed in place meanwhile must be changed before it is covered, or not
-//! at all.
+//! Models of other threads' work while a commit is being closed. The header of a segment that is
+//! opened meanwhile must name the first commit that can be in the segment, or an earlier one. The
+//! segment's cover must lie before that first commit. A record that is changed in place meanwhile
+//! must be changed before the commit covers it, or not at all.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -76,7 +76,8 @@ fn loom_a_large_value_knows_its_commit() {
     );
 }
 
-/// A counter is changed in place while `close` covers it and reads it.
+/// Changes a counter in place while `close` covers it. After `close`, the committer must see the
+/// change exactly if the thread made it.
 fn change_and_close(close: fn(&Log, &mut Committer)) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);

@@ -1,15 +1,16 @@
 //! Group commit: everything reserved before a moment becomes durable with one sync.
 //!
-//! A commit is *closed* (a trailer is reserved behind the records so far, in both streams),
-//! *written* and synced, and *settled* (it counts as durable, and waiters are notified). The next
-//! commit fills while one is being written, so there is no fixed pause between commits: under load
-//! each takes as many records as arrive during one sync.
+//! A commit is first *closed*: in both streams, a trailer is reserved behind the records so far.
+//! Then it is *written* and synced. Last, it is *settled*: it counts as durable, and waiters are
+//! notified. While a commit is being written, the next one collects records. So commits need no
+//! fixed pause between them: under load, each commit takes the records that arrive during one sync.
 //!
-//! Invariants: one thread commits. A commit is closed only after the one before it has settled. So
-//! a commit found on a device proves that all earlier ones were durable. The exception is a commit
-//! of which only early writes are found (see `early`), made while the earlier commit was being
-//! synced. In a segment's place, every block is written once. An incomplete last block goes to one
-//! of several tail places, so no write ever touches bytes that an earlier commit made durable.
+//! Invariants: one thread at a time commits. A commit is closed only after the previous one has
+//! settled. So a commit found on a device proves that all earlier commits were durable. Early
+//! writes are the exception (see `early`): those made while the previous commit is being synced
+//! prove nothing about it. In a segment's place, every block is written once. An incomplete last
+//! block goes to one of several tail places, so no write ever touches bytes that an earlier commit
+//! made durable.
 
 pub(crate) mod committer;
 pub(crate) mod dead_map;
@@ -59,8 +60,8 @@ impl Log {
         let (number, jumbos) = {
             let mut new_jumbos = lock(&store.new_jumbos);
             // The number advances before the trailers are reserved. So no record behind a trailer
-            // counts as part of that trailer's commit. A record in front may count as part of the
-            // next commit, which is late but correct.
+            // counts as part of that trailer's commit. A record in front of a trailer may count as
+            // part of the next commit. That is later than necessary, but correct.
             let number = store.commits.open_next();
             (number, std::mem::take(&mut *new_jumbos))
         };
@@ -99,8 +100,9 @@ impl Log {
         Closed { number, parts, jumbos, early }
     }
 
-    /// Reserves the trailer for the new bytes of a segment, behind the part that was written
-    /// `early`.
+    /// Reserves the trailer for the bytes of a segment behind its `early` part. `rolled` is true if
+    /// the segment takes no more records. If no trailer is needed, returns an empty part behind
+    /// `early`, or `None` if nothing was written early.
     fn close_part(
         &self,
         number: SegmentNumber,
@@ -119,7 +121,8 @@ impl Log {
         if !rolled && segment.filled() == begun {
             return nothing;
         }
-        // There must be room for another trailer behind this one.
+        // An open segment needs room for another trailer behind this one. If there is none, this
+        // trailer seals the segment.
         let trailer = TRAILER_BYTES as u32;
         let at = if rolled { None } else { segment.reserve(trailer, trailer) };
         let sealed = at.is_none();
@@ -175,7 +178,8 @@ impl Log {
         bytes
     }
 
-    /// Returns the number of bytes that were not durable before.
+    /// Marks the bytes that the commit covers as durable. Returns how many of them were not durable
+    /// before.
     fn settle_records(&self, store: &Store, commit: &Closed) -> u64 {
         let mut bytes = 0;
         let mut ends = lock(&store.durable_ends);
@@ -190,7 +194,8 @@ impl Log {
         bytes
     }
 
-    /// Returns the number of bytes that were not durable before.
+    /// Marks the first `end` bytes of a segment as durable. Returns how many of them were not
+    /// durable before.
     fn settle_part(&self, store: &Store, commit: u64, number: SegmentNumber, end: u32) -> u64 {
         let segment: &Segment = self.segment(number);
         let bytes = end.saturating_sub(segment.durable());
@@ -205,11 +210,10 @@ impl Log {
         self.durable_log().commits.settle(closed.number);
     }
 
-    /// Retries an acknowledged commit that could not be written. Its records become part of the
-    /// next commit, and so do the early writes of the commit after it. The next commit writes them
-    /// from memory. All their trailers become fillers, because a later commit found behind such a
-    /// trailer would prove that the failed commit was durable. Waiters are told that the commit
-    /// failed.
+    /// Moves the records of a failed commit, which were acknowledged already, to the open commit.
+    /// The open commit will write them from memory, and repeat its own early writes. The trailers
+    /// of all these parts become fillers: a later commit found behind such a trailer would prove
+    /// that the failed commit was durable. Waiters are told that the commit failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
         committer.forget_writes();

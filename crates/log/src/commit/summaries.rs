@@ -1,9 +1,9 @@
-//! Summaries of sealed segments. Segments leave room for them; they are made when a segment is
-//! sealed and written once the segment is durable.
+//! Summaries of sealed segments. A new segment leaves room for its summary. The summary is made
+//! when the segment is sealed, and written once the segment is durable.
 //!
-//! A summary is worth its space if the records are so large that reading the summary instead saves
-//! most of the reading. So a summary may take at most a sixteenth of its segment. Segments of small
-//! records have none, and recovery reads them whole.
+//! A summary is worth its space only if it is much shorter than the segment that recovery would
+//! read otherwise. So a summary may take at most a sixteenth of its segment. Segments of small
+//! records have no summary, and recovery reads them whole.
 
 use crate::append::Stream;
 use crate::commit::committer::Staged;
@@ -26,8 +26,9 @@ impl Log {
         room.map_or(0, |room| room.load(Ordering::Relaxed))
     }
 
-    /// Returns the summary of a segment that `part` seals, if there is room for it. Sets the room
-    /// that the stream's next segments leave to what this summary would have needed.
+    /// Returns the summary of a segment that `part` seals, if there is room for it. Also sets the
+    /// room that the stream's next segments leave: enough for a summary with an eighth more entries
+    /// than this one, or 0 if that exceeds the limit.
     pub(crate) fn summarize(&self, store: &Store, part: &SegmentPart) -> Option<Staged> {
         let segment = self.segment(part.segment);
         let frame = self.undurable_frame(part.segment);
@@ -71,8 +72,8 @@ impl Log {
     pub(crate) fn write_summaries(&self, store: &Store, committer: &mut Committer) {
         for staged in committer.summaries.drain(..) {
             let segment = self.segment(staged.segment);
-            // Only this thread writes a new generation of the place, and only after this check. So
-            // the check stays true.
+            // Only the holder of `committer` writes a new generation to the place. So the check
+            // stays true until the summary is written.
             let in_use = matches!(segment.state(), State::Sealed | State::Cleaning);
             if in_use && segment.generation() == staged.generation {
                 let end = store.geometry.segment(staged.segment) + self.segment_size() as u64;

@@ -98,7 +98,7 @@ impl Log {
         self.durable_log().sync(written.failed_syncs)
     }
 
-    /// Clears tail places that hold neither a durable tail nor one written by this commit.
+    /// Clears the tail places that hold neither a durable tail nor a tail written by this commit.
     pub(super) fn clear_stale_tails(&self, store: &Store, committer: &Committer) -> io::Result<()> {
         for (stream, tails) in committer.tails.iter().enumerate() {
             let stale = |place: &usize| ![tails.durable, tails.last].contains(place);
@@ -222,7 +222,7 @@ impl Log {
     /// Returns the frame of a segment that is not yet entirely durable.
     ///
     /// # Panics
-    /// If the segment has no frame: acknowledged data would be lost with it.
+    /// If the segment has no frame, because acknowledged data would be lost.
     pub(crate) fn undurable_frame(&self, number: SegmentNumber) -> *mut u8 {
         let frame = self.segment(number).frame();
         assert!(!frame.is_null(), "segment {number} lost its frame before it was durable");

@@ -1,4 +1,4 @@
-//! Damage that a start has reported and accepted. Without this memory, every later start that reads
+//! Damage that a start has reported and accepted. Without this list, every later start that reads
 //! the log would find the damage again and might be refused for it.
 
 use super::bytes::{put, u64_at};
@@ -13,11 +13,13 @@ const MANY: u64 = 0xff;
 
 const _: () = assert!(MAX_ACCEPTED == 1 << 7 && MAX_SEGMENT < 1 << 24);
 
-/// The list of segments with accepted damage: for a generation of each, how many damaged runs a
-/// start may find there.
+/// The list of segments with accepted damage: for a generation of each, how many damaged runs of
+/// bytes a start may find there. For segment 0, which does not exist, the generation is the number
+/// of a tail place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Bits 0..24: the segment. Bits 24..56: its generation. Bits 56..64: the runs. 0: not in use.
+    /// Bits 0..24: the segment. Bits 24..56: its generation. Bits 56..64: the number of damaged
+    /// runs. An entry of 0 is unused.
     entries: [u64; MAX_ACCEPTED],
 }
 

@@ -1,8 +1,9 @@
 //! Checksums, and the seeds that bind them to one store, one segment and one generation.
 //!
-//! Bytes left behind by an earlier generation have right checksums, too. Only the seed tells them
-//! from the bytes of the present generation. Clients choose values but never learn the seed. So no
-//! value can look like a record when recovery searches damaged bytes for records.
+//! Bytes that an earlier generation left behind have valid checksums, too. Only the seed
+//! distinguishes them from the bytes of the present generation. Clients choose values but never
+//! learn the seed. So no value can look like a record when recovery searches damaged bytes for
+//! records.
 
 use crate::record::{CHECKSUM_AT, HEADER, Kind, Layout, MAX_KEY, Record};
 use crate::rule::Rule;
@@ -26,8 +27,8 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
 /// Ties the structures on a device to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Low 64 bits of the store id. If the store's contents were discarded once, they are combined
-    /// with `checksum_seed`.
+    /// Low 64 bits of the store id. If the store's contents were discarded once, these bits are
+    /// XORed with `checksum_seed`.
     pub store: u64,
     /// The store's secret, part of the checksums.
     pub checksum_seed: u64,
@@ -161,7 +162,7 @@ pub unsafe fn seal_record(
     value_hash: Option<u64>,
     seed: SegmentSeed,
 ) {
-    // SAFETY: by the caller's promise `layout` lies inside of what may be read.
+    // SAFETY: by the caller's promise, the bytes that `layout` describes may be read.
     let (head, value) = unsafe {
         let value = at.add(layout.value_offset());
         let value = std::slice::from_raw_parts(value.cast_const(), layout.value);

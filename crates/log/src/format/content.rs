@@ -1,11 +1,11 @@
-//! Tells from a device's first bytes what it holds. So no part of a store is ever taken for
-//! something else, and nothing else for a part of a store.
+//! Tells from a device's first bytes what the device holds. So no part of a store is taken for
+//! something else, and nothing else is taken for a part of a store.
 
 use super::BLOCK;
 use super::superblock::{self, Superblock, SuperblockError};
 use super::tier::{LABEL_BYTES, Label, LabelError, is_lower};
 
-/// Number of a device's first bytes that are looked at.
+/// Number of a device's first bytes that decide what it holds.
 pub const HEAD: usize = 2 * BLOCK;
 
 const _: () = assert!(HEAD == LABEL_BYTES);
@@ -13,8 +13,8 @@ const _: () = assert!(HEAD == LABEL_BYTES);
 /// What a device holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing, or the remains of an interrupted first start: either part of a store may begin
-    /// here.
+    /// Nothing, or the remains of an interrupted first start: the fast part or the lower part of a
+    /// store may be created here.
     Nothing,
     /// A store, or the fast part of one.
     Store(Box<Superblock>),
@@ -29,8 +29,8 @@ pub enum Content {
 }
 
 impl Content {
-    /// Returns what a device holds that begins with `head`. `head` has the device's first [`HEAD`]
-    /// bytes, or all if there are fewer.
+    /// Returns what the device that begins with `head` holds. `head` has the device's first
+    /// [`HEAD`] bytes, or all if there are fewer.
     pub fn of(head: &[u8]) -> Content {
         let mut bytes = [0; HEAD];
         let length = head.len().min(HEAD);

@@ -98,8 +98,8 @@ impl Geometry {
         group + self.group_metas() + within * u64::from(self.segment_size)
     }
 
-    /// Returns the numbers whose metas lie in one run with that of `segment`, from the group's
-    /// first to the last one this store has.
+    /// Returns the numbers of all segments in the group of `segment`, up to the store's last one.
+    /// Their metas are adjacent.
     pub fn meta_run(&self, segment: SegmentNumber) -> std::ops::RangeInclusive<SegmentNumber> {
         let first = (segment - 1) / GROUP as u32 * GROUP as u32 + 1;
         first..=(first + GROUP as u32 - 1).min(self.segment_count)

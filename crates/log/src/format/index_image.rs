@@ -2,9 +2,9 @@
 //! the log.
 //!
 //! The image is a stream of bytes, cut into parts. Each part lies in one place and names the place
-//! of the next. A part names its stop by the first commit number that was unused then, and its
-//! checksum covers its content. The superblock names the first part. Parts that it does not lead to
-//! are never trusted.
+//! of the next. A part names the stop that it belongs to, by the first commit number that was
+//! unused then. Its checksum covers its content. The superblock names the first part. A part that
+//! cannot be reached from there is never trusted.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
@@ -82,7 +82,7 @@ pub enum Usage {
     Sealed,
     /// A segment whose records are not in the index, and whose free mark was not durable.
     Quarantine,
-    /// A further part of a jumbo.
+    /// A place of a jumbo after its first.
     Part,
 }
 

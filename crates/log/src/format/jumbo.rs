@@ -1,5 +1,5 @@
-//! Jumbos: one item over several places. The image of a jumbo is header, record and trailer in one
-//! run. It is cut into pieces of a segment's size, whose places need not be adjacent.
+//! Jumbos: items that may take several places. The image of a jumbo is header, record and trailer
+//! in one run. It is cut into pieces of a segment's size, whose places need not be adjacent.
 //!
 //! Only the record checksum covers the value, and the trailer's checksum includes the record
 //! checksum. So a jumbo's first block and its trailer show whether it was committed.
@@ -49,7 +49,8 @@ pub struct Jumbo<'a> {
 
 impl<'a> Jumbo<'a> {
     /// Opens the jumbo whose image begins with `first`: at least one block of the place of
-    /// `segment`. Returns `Damaged` if a header names a jumbo but the bytes behind it do not fit.
+    /// `segment`. Returns `Damaged` if the header is that of a jumbo, but the record behind it does
+    /// not match.
     pub fn open(
         first: &'a [u8],
         identity: &Identity,
@@ -58,7 +59,8 @@ impl<'a> Jumbo<'a> {
     ) -> Result<Self, NoSegment> {
         let header = Header::decode(first, identity, segment)?;
         let size = header.jumbo.ok_or(NoSegment::Absent)?;
-        // The length and the number of places bound each other, so neither can overflow.
+        // A value cannot be longer than all its places. This check also keeps the sizes below from
+        // overflowing.
         let most = u64::from(size.parts) * u64::from(segment_size);
         let value = usize::try_from(size.value).ok().filter(|_| size.value <= most);
         let value = value.ok_or(NoSegment::Damaged)?;

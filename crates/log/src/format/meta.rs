@@ -1,5 +1,5 @@
-//! A segment's meta: the state of a segment after its bytes were written. It has two copies, which
-//! are written in turn.
+//! A segment's meta: facts about a segment that may change after its bytes were written. A meta has
+//! two copies, which are written in turn.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u32_at, u64_at};
@@ -14,13 +14,14 @@ const HAS_MAP: u8 = 1;
 /// The use of a segment number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Free: all generations up to the meta's are over.
+    /// Free: all generations up to the meta's are over, so their records do not count.
     Free,
     /// Never used again, because a part of its place cannot be read. Every generation is over.
     Retired,
     /// A segment.
     InUse {
-        /// Offset at which the segment ends, whatever lies behind; 0: at its sealed trailer.
+        /// Offset at which the segment ends; bytes behind it do not count. With 0, the segment ends
+        /// at its sealed trailer.
         end: u32,
     },
     /// A piece of a jumbo.

@@ -13,9 +13,9 @@ use super::segment::{DurableEnd, Header, NoSegment, TRAILER_BYTES, Trailer};
 use crate::address::{GRANULE, SegmentNumber};
 use crate::record::{Kind, Record};
 
-/// Limits the search for records in damaged bytes. Of candidates longer than [`SHORT`], at most
-/// this many times the length of the damaged bytes is hashed; then only short candidates are tried.
-/// Otherwise values made of record-like bytes could stall a recovery.
+/// Limits the search for records in damaged bytes. The search may hash up to `EFFORT` × the number
+/// of damaged bytes in candidates that are no records. After that, it tries only candidates of up
+/// to [`SHORT`] bytes. Otherwise, values made of record-like bytes could stall a recovery.
 const EFFORT: usize = 1024;
 /// The largest size of a candidate that is always tried, in bytes.
 const SHORT: usize = 4096;
@@ -179,7 +179,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                         return Ending::Sealed;
                     }
                 }
-                // The damaged commit's own trailer is gone; the next commit begins behind it.
+                // The damaged commit has lost its trailer. The trailer that was found belongs to a
+                // later commit, which begins behind the damaged one.
                 Some((trailer, end)) => {
                     let resume = end - trailer.length as usize;
                     self.salvage(at, resume);
@@ -209,7 +210,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                         && found.covers(&self.bytes[start..at]);
                     return right.then_some((trailer, at));
                 }
-                // The only other record of this kind is the header.
+                // Besides trailers, only the header at offset 0 is of this kind.
                 if at != 0 {
                     return None;
                 }
@@ -232,14 +233,15 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         })
     }
 
-    /// Returns true if the commit that begins at `start` was durable. Trailers of a commit are
-    /// written only after the commit before was synced, so a later trailer proves it: see
-    /// [`Trailer::proof`]. `next` is the first trailer behind `start`.
+    /// Returns true if the commit that begins at `start` was durable. A commit's trailers are
+    /// written only after the previous commit was synced. So the trailer of a later commit proves
+    /// that this one was durable: see [`Trailer::proof`]. `next` is the first trailer behind
+    /// `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         let Some(&(first, at)) = next else { return start < self.known };
-        // If the first trailer covers the bytes from `start` on, it belongs to the commit there.
-        // Otherwise the commit at `start` has lost its trailer. It is an earlier commit, or an
-        // earlier part of the trailer's commit.
+        // If the first trailer covers exactly the bytes from `start` on, it is the trailer of the
+        // commit at `start`. Otherwise, the commit at `start` has lost its trailer. That commit is
+        // an earlier one, or an earlier part of the found trailer's commit.
         let is_first = at - first.length as usize == start;
         let newest = if is_first || first.continues { first.commit } else { first.commit - 1 };
         start < self.known

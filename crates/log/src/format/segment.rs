@@ -178,17 +178,17 @@ pub struct Trailer {
     pub length: u32,
     /// The commit's number.
     pub commit: u64,
-    /// Both streams' durable ends as of the commit before.
+    /// The durable ends of both streams after the previous commit.
     pub durable: [DurableEnd; STREAMS],
     /// No seq above this one is used before a greater limit is durable.
     pub seq_limit: u64,
     /// True if nothing follows in this segment.
     pub sealed: bool,
-    /// True if the commit before failed, so that this commit's number proves nothing about earlier
-    /// ones.
+    /// True if the previous commit failed. This commit's number then proves nothing about earlier
+    /// commits.
     pub after_failure: bool,
-    /// True if the trailer was written early, while the commit before was being synced. Its number
-    /// then proves nothing about that commit.
+    /// True if the trailer was written early, while the previous commit was being synced. Its
+    /// number then proves nothing about that commit.
     pub early: bool,
     /// True if the previous trailer in this segment was written early for the same commit.
     pub continues: bool,

@@ -116,7 +116,7 @@ pub struct Summary {
     pub end: u32,
     /// The number of the commit that sealed the segment.
     pub commit: u64,
-    /// True if the sealed trailer says that the commit before failed.
+    /// True if the sealed trailer says that the previous commit failed.
     pub after_failure: bool,
     /// No seq above this one was used before a greater limit was durable.
     pub seq_limit: u64,

@@ -97,8 +97,9 @@ pub struct Superblock {
     pub lanes: Lanes,
     /// Number of segments on the fast device, counted from the first; 0 without a lower device.
     pub fast_segments: u32,
-    /// True if the store's old contents were discarded but still lie on the device. Structures
-    /// written since then name the secret, too, so the old ones do not count.
+    /// True if the store's old contents were discarded but still lie on the device. The
+    /// [identity](Superblock::identity) in structures written since then includes the secret, so
+    /// the old structures do not count.
     pub renewed: bool,
     /// True if the store may hold records that change in place before a commit covers them.
     pub counters: bool,
@@ -203,7 +204,8 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
     match newest {
         Some(which) => Superblock::judge(copies[which]).map(|superblock| (superblock, states)),
         None if states == [Copy::Empty; 2] => Err(SuperblockError::Empty),
-        // Both copies are written before a store is used, so the first write was cut off.
+        // Both copies are written before a store is used. So this store was never used: its first
+        // write was cut off.
         None if matches!(states, [Copy::Empty, Copy::Damaged] | [Copy::Damaged, Copy::Empty]) => {
             Err(SuperblockError::Empty)
         }
@@ -269,7 +271,7 @@ impl Superblock {
         (self.counter % 2) as usize
     }
 
-    /// Returns true if the store has a lower device, too.
+    /// Returns true if the store also has a lower device.
     pub fn has_lower(&self) -> bool {
         self.fast_segments != 0
     }

@@ -73,8 +73,10 @@ impl Tail {
         good.then_some((tail, data))
     }
 
-    /// Copies the tail's data over `image`, the bytes read from the segment's place. If the tail
-    /// belongs to another generation than the image, changes nothing and returns false.
+    /// Copies the tail's data over `image`, the bytes read from the segment's place. Returns false
+    /// and changes nothing if the data does not fit, or if the image has the header of another
+    /// generation. The exception is a tail with offset 0, which contains a header: it replaces an
+    /// older generation.
     ///
     /// The tails of a stream may be laid over in any order, because bytes never change within a
     /// generation.

@@ -1,10 +1,11 @@
 //! The memory budget, to which all large memory is charged. Each lane has its share of memory. The
 //! buffers of connections serve all lanes, so every lane's budget bears its proportional part.
 //!
-//! No request of a connection for memory is refused. Instead, connections have limits: together
-//! half of what evicting items or dropping frames can free. Some memory cannot be freed: the tables
-//! of an index, and everything if nothing is evicted and there is no store. Such memory never takes
-//! the last eighth of a limit, so connections always have at least that.
+//! Connections' requests for memory are never refused. Instead, all connections together have a
+//! limit: half of the memory that evicting items or dropping frames can free. Some memory cannot be
+//! freed: the tables of an index, and everything if nothing is evicted and there is no store. Such
+//! memory never takes the last eighth of a budget's limit, so at least this eighth is left to
+//! connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,7 +32,7 @@ pub struct Budget {
 /// Memory that connections use, and the sum of the limits of all budgets that share it.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    /// Bytes of input and output that connections keep between turns.
+    /// Bytes of input and output that connections keep between two turns of their event loop.
     held: AtomicU64,
     /// Received bytes of values that have not arrived completely.
     arriving: AtomicU64,
@@ -75,8 +76,9 @@ impl Budget {
     }
 
     /// Turns this into a budget in which nothing that is charged can be freed. Only frames may take
-    /// the last `for_frames` bytes, which are at most 1/`FRAMES_SHARE` of the limit. So overwrites,
-    /// which free as much as they take, go on when other requests have taken the rest.
+    /// the last `for_frames` bytes, which are at most 1/`FRAMES_SHARE` of the limit. So overwrites
+    /// still succeed when other requests have taken the rest, because an overwrite frees as much as
+    /// it takes.
     pub fn keeping_all(mut self, for_frames: u64) -> Self {
         self.keeps_all = Some(for_frames);
         self.replace_lasting(self.limit());
@@ -164,8 +166,9 @@ impl Budget {
         self.kept_from_items().max(self.buffers_here())
     }
 
-    /// Returns the bytes that items must leave to connections. Where nothing can be freed, that is
-    /// always the part kept for connections, because items could not give it back.
+    /// Returns the bytes that items must leave to connections. If nothing can be freed, this is
+    /// always the whole part that is kept for connections, because items could not give it back.
+    /// Otherwise it is what connections use now.
     fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
             Some(_) => {
@@ -197,8 +200,9 @@ impl Budget {
         self.keeps_all.map_or(0, |bytes| bytes.min(self.limit() / FRAMES_SHARE))
     }
 
-    /// Returns the bytes that frames must leave to a waiting thread. Where nothing can be freed,
-    /// that thread leaves [some](Budget::kept_for_frames) to frames instead.
+    /// Returns the bytes that frames must leave to a waiting thread. If nothing can be freed,
+    /// frames leave it none. Instead, the waiting thread leaves [some](Budget::kept_for_frames) to
+    /// frames.
     fn kept_from_frames(&self) -> u64 {
         if self.keeps_all.is_some() { 0 } else { self.wanted() }
     }
@@ -247,8 +251,8 @@ impl Budget {
         self.wanted.store(0, Relaxed);
     }
 
-    /// Charges `bytes` that are needed now. The budget may exceed its limit until frames are given
-    /// back.
+    /// Charges `bytes`, even if they do not fit. The budget may then exceed its limit until frames
+    /// are given back.
     pub fn charge(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
     }
@@ -259,8 +263,8 @@ impl Budget {
         debug_assert!(before >= bytes);
     }
 
-    /// Charges `bytes` that a connection keeps between turns. If the total exceeds [the
-    /// limit](Budget::buffers_limit), the caller frees some.
+    /// Charges `bytes` that a connection keeps between two turns of its event loop. If the total
+    /// exceeds [the limit](Budget::buffers_limit), the caller must free some.
     pub fn charge_buffers(&self, bytes: u64) {
         self.buffers.held.fetch_add(bytes, Relaxed);
     }
@@ -328,8 +332,9 @@ impl Budget {
         self.buffers.pinned.load(Relaxed)
     }
 
-    /// Returns the bytes by which the budget exceeds its limit. The bytes that a thread waits for
-    /// count as charged, and then so do those that it must leave to frames.
+    /// Returns the bytes by which the budget exceeds its limit. If a thread waits for memory, the
+    /// bytes that it waits for count as charged. The bytes that this thread must leave to frames
+    /// then count, too.
     pub fn excess(&self) -> u64 {
         let wanted = self.wanted();
         let beside = if wanted > 0 { self.kept_for_frames() } else { 0 };

@@ -1,6 +1,6 @@
 //! Quiescent-state-based reclamation: memory is reused only after every participant has passed a
-//! quiescent point, at which it holds no earlier reference. Readers pay one store per turn of their
-//! loop and nothing per read.
+//! quiescent point, at which it holds no earlier reference. Readers pay one store per iteration of
+//! their loop and nothing per read.
 //!
 //! A participant that is about to block is *asleep*: it holds no reference, and reclamation does
 //! not wait for it.
@@ -48,8 +48,8 @@ impl Epochs {
     /// Ends the epoch in which the caller has unlinked memory. Returns the epoch that every
     /// participant must have reached before that memory may be reused.
     pub fn advance(&self) -> u64 {
-        // Pairs with the fence in `tick`: either this thread sees the participant awake, or the
-        // participant sees that the memory is unlinked.
+        // Pairs with the fence in `tick_after`: either this thread sees the participant awake, or
+        // the participant sees that the memory is unlinked.
         fence(Ordering::SeqCst);
         self.current.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -73,14 +73,15 @@ impl Epochs {
     /// A thread that [shows](Participant::appending_seen) its append and then reads what this
     /// thread wrote before the call either sees that write or is waited for.
     ///
-    /// This thread also waits for every append that reserved before this thread closed the segment.
-    /// Both changed the segment's tail, and the append was marked before it did.
+    /// This call also waits for every append that reserved space before this thread closed the
+    /// segment: the append was marked before it changed the segment's tail, and this thread changed
+    /// the tail later.
     pub fn wait_for_appends(&self) {
         // Pairs with the fence in `appending_seen`.
         fence(Ordering::SeqCst);
-        // Waits without the lock, because an append may itself wait for a thread that needs the
-        // horizon. A participant that joins from here on reserves behind the bytes that this thread
-        // has closed.
+        // Waits without holding the lock, because an append may itself wait for a thread that takes
+        // the lock in `horizon`. A participant that joins from here on reserves behind the bytes
+        // that this thread has closed.
         let all = self.lock().clone();
         for seen in all {
             let begun = seen.appending.load(Ordering::Acquire);
@@ -121,8 +122,9 @@ impl Participant {
         last();
         self.seen.epoch.store(current, Ordering::Release);
         if was_asleep {
-            // Later reads must not be older than what `passed` relied on while it saw this
-            // participant asleep.
+            // Pairs with the fences in `advance` and `horizon`. A thread that saw this participant
+            // asleep may reuse unlinked memory at once. So reads from here on must see that the
+            // memory is unlinked.
             fence(Ordering::SeqCst);
         }
     }
@@ -139,8 +141,8 @@ impl Participant {
     pub fn appending(&self) -> Appending<'_> {
         let count = self.seen.appending.load(Ordering::Relaxed);
         debug_assert!(count.is_multiple_of(2));
-        // Released because a waiting thread may see only this count and miss that the append before
-        // ended.
+        // `Release`, because a waiting thread may read this count without having read the even
+        // count before it. It must still see all that the previous append wrote.
         self.seen.appending.store(count + 1, Ordering::Release);
         Appending { seen: &self.seen }
     }
@@ -149,7 +151,7 @@ impl Participant {
     /// anything more.
     #[inline]
     pub fn appending_seen(&self) -> Appending<'_> {
-        // On x86-64 a swap orders as the fence does, in half the time.
+        // On x86-64, a swap orders memory accesses like the fence does, in half the time.
         #[cfg(all(target_arch = "x86_64", not(loom)))]
         {
             let count = self.seen.appending.load(Ordering::Relaxed);
@@ -166,7 +168,7 @@ impl Participant {
     }
 }
 
-/// While this guard lives, commits wait. See [`Participant::appending`].
+/// While this guard lives, commits wait for its thread. See [`Participant::appending`].
 #[derive(Debug)]
 pub struct Appending<'a> {
     seen: &'a Seen,
@@ -217,8 +219,8 @@ mod loom_tests {
     use loom::sync::atomic::AtomicUsize;
     use loom::thread;
 
-    /// A reader follows a link to a frame; the reclaimer unlinks it, waits for the epoch to pass
-    /// and reuses the frame. The reader must never see the reuse through the old link.
+    /// A reader follows a link to a frame. The reclaimer unlinks the frame, and reuses it if the
+    /// epoch has passed. The reader must never see the reuse through the old link.
     fn reader_and_reclaimer(starts_asleep: bool) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

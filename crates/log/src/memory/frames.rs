@@ -156,8 +156,8 @@ impl Frames {
         self.in_reach(&self.lock(), budget.room()).saturating_sub(CLEANER_RESERVE)
     }
 
-    /// Returns true if a writer could take a frame now. Where nothing can be freed, a frame may
-    /// also take memory that another thread waits for.
+    /// Returns true if a writer could take a frame now. If nothing is evicted and there is no
+    /// store, a frame may even take the memory that another thread [waits for](Budget::want).
     pub(crate) fn has_one_for_writers(&self, budget: &Budget) -> bool {
         self.in_reach(&self.lock(), budget.room_for_frames()) > CLEANER_RESERVE
     }

@@ -58,10 +58,11 @@ pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     }
 }
 
-/// Makes the kernel find memory for a huge page, and gives the page back. The next huge page that
-/// this processor needs is most probably the same. The first touch of memory that a virtual machine
-/// never used costs its host milliseconds. While the kernel joins pages, all threads that use them
-/// are blocked, so the memory should be found before that.
+/// Makes the kernel allocate a huge page, and frees it again. The next huge page that this
+/// processor allocates is most probably the same one. In a virtual machine, the first touch of
+/// memory that was never used may cost milliseconds, because the host must find memory for it.
+/// While the kernel joins pages, it blocks all threads that use them. So the first touch should
+/// come before that.
 fn find_huge_page() {
     /// One search at a time is enough, however many threads join pages.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -131,8 +132,8 @@ impl Region {
     }
 
     /// Makes the operating system supply the memory of a range now. If the host of a virtual
-    /// machine must find it first, that takes milliseconds per huge page, too long for a thread
-    /// that serves requests.
+    /// machine must find this memory first, that takes milliseconds per huge page. That is too long
+    /// for a thread that serves requests.
     pub fn populate(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: inside the region, and its contents stay as they are. A kernel that does not know
@@ -269,7 +270,7 @@ mod tests {
         };
         let before = resident();
         for turn in 0..16 {
-            // An older system does not support this and leaves everything as it is.
+            // A kernel before Linux 6.1 returns an error and leaves everything as it is.
             let _ = region.join_pages(turn % 2 * HUGE_PAGE);
         }
         // The bound is loose because other tests run at the same time.

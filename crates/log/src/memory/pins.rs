@@ -1,12 +1,12 @@
 //! Pins: values that stay readable although their segment is cleaned meanwhile. While the segment
-//! has its memory, a pin costs nothing: it only records where a reader is in the value. Before the
-//! memory is given back, the unread rest is copied out. The mapping of a jumbo, which holds no
-//! other value, is handed to the pins instead. Only then is the value charged, to the share of
-//! connections.
+//! keeps its frame, a pin costs no memory: it only records how far its reader has read. Before the
+//! frame is given back, the unread rest of the value is copied out. The mapping of a jumbo holds no
+//! other value, so it is handed to the pins instead. Only from then on is the pinned memory
+//! charged, to the share of connections.
 //!
 //! Pinned values have [a share of memory](Budget::pinned_limit). When they would exceed it, the
-//! value read least recently is given up. So a client that reads never loses its value to one that
-//! does not.
+//! value read least recently is given up. So a client that goes on reading does not lose its value
+//! to a client that does not.
 
 use crate::Budget;
 use crate::memory::mapping::Mapping;
@@ -83,7 +83,8 @@ impl<T> Drop for KeptMemory<T> {
     }
 }
 
-/// A value that stays readable to its end, whatever happens to its item.
+/// A value, or the rest of one, that stays readable even if its item is gone. Only if pinned values
+/// take too much memory is it given up: see [`Pin::read`].
 #[derive(Debug)]
 pub struct Pin {
     pins: Arc<Pins>,
@@ -153,8 +154,8 @@ impl Pins {
     }
 
     /// Hands the mapping of a jumbo, whose record is at `frame`, to the readers that have pinned
-    /// its value, before it is unmapped. Returns true if there are any; then `mapping` was called
-    /// and the pins own it.
+    /// its value, before it is unmapped. Returns true if there are any. The pins then own the
+    /// mapping that `mapping` has returned.
     pub(crate) fn take_mapping(
         &self,
         frame: *mut u8,
@@ -188,7 +189,7 @@ impl Pins {
     }
 
     /// Lists a pin that now keeps memory, unless it was dropped meanwhile. Dropping a pin sets its
-    /// rest to lost before it removes the pin from this list, so none is left there.
+    /// rest to lost before it removes the pin from this list, so no dropped pin stays in the list.
     fn note_keeping(&self, pinned: Arc<Pinned>) {
         let mut keeping = lock(&self.keeping);
         if !matches!(*lock(&pinned.rest), Rest::Lost) {
@@ -212,17 +213,17 @@ impl Pins {
 }
 
 impl Pin {
-    /// Passes at most `most` unread bytes to `see`. Returns how many are left afterwards, or `None`
-    /// if the value was given up because pinned values kept too much and this one was read least
-    /// recently.
+    /// Passes at most `most` unread bytes to `see`. Returns how many are left afterwards. Returns
+    /// `None` if the value was given up: pinned values kept too much memory, and this one was read
+    /// least recently.
     pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
         self.pinned.read.store(self.pins.next_read(), Relaxed);
         match &mut *lock(&self.pinned.rest) {
             Rest::InPlace { at, len } | Rest::Mapped { at, len, .. } => {
                 let now = most.min(*len);
                 // SAFETY: the bytes are in the mapping that the pin keeps, or in memory that stays
-                // until `Pins::unpin_frame` or `Pins::take_mapping` has replaced the rest, which
-                // takes this lock.
+                // until `Pins::unpin_frame` or `Pins::take_mapping` has replaced the rest. Both
+                // take this lock to do so.
                 see(unsafe { std::slice::from_raw_parts(*at, now) });
                 *at = at.wrapping_add(now);
                 *len -= now;

@@ -48,7 +48,7 @@ impl<T> GrowingTable<T> {
         self.entries.len()
     }
 
-    /// Adds entries until there are `len`. Leaves a table that already has as many unchanged.
+    /// Adds entries until there are `len`. Does nothing if the table has that many already.
     ///
     /// # Panics
     /// If `len` exceeds the limit.

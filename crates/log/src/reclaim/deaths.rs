@@ -5,11 +5,12 @@
 //! version has *died*: it left the index because of a successor in some commit. So every segment
 //! notes the earliest commit in which one of its records may have died without a mark in its
 //! durable dead map. A segment with ends can be freed when every other segment either noted
-//! nothing, or noted a commit after the last one of the segment with ends, or was opened after that
-//! segment was closed. None of this reads a segment, and a segment in which nothing dies costs
-//! nothing.
+//! nothing, or noted a commit after the last commit of the segment with ends, or was opened after
+//! the segment with ends was closed. None of this reads a segment, and a segment in which nothing
+//! dies costs nothing.
 //!
-//! Invariant: a note may be too early, which costs a needless map. It must never be too late.
+//! Invariant: a noted commit may be too early, which costs a needless map. It must never be too
+//! late.
 
 use crate::address::SegmentNumber;
 use crate::commit::{BegunMap, MapState};
@@ -25,7 +26,8 @@ use crate::sync::{MutexGuard, lock};
 /// segment with unmarked deaths is counted.
 const COUNTED: usize = 1024;
 
-/// A segment with ends that waits to be freed, and what decides whether deaths elsewhere block it.
+/// A segment with ends that waits to be freed, and the facts that decide whether deaths in other
+/// segments block it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitingEnds {
     pub(crate) number: SegmentNumber,
@@ -42,7 +44,7 @@ fn blocks(store: &Store, number: SegmentNumber, ending: &WaitingEnds) -> bool {
 
 impl Log {
     /// Notes that a record of the segment has left the index. The caller has changed the index and
-    /// still holds the stripe's lock. If it appended the successor, its
+    /// still holds the stripe's lock. If the caller appended the successor, its
     /// [`Appending`](crate::Appending) must still live.
     #[inline]
     pub fn note_death(&self, number: SegmentNumber) {
@@ -83,7 +85,7 @@ impl Log {
 
     /// Registers all unmarked deaths, to be forgotten once the superblock's fence is durable. The
     /// fence lies above all versions, so none of these records can come back then. The index is
-    /// being emptied, so nothing else can die meanwhile in the segments present now.
+    /// being emptied, so no other record of these segments can die meanwhile.
     pub fn fence_deaths(&self) {
         let Some(store) = &self.store else { return };
         let changes = lock(&store.changing).changes();
@@ -113,9 +115,9 @@ impl Log {
     /// Notes that no more appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
-            // A segment that is opened later is not counted here. A thread that appends to it has
-            // passed the fence in `appending_seen` after this one. So that thread sees that this
-            // segment is closed.
+            // A segment that is opened after the load below is not counted. A thread that appends
+            // to such a segment has passed the fence in `appending_seen` after this fence. So that
+            // thread sees that this segment is closed.
             fence(Ordering::SeqCst);
             let opened = store.deaths.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);
@@ -131,7 +133,7 @@ impl Log {
         deaths(number).opened.load(Ordering::Relaxed) > closed
     }
 
-    /// Returns what decides whether deaths elsewhere block freeing a segment in quarantine.
+    /// Returns the facts that decide whether deaths in other segments block freeing this one.
     pub(crate) fn ending(&self, number: SegmentNumber) -> WaitingEnds {
         let entry = self.durable_log().entry(number);
         WaitingEnds {
@@ -157,7 +159,8 @@ impl Log {
     fn blocker(&self, ending: &WaitingEnds) -> Option<SegmentNumber> {
         let store = self.durable_log();
         let unmarked = self.unmarked_deaths();
-        // Nearly all segments with such early deaths are older than `ending`, so this ends soon.
+        // Nearly all segments with such early deaths are older than `ending` and block it, so the
+        // search ends soon.
         unmarked.until(ending.last_commit).find(|&number| {
             self.count_looks(1);
             blocks(store, number, ending)
@@ -225,8 +228,9 @@ impl Log {
             && lock(&self.durable_log().deaths.unmarked).0.len() >= wanted
     }
 
-    /// Returns the last two closed segments with copied tombstones. A segment that blocks any
-    /// holder blocks one of these. Two are needed because no segment blocks itself.
+    /// Returns the last two closed segments with copied tombstones, called holders. A segment that
+    /// blocks any holder blocks one of these two. One would not be enough, because no segment
+    /// blocks itself.
     fn last_held(&self, store: &Store) -> Vec<WaitingEnds> {
         let holders = lock(&store.deaths.holders);
         let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
@@ -291,7 +295,7 @@ impl Log {
             match self.blocker(&self.ending(number)) {
                 None => self.release_ends_of(number),
                 Some(blocker) => {
-                    // The blocker blocks every segment closed later, but not itself.
+                    // The blocker also blocks every holder that was closed later, except itself.
                     let holds = store.entry(blocker).held_bytes.load(Ordering::Relaxed) > 0;
                     if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
                         self.release_ends_of(blocker);
@@ -302,20 +306,23 @@ impl Log {
         }
     }
 
-    /// Begins the dead map of a segment. Later deaths are noted separately. The caller waits until
-    /// [`Log::map_state`] is [`MapState::Ready`], and then asks the index which records are alive.
+    /// Begins the dead map of a segment. Deaths after this call are noted separately, for a later
+    /// map. The caller waits until [`Log::map_state`] is [`MapState::Ready`], and then asks the
+    /// index which records are alive.
     pub fn begin_map(&self, number: SegmentNumber) -> BegunMap {
         let store = self.durable_log();
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
         let (generation, cover) = (segment.generation(), store.commits.settled());
         {
-            // Readers of both numbers hold this lock, too, so a death is never missing from both.
+            // Readers of `noted` and `mapping` also hold this lock, so a death is always in at
+            // least one of the two.
             let mut unmarked = lock(&store.deaths.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);
             unmarked.update(number, &store.entry(number).deaths);
         }
-        // Read after the swap: every record whose death was noted before was appended before.
+        // The length is read after the swap. So it includes every record whose death was noted
+        // before the swap.
         let until = segment.filled();
         BegunMap { segment: number, generation, cover, until }
     }
@@ -351,8 +358,8 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
     if Rule::DeathsAreNoted.is_broken() {
         return;
     }
-    // The successor's commit does not settle before its append ends, so it is later than the last
-    // settled one.
+    // The successor's commit cannot settle before the append ends, so it is later than the last
+    // settled commit.
     let late = if Rule::DeathsAreNotedEarly.is_broken() { 2 } else { 0 };
     let commit = store.commits.settled() + 1 + late;
     let mut unmarked = lock(&store.deaths.unmarked);

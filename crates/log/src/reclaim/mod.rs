@@ -2,13 +2,13 @@
 //! more.
 //!
 //! Without a store, the segment waits until every thread has passed a quiescent point. With a
-//! store, it also waits until a crash could no longer bring back anything that the segment's
-//! records had superseded or ended:
+//! store, it also waits until no crash can bring back a version that the segment's records
+//! superseded or ended. So three conditions must hold:
 //!
 //! 1. every change that took a record of the segment out of the index is durable;
 //! 2. if the segment holds *ends* (records that hide older versions without being hidden
-//!    themselves: tombstones, expired and evicted items), no other segment holds an older version
-//!    that its durable dead map does not mark (see [`deaths`]);
+//!    themselves: tombstones, expired and evicted items), the durable dead maps of the other
+//!    segments mark all older versions there (see [`deaths`]);
 //! 3. the segment's own free mark is durable.
 
 pub(crate) mod deaths;
@@ -63,8 +63,8 @@ impl Log {
             let record = unsafe { Record::at(frame.add(offset), || segment.jumbo_value()) };
             let address = Address::new(number, offset);
             offset += record.size();
-            // The next record's offset is known only from this one's size, so the processor cannot
-            // prefetch by itself.
+            // The next record's offset is known only from this record's size, so the processor
+            // cannot prefetch by itself.
             let ahead = frame.wrapping_add(offset + FETCHED_AHEAD);
             prefetch::for_reading(ahead);
             prefetch::for_reading(ahead.wrapping_add(LINE));
@@ -72,13 +72,14 @@ impl Log {
         })
     }
 
-    /// Puts a segment whose records are out of the index into quarantine. Its frame is reused after
-    /// the quiescent period. `ends` are the offsets of its records that were removed without a
-    /// newer version. With a store, `undo_count` must be `CommitMarks::undo_count`
-    /// as it was before the caller determined that the records are gone and which are ends.
+    /// Puts a segment into quarantine after its records have left the index. Its frame is reused
+    /// after the quiescent period. `ends` are the offsets of the records that were removed without
+    /// a newer version. With a store, the caller must read `undo_count` from
+    /// `CommitMarks::undo_count` before it determines that the records are gone and which of them
+    /// are ends.
     ///
     /// # Errors
-    /// Returns `ends` and changes nothing if something was undone since, because the index may then
+    /// Returns `ends` and changes nothing if changes were undone since then, because the index may
     /// lead to the segment again.
     pub fn quarantine(
         &self,
@@ -86,7 +87,7 @@ impl Log {
         ends: Vec<u32>,
         undo_count: u64,
     ) -> Result<(), Vec<u32>> {
-        // Checked under the lock: an undo that begins later finds the entry in the list.
+        // This check holds the lock, so an undo that begins later finds the entry in the list.
         let mut quarantine = lock(&self.quarantine);
         if self
             .store
@@ -131,15 +132,15 @@ impl Log {
         }
     }
 
-    /// Returns true while the removal of some records without a newer version is in progress or not
+    /// Returns true if records were or are being removed without a newer version, and that is not
     /// durable yet.
     #[inline]
     pub fn is_evicting(&self) -> bool {
         self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
-    /// Returns the segments, with their generations, from which records were removed without a
-    /// newer version, or are being removed, while that is not durable.
+    /// Returns the segments in cleaning or quarantine, with their generations. Records of these
+    /// segments were or are being removed without a newer version, and that is not durable yet.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
             return Vec::new();
@@ -202,14 +203,15 @@ impl Log {
         lock(&self.quarantine).counts(durable)
     }
 
-    /// Gives up on a segment in quarantine that waits for dead maps that cannot be made and whose
-    /// ends cannot be moved. Until [`Log::expect_places`], its place does not count among those
-    /// that will soon be free, and moving its ends is not tried.
+    /// Gives up on a segment in quarantine whose ends cannot be moved and whose blockers cannot get
+    /// dead maps. Until [`Log::expect_places`], the cleaner does not try to move its ends, and its
+    /// place does not count among those that will soon be free.
     pub fn expect_no_place(&self, number: SegmentNumber) {
         lock(&self.quarantine).give_up(number);
     }
 
-    /// Counts all places in quarantine as soon free again. Returns true if some had been given up.
+    /// Counts all places in quarantine among those that will soon be free. Returns true if some had
+    /// been given up.
     pub fn expect_places(&self) -> bool {
         lock(&self.quarantine).expect_all()
     }

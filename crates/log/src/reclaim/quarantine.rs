@@ -1,5 +1,5 @@
-//! The quarantine: segments whose records are out of the index, until nothing can need them any
-//! more. See [`reclaim`](crate::reclaim) for the rules.
+//! The quarantine holds segments whose records have left the index, until no reader and no crash
+//! can need them. See [`reclaim`](crate::reclaim) for the rules.
 
 use crate::address::SegmentNumber;
 use crate::store::places::Tier;
@@ -128,7 +128,8 @@ impl Quarantine {
         self.orders.contains_key(&number)
     }
 
-    /// Gives up a segment that waits for a mark, because it is unknown when it will be free.
+    /// Stops counting a segment that waits for a mark among those that will soon be free, because
+    /// it is unknown when it will be free.
     pub(crate) fn give_up(&mut self, number: SegmentNumber) {
         if let Some(entry) = self.get_mut(number) {
             let tier = entry.tier;
@@ -136,12 +137,13 @@ impl Quarantine {
         }
     }
 
-    /// Counts a segment as soon free again, because its ends have moved.
+    /// Counts a segment among those that will soon be free again, because its ends have moved.
     pub(crate) fn expect(&mut self, number: SegmentNumber) {
         self.stuck.remove(&number);
     }
 
-    /// Counts all segments as soon free again. Returns true if any had been given up.
+    /// Counts all segments among those that will soon be free. Returns true if any had been given
+    /// up.
     pub(crate) fn expect_all(&mut self) -> bool {
         !std::mem::take(&mut self.stuck).is_empty()
     }

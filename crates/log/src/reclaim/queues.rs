@@ -9,8 +9,8 @@ use crate::segment::{Segment, State};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, lock};
 
-/// The largest number of segments examined per hold of the table's lock. A thread that seals a
-/// segment waits for that long.
+/// The largest number of segments examined while the table's lock is held. A thread that seals a
+/// segment waits for this lock.
 const BATCH: usize = 256;
 
 impl Log {
@@ -56,7 +56,7 @@ impl Log {
     fn look_at(&self, usage: &mut UsageTable, number: SegmentNumber) {
         let Some(Row { standing, .. }) = usage.row(number).copied() else { return };
         let contents = self.contents(number, usage.gain_room);
-        // No record that had to be kept is alive any more.
+        // A kept segment can be reclaimed once none of its records is alive.
         let is_over = standing == Standing::Kept && contents.live == 0;
         usage.update(number, if is_over { Standing::Ready } else { standing }, contents);
     }

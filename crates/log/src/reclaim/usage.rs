@@ -50,7 +50,7 @@ impl Among {
     }
 }
 
-/// Indices of segments without a frame and of those with one.
+/// Array index of the segments without a frame. [`RESIDENT`] is that of the segments with one.
 const ABSENT: usize = 0;
 const RESIDENT: usize = 1;
 

@@ -1,5 +1,5 @@
-//! The log's part of the index image: image parts written to and read from free segments, and the
-//! segment table in them.
+//! The log's part of the index image: writes and reads the image's parts, which lie in free
+//! segments, and the segment table in the image.
 
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
@@ -33,8 +33,8 @@ pub struct ImageWriter<'a> {
     bytes: u64,
 }
 
-/// Reads an image and checks each part before returning any of it. Reports anything other than what
-/// was written as an error of kind [`io::ErrorKind::InvalidData`].
+/// Reads an image and checks each part before returning any of it. If a part is not as it was
+/// written, reports an error of kind [`io::ErrorKind::InvalidData`].
 #[derive(Debug)]
 pub struct ImageReader<'a> {
     store: &'a Store,
@@ -361,11 +361,12 @@ impl Log {
         Ok(())
     }
 
-    /// Reads a segment back into a frame, if it still lacks one and memory has room. A damaged
-    /// segment stays without, because readers of its lost records must get an error.
+    /// Reads a segment back into a frame, if it still lacks one and memory has room. A segment with
+    /// damaged parts gets no frame, because readers of its lost records must get an error.
     ///
     /// # Errors
-    /// Those of the device, or an error if the segment on the device is damaged.
+    /// Those of the device, or an error if the device holds other bytes than the segment's. Damaged
+    /// parts inside a normal segment are not an error.
     pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
         let segment = self.segment(number);
         if segment.state() != State::Sealed || !segment.frame().is_null() || segment.is_dead_jumbo()

@@ -49,7 +49,7 @@ struct ReadJumbo {
     facts: JumboFacts,
 }
 
-/// Returns about how many bytes the mapping takes of a jumbo whose record takes `record` bytes.
+/// Returns the approximate size of a jumbo's mapping, in bytes, for a record of `record` bytes.
 pub fn jumbo_footprint(record: usize) -> usize {
     image_bytes(record) + JUMBO_FOOTROOM + PAGE
 }
@@ -84,8 +84,8 @@ impl Log {
     }
 
     /// Reads a jumbo of the log back into memory, unless another thread has done so. Calls
-    /// `release` to give back what was charged for it before. Returns true if this call put the
-    /// jumbo into memory.
+    /// `release` just before it charges the memory, so that the caller can give back what it
+    /// charged for the jumbo earlier. Returns true if this call put the jumbo into memory.
     ///
     /// # Errors
     /// Those of the device, or an error if the jumbo on the device is damaged.
@@ -126,7 +126,7 @@ impl Log {
         Ok(wanted)
     }
 
-    /// Returns what a survey would find of a jumbo of the log.
+    /// Returns the [`Found`] that a survey would return for a jumbo of the log.
     fn find_jumbo(&self, store: &Store, number: SegmentNumber, generation: u32) -> Found {
         let segment = self.segment(number);
         Found::without_meta(Header {
@@ -174,7 +174,8 @@ impl Log {
         Ok(first)
     }
 
-    /// Reads and checks a jumbo if `fits` accepts its memory, in bytes, which is then charged.
+    /// Reads and checks a jumbo. `fits` receives the size of its mapping in bytes and decides
+    /// whether to read it. The budget is charged for the mapping of a jumbo that is returned.
     fn read_jumbo(
         &self,
         found: &Found,

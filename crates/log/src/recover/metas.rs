@@ -1,5 +1,5 @@
 //! A start reads the adjacent metas of a group of segments with one read. If that read fails, it
-//! reads each copy separately, so that one bad block hides nothing else.
+//! reads each copy separately, so that one bad block does not hide the other copies.
 
 use crate::address::SegmentNumber;
 use crate::format::{BLOCK, Meta};
@@ -9,8 +9,8 @@ use std::io;
 use std::ops::RangeInclusive;
 
 /// The largest group of metas that is read at once, in bytes; metas of larger groups are read one
-/// by one. 16 segments of 256 KiB have 132 KiB of metas. Most of a larger group would be read for
-/// nothing, because a start needs the first block of each meta and few dead maps.
+/// by one. 16 segments of 256 KiB have 132 KiB of metas. A start needs only the first block of each
+/// meta and few dead maps, so most of a larger group would be read in vain.
 const MAX_GROUP_BYTES: usize = 256 << 10;
 
 /// The metas of a group, and the first block of its first segment, which follows them.
@@ -23,7 +23,7 @@ pub(super) struct Metas<'a> {
 
 /// Both copies of a meta.
 pub(super) struct MetaCopies {
-    /// Their bytes: one block, or the whole meta if it has a dead map.
+    /// The bytes of each copy: one block, or the whole meta if it has a dead map.
     pub(super) bytes: [Vec<u8>; 2],
     /// The greatest version that an unreadable copy may have; `None` if both copies are readable.
     pub(super) unread: Option<u64>,

@@ -68,9 +68,9 @@ pub struct Found {
     meta: Option<Meta>,
     /// The segment's dead map.
     pub dead: Box<[u8]>,
-    /// True if the marks of dead records are unknown: a copy of the segment's meta cannot be read
-    /// and may be the newer one. That copy may say that records are dead or that the place is free.
-    /// So `dead` marks all records: they only hide older versions.
+    /// True if a copy of the segment's meta is unreadable and may be newer than the readable copy.
+    /// The unreadable copy may say that records are dead or that the place is free. So `dead` marks
+    /// all records, and they only hide older versions.
     pub unmarked: bool,
 }
 
@@ -81,9 +81,9 @@ impl Found {
         Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
-    /// Returns the greatest commit that the header or the dead map names. Later commits must have
-    /// greater numbers, or records that they supersede here would count as covered by that map.
-    /// Commits without records leave no other trace.
+    /// Returns the greatest commit that the header or the dead map names. New commits must have
+    /// greater numbers. Otherwise the map would seem to cover records that new commits supersede
+    /// here. Commits without records leave no other trace.
     pub fn newest_known(&self) -> u64 {
         self.opened.max(self.meta.map_or(0, |meta| meta.cover))
     }
@@ -392,7 +392,7 @@ impl Log {
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
         // Until the segment's end is written, records in its tail place cannot be read from the
-        // segment's own place. So it needs a frame.
+        // segment's own place. So the segment needs a frame.
         let has_tail = survey.has_tail(found);
         if frame.is_null() && has_tail {
             let taken = self.frames.take(&self.budget, true);
@@ -521,8 +521,8 @@ impl Log {
         let failed_syncs = store.failed_syncs();
         let mut written = Written::default();
         for &number in useless {
-            // The places are marked as free. Otherwise later commits would make a torn commit look
-            // damaged.
+            // Marks the places as free. Otherwise, once there are later commits, a start would take
+            // the torn commit for damage.
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
                 if !store.is_bad(place) {
@@ -573,17 +573,17 @@ impl Log {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
         self.raise_generations(store);
-        // The commit in flight and the next one, which may have been written early in part, can
-        // both have left no trace, so their numbers are skipped.
+        // Two commits may have left no trace: the one in flight, and the next one, which may have
+        // been written early in part. So their numbers are skipped.
         let next = store.superblock().next_commit.max(newest + 3);
         store.commits.continue_with(next);
         Ok(())
     }
 
     /// Raises the generation floor. A free place may hold bytes of a generation whose header never
-    /// reached the device. The next generation there must differ, or those bytes would be taken for
-    /// its own. A generation can be lost like this only if it was the first since the place was
-    /// found free, or if it followed a known one. So all lost generations are below the new floor.
+    /// reached the device. The place's next generation must differ, or those bytes would seem to
+    /// belong to it. Such a generation was either the first since the place was found free, or it
+    /// followed a known one. So all such generations are below the new floor.
     fn raise_generations(&self, store: &Store) {
         let greatest = self.numbers().map(|number| self.segment(number).generation()).max();
         let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
@@ -636,7 +636,7 @@ impl Log {
 }
 
 impl Survey {
-    /// Reads the header of a place, and returns true beside it if its block is readable.
+    /// Reads the header of a place. Also returns true if the header's block is readable.
     fn read_header(
         &self,
         store: &Store,

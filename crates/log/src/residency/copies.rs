@@ -1,8 +1,8 @@
 //! RAM copies of records whose segments have no frame, so that records read often from a device are
 //! read from memory instead. A record never changes, and an address leads to one record for as long
 //! as its segment stays in one generation. A copy therefore needs no upkeep: readers find it by
-//! address and generation, and once its record has died none looks for it. The index, the cleaner
-//! of segments, commits and recovery do not know about copies.
+//! address and generation, and once its record has died, no reader looks for it. The index, the
+//! cleaner of segments, commits and recovery do not know about copies.
 //!
 //! Copies lie in frames of their own, from the same pool as the segments' frames, in two queues:
 //! new copies in [`Queue::Small`], copies read again in [`Queue::Main`], which works as a clock.
@@ -10,11 +10,11 @@
 //! 2023. Until copies must be evicted for others, every record that is read twice is copied. From
 //! then on only records that the [ghosts](Ghosts) remember are copied.
 //!
-//! A table with one cache line per bucket leads to the copies. Readers use it without a lock;
-//! `state` must be held to change it.
+//! A table with one cache line per bucket leads to the copies. Readers use the table without a
+//! lock. A thread that changes it must hold the lock `state`.
 //!
-//! Invariant: a frame loses its number, and the number is given to another frame, only when every
-//! slot that led there is gone and the quiescent period after that has passed.
+//! Invariant: before a frame's number is taken away or given to another frame, every slot that
+//! leads to the frame is removed, and then a quiescent period passes.
 
 mod ghosts;
 
@@ -33,9 +33,9 @@ use std::sync::{Arc, PoisonError, TryLockError};
 /// The queue of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Read at least twice before it was copied, and not since.
+    /// The record was read at least twice before it was copied, and has not been read since.
     Small = 0,
-    /// Read again while it was a copy.
+    /// The record was read again while it was a copy.
     Main = 1,
 }
 
@@ -74,7 +74,7 @@ unsafe fn read_head(copy: *const u8) -> (RecordId, usize) {
 }
 
 /// A slot: 22 bits of tag, 2 of frequency, 20 of frame number, 20 of offset in units of 8 bytes;
-/// 0 is empty, and so is frame number 0.
+/// The value 0 is an empty slot, so no frame has the number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot(u64);
 
@@ -104,8 +104,8 @@ impl Slot {
         (self.0 / FREQUENCY) & MAX_FREQUENCY
     }
 
-    /// Raises the frequency of this slot at `place`, if it is still there. A lost race loses one
-    /// count.
+    /// Raises the frequency of this slot at `place`, unless another thread has changed the slot.
+    /// Then this read is not counted.
     fn count_read(self, place: &AtomicU64) {
         if self.frequency() < MAX_FREQUENCY {
             let (read, order) = (self.0 + FREQUENCY, Ordering::Relaxed);
@@ -225,9 +225,9 @@ pub struct Copies {
     frames: Box<[AtomicPtr<u8>]>,
     frame_size: usize,
     state: Mutex<CopyState>,
-    /// True if a copy was not made for want of a frame or a larger table.
+    /// True if a copy was not made because a frame or a larger table is missing.
     wants_frame: AtomicBool,
-    /// True once copies had to be evicted for others.
+    /// True once copies have been evicted to make room.
     evicts: AtomicBool,
 }
 
@@ -334,8 +334,8 @@ impl Copies {
     }
 
     /// Returns true if a record that was read without a frame or a copy should be copied. Until
-    /// copies are evicted for others, it must have been read before (`was_read`). From then on, it
-    /// must have been read recently.
+    /// copies are evicted to make room, the record must have been read before (`was_read`). From
+    /// then on, it must have been read recently.
     ///
     /// # Safety
     /// The thread must be awake in the epochs.
@@ -348,6 +348,7 @@ impl Copies {
     }
 
     /// Copies a record to the end of a queue. `frame` supplies a new frame if one is needed.
+    /// Returns false if there is no frame or no number for it.
     fn push(
         &self,
         state: &mut CopyState,
@@ -432,7 +433,8 @@ impl Copies {
         }
     }
 
-    /// Removes the slot that leads to the copy `at`. Returns how often the copy was read.
+    /// Removes the slot that leads to the copy `at`. Returns how often the copy was read, or `None`
+    /// if no slot leads to it.
     fn remove(&self, state: &mut CopyState, address: Address, at: Slot) -> Option<u64> {
         // SAFETY: only the holder of `state` replaces the table.
         let table = unsafe { self.table() }?;
@@ -482,8 +484,8 @@ impl Copies {
     }
 
     /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if
-    /// there is none. Copies that were read stay if `is_wanted` accepts their records; `forgotten`
-    /// is called for the others.
+    /// there is none. Copies that were read move to another frame if `is_wanted` accepts their
+    /// records. `forgotten` is called for the others, except those that no slot leads to any more.
     pub fn evict(
         &self,
         queue: Queue,
@@ -542,8 +544,8 @@ impl Copies {
         self.lock().retired.len()
     }
 
-    /// Returns true if copies were not made for want of a frame or of a larger table since the last
-    /// call. Provides the table.
+    /// Returns true if a copy was not made since the last call because a frame or a larger table is
+    /// missing. Creates that table, but not the frame.
     pub fn take_want(&self) -> bool {
         let wants = self.wants_frame.swap(false, Ordering::Relaxed);
         if wants {

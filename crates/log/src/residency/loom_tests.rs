@@ -1,6 +1,6 @@
-//! Models of memory that goes away under a reader: a frame that is dropped because its segment is
-//! durable, and a copy that is evicted. The reader sees the whole record, or that it is not in
-//! memory.
+//! Models a reader while memory is freed: a frame that is dropped because its segment is durable,
+//! or a copy that is evicted. The reader must see either the whole record or that the record is not
+//! in memory.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -77,7 +77,7 @@ fn keep(log: &Log, id: RecordId, byte: u8) -> Kept {
 }
 
 /// Drops the segment's frame and, as soon as that is allowed, reuses it for another segment whose
-/// first record has the same offset.
+/// first record has the same offset. A concurrent reader must find its own record or none.
 fn drop_and_read(starts_asleep: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -132,7 +132,8 @@ fn copy_first(log: &Log, id: RecordId) {
 }
 
 /// Evicts a copy and, as soon as that is allowed, puts another record's copy into its frame. With
-/// `is_wanted`, the copy that the reader counts as read moves to another frame instead.
+/// `is_wanted`, a copy whose read was counted moves to another frame instead. A concurrent reader
+/// must find its own record or none.
 fn evict_and_read(is_wanted: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -167,7 +168,8 @@ fn evict_and_read(is_wanted: bool) {
         let copied = unsafe { log.copies().get(other) }.expect("it was just copied");
         assert_eq!(copied.value(), [b'b'; VALUE]);
     });
-    // A copy that moves is nowhere for a moment; its reader then goes to the device.
+    // While a copy moves, no slot leads to it for a moment. A reader then finds none, even if it
+    // finds the copy later.
     let all = [(false, false), (false, true), (true, false), (true, true)];
     let all =
         all.into_iter().filter(|&(found, kept)| if is_wanted { !found || kept } else { !kept });
@@ -190,7 +192,7 @@ fn loom_a_moving_copy_is_read_whole_or_not_at_all() {
     evict_and_read(true);
 }
 
-/// Replaces the table of copies by a larger one: the reader finds its copy in either.
+/// Replaces the table of copies by a larger one. The reader must find its copy in either table.
 #[test]
 fn loom_a_larger_table_of_copies_hides_none() {
     let outcomes = Arc::new(Outcomes::default());

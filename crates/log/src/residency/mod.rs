@@ -111,10 +111,11 @@ impl Log {
     /// pieces, and `value_hash` is as for [`Log::seal_record`].
     ///
     /// # Safety
-    /// `record` must be the one at `address`, of a kind that
-    /// [changes in place](Kind::changes_in_place), and `value` as long as its value. The calling
-    /// thread must hold the stripe's lock of its key. It must have found the record
-    /// [changeable](Log::is_changeable) while it shows that it appends, and still show that.
+    /// `record` must be the record at `address`, and its kind must satisfy
+    /// [`Kind::changes_in_place`]. `value` must be as long as its value. The calling thread must
+    /// hold the stripe's lock of its key. The thread must have found the record
+    /// [changeable](Log::is_changeable) while it showed that it appends, and must still show that
+    /// it appends.
     #[inline]
     pub unsafe fn change_in_place(
         &self,
@@ -127,7 +128,8 @@ impl Log {
         let (memory, layout) = (record.pointer().cast_mut(), record.layout());
         // SAFETY: by the caller's promise. With a store no commit covers the record, so its frame
         // stays, and a commit waits until the change is complete. Without a store, a segment is
-        // reused only after the quiescent period. Without the lock nobody reads what changes.
+        // reused only after the quiescent period. No thread reads the changing bytes without the
+        // stripe's lock.
         unsafe {
             change_value(memory, &layout, seq, value);
             self.seal_record(address, memory, &layout, value_hash);
@@ -198,7 +200,7 @@ impl Log {
     /// Frees a frame, or a jumbo's mapping of `jumbo` bytes. Pinned values in it stay readable.
     ///
     /// # Safety
-    /// It must have been a segment's, and no thread may read it any more.
+    /// The frame must have been a segment's, and no thread may read it any more.
     pub(crate) unsafe fn give_back(&self, frame: *mut u8, jumbo: usize) {
         if jumbo == 0 {
             self.pins.unpin_frame(frame);
@@ -241,7 +243,7 @@ impl Log {
         Ok(Some(Loaded { image, damaged }))
     }
 
-    /// Keeps the memory of a loaded segment for the next one.
+    /// Keeps the memory of a loaded segment for the next load.
     pub fn reuse(&self, loaded: Loaded) {
         self.keep_image(loaded.image);
     }
@@ -258,15 +260,15 @@ impl Log {
     pub(crate) fn keep_image(&self, image: Image) {
         let mut spare = lock(&self.spare_images);
         if image.0.len() == self.segment_size() && spare.len() < SPARE_IMAGES {
-            // Charged even if that exceeds the budget: once memory is full there is never room, and
+            // The charge may exceed the budget. Once memory is full there is never room, and
             // cleaning needs these images most then.
             self.budget.charge(self.segment_size() as u64);
             spare.push(image);
         }
     }
 
-    /// Reads and checks all of a sealed segment. Damaged parts inside it become fillers. Returns
-    /// true if there were any.
+    /// Reads and checks all of a sealed segment. Replaces damaged parts inside it with fillers.
+    /// Returns true if there were damaged parts.
     pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
         let store = self.durable_log();
         let segment = self.segment(number);

@@ -1,5 +1,5 @@
-//! The records in a part of a segment that was read from a device. They serve readers that examine
-//! all records and need not have the whole segment in memory at once.
+//! Iterates over the records in a part of a segment that was read from a device. Used to examine
+//! all records without the whole segment in memory at once.
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::Appended;
@@ -51,8 +51,8 @@ impl<'a> Iterator for PartialRecords<'a> {
     fn next(&mut self) -> Option<Appended<'a>> {
         let rest = self.bytes.get(self.next - self.start..)?;
         let Some(record) = Record::parse(rest, None) else {
-            // The bytes may end inside this record, and a rest too short for a head may always be
-            // cut off.
+            // The bytes may end inside this record. If they may be too short for its head, they
+            // count as cut off, not as damaged.
             let cut = rest.len() < record::HEADER + record::MAX_KEY + 16;
             self.damaged = !cut && Head::parse(rest, None).is_none();
             return None;
@@ -75,7 +75,8 @@ mod tests {
 
     const FILLER: usize = 48;
 
-    /// Returns an item, a filler like one that a repeated commit leaves, and an item.
+    /// Returns the bytes of an item, of a filler like those that a repeated commit leaves, and of
+    /// another item.
     fn bytes() -> Vec<u8> {
         let seed = SegmentSeed::new(1, 2, 3);
         let mut words = larder_disk::ReadBuffer::new(0, 256, 8);

@@ -29,8 +29,8 @@ impl Store {
         // which is held while a commit is closed.
         let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
-        // Not the open commit: the cover must lie before the first commit that can be in the
-        // segment.
+        // The cover must lie before the first commit that can be in the segment. So it is the
+        // settled commit, not the open one.
         entry.cover.store(self.commits.settled(), Ordering::Relaxed);
         self.begin_deaths(number);
         entry.end.store(0, Ordering::Relaxed);
@@ -47,8 +47,8 @@ impl Store {
         }
     }
 
-    /// Moves a segment from the commit that it was opened in to the open one, by writing its header
-    /// again. No part of the segment may be durable.
+    /// Moves a segment from the commit that it was opened in to the open commit, by writing its
+    /// header again. No part of the segment may be durable.
     ///
     /// # Safety
     /// As [`Store::begin_segment`].

@@ -73,8 +73,8 @@ impl fmt::Display for GrowError {
 impl std::error::Error for GrowError {}
 
 impl Log {
-    /// Grows the store, all of its devices together, to `bytes` while it is used. Does nothing if
-    /// the store already has that size. Waits for the device.
+    /// Grows the store, all of its devices together, to `bytes` while it is used. Succeeds if the
+    /// store already has that size. Waits for the device.
     ///
     /// # Errors
     /// See [`GrowError`].
@@ -94,7 +94,8 @@ impl Log {
         if *closed {
             return Err(GrowError::Closed);
         }
-        // Both copies: otherwise the older one would describe the store without its new places.
+        // Writes both copies. Otherwise the older copy would describe the store without its new
+        // places.
         for _ in SUPERBLOCKS {
             let change = |superblock: &mut Superblock| superblock.geometry = next;
             store.change_superblock_now(change).map_err(GrowError::Device)?;
@@ -148,12 +149,13 @@ impl Log {
             segment.set_generation(generation);
             segment
         };
-        // Prepared before the locks are taken, because writers wait for them.
+        // The memory of the tables is prepared before the lock is taken, because writers wait for
+        // this lock.
         store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
-        // How many free places a claim leaves to more urgent ones depends on the number of places,
-        // so both change under this lock.
+        // How many free places a claim leaves to more urgent claims depends on the number of
+        // places. So the places are added to the store and to the free list under one lock.
         let mut free = lock(&self.free_places);
         store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
@@ -180,7 +182,7 @@ fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Resul
 }
 
 /// Sets the device back to its size before a growth that may not be durable. Otherwise the
-/// operating system would remember the larger size and take the next growth for done.
+/// operating system would remember the larger size and treat the next growth as already done.
 fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
     if let Some(size) = *unsure {
         store.device.shrink(size)?;

@@ -74,7 +74,7 @@ impl Store {
         }
     }
 
-    /// Retires a place of which a part cannot be read. It is not used again.
+    /// Retires a place with an unreadable part. The place is not used again.
     pub(crate) fn retire(&self, number: SegmentNumber) {
         lock(&self.io.bad).insert(number);
     }
@@ -89,13 +89,13 @@ impl Store {
         lock(&self.io.bad).contains(&number)
     }
 
-    /// Returns the number of places of which a part could not be read.
+    /// Returns the number of retired places, which have an unreadable part.
     pub fn bad_places(&self) -> usize {
         lock(&self.io.bad).len()
     }
 
-    /// Returns the number of failed syncs. A caller of [`Store::sync`] reads it before the writes
-    /// that are to be synced.
+    /// Returns the number of failed syncs. A caller of [`Store::sync`] reads this number before it
+    /// begins the writes to be synced.
     pub fn failed_syncs(&self) -> u64 {
         self.io.failed_syncs.load(Ordering::Acquire)
     }
@@ -104,8 +104,8 @@ impl Store {
     /// [failed](Store::failed_syncs).
     ///
     /// # Errors
-    /// Those of the device. Also if another sync has failed since: it may have lost these writes,
-    /// and the device reports a loss only once.
+    /// Those of the device. Also fails if another sync has failed since then. That sync may have
+    /// lost these writes, and the device reports a loss only once.
     pub fn sync(&self, failed_syncs: u64) -> io::Result<()> {
         // Syncs do not overlap, so a failed sync is counted before the next one can succeed.
         let _syncing = lock(&self.io.syncing);

@@ -20,7 +20,8 @@ pub enum CommitState {
 /// The marks of a store's commits.
 #[derive(Debug)]
 pub struct CommitMarks {
-    /// The commit that new records belong to, or the one before it if it is being closed.
+    /// The commit that new records belong to. While the previous commit is being closed, they may
+    /// still belong to that.
     open: AtomicU64,
     /// The last commit whose extent is decided and noted in the segments.
     closed: AtomicU64,
@@ -32,8 +33,8 @@ pub struct CommitMarks {
     failed: Mutex<FailedCommits>,
     /// The last failed commit; 0 if none has failed.
     last_failed: AtomicU64,
-    /// Incremented when the changes of failed commits begin to be undone, and again when that ends.
-    /// Odd in between.
+    /// Incremented when the undo of failed commits' changes begins, and again when it ends. So it
+    /// is odd during an undo.
     undo_count: AtomicU64,
 }
 
@@ -145,14 +146,14 @@ impl CommitMarks {
         self.settled.store(commit, Ordering::Release);
     }
 
-    /// Returns the undo count. It changes when un-durable changes begin to be undone and when that
-    /// ends, so it is odd in between.
+    /// Returns the undo count. It is incremented when an undo of un-durable changes begins and when
+    /// it ends, so it is odd during an undo.
     pub fn undo_count(&self) -> u64 {
         self.undo_count.load(Ordering::Acquire)
     }
 
     /// Announces that un-durable changes are about to be undone.
-    /// [`Log::fail_commits`](crate::Log::fail_commits) ends that.
+    /// [`Log::fail_commits`](crate::Log::fail_commits) ends the undo.
     pub fn begin_undo(&self) {
         self.undo_count.fetch_add(1, Ordering::AcqRel);
     }

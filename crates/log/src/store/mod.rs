@@ -37,7 +37,7 @@ use std::sync::Arc;
 /// up between two commits. A crash wastes the rest of a lease. With this size, all versions last
 /// for half a year even with a crash every second.
 pub const SEQ_LEASE: u64 = 1 << 24;
-/// The smallest number of versions that must be left when a store is opened. They last half a year
+/// The smallest number of versions that must be left when a store is opened. These last half a year
 /// with a million versions of one key a second.
 pub const SEQ_LIFE: u64 = 1 << 44;
 
@@ -60,8 +60,8 @@ pub struct Store {
     pub(crate) changing: Mutex<Changing>,
     /// Held while the superblock is written, and taken before `changing`.
     writing_superblock: Mutex<()>,
-    /// Held while the store grows. Contains the size to which the next growth first sets the device
-    /// back, if the last growth failed and may not be durable.
+    /// Held while the store grows. After a growth that failed and may not be durable, contains the
+    /// device's size before it. The next growth first sets the device back to that size.
     pub(crate) growing: Mutex<Option<u64>>,
     /// True if the store was closed to growth. Held while new places are published, and never while
     /// the device allocates space.

@@ -30,7 +30,7 @@ pub(crate) struct SegmentEntry {
     pub(crate) assumed_dead: AtomicU32,
     /// Version of the segment's meta on the device.
     pub(crate) meta_version: AtomicU64,
-    /// Offset at which the segment was cut. With 0 it ends at its sealed trailer, or is open.
+    /// Offset at which the segment was cut; 0 if it ends at its sealed trailer or is open.
     pub(crate) end: AtomicU32,
     /// Bytes from the segment's start that were written early, or are about to be; 0 if none.
     pub(crate) early: AtomicU32,
@@ -54,12 +54,13 @@ pub(crate) struct BackgroundWork {
 /// The superblock, and how many of its changes are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changing {
-    /// The counter in it is that of the last durable write; the next write uses the next number.
+    /// Its `counter` is that of the last durable write; the next write uses the next number.
     pub(crate) superblock: Superblock,
     /// Counts changes; the superblock is durable when `durable` has reached `changes`.
     pub(super) changes: u64,
     pub(super) durable: u64,
-    /// True if both copies on the device have the durable contents. One copy may become unreadable.
+    /// True if both copies on the device have the durable contents. Two are needed because one may
+    /// become unreadable.
     pub(super) mirrored: bool,
 }
 

@@ -22,15 +22,16 @@ impl Store {
     }
 
     /// Changes the superblock and makes the change durable at once. Waits for the device; other
-    /// threads may change the superblock meanwhile. For threads that no client waits for: workers
-    /// leave a change to a commit.
+    /// threads may change the superblock meanwhile. Only for threads that no client waits for;
+    /// others use [`Store::change_superblock`].
     ///
     /// # Errors
     /// Those of the device. Then nothing is changed, and the next commit writes the unchanged
     /// superblock. After a crash before that commit, either version may be found, as after any
     /// failed write.
     pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
-        // Keeps the committer waiting, because two writers would write the same copy.
+        // Keeps the committer from writing the superblock meanwhile, because both would write the
+        // same copy.
         let _writing = lock(&self.writing_superblock);
         let mut next = *lock(&self.changing);
         change(&mut next.superblock);
@@ -60,8 +61,8 @@ impl Store {
     }
 
     /// Writes the superblock to the older of its copies if it has changed, and with the next commit
-    /// to the other one. So a start that cannot read one copy finds no older state in the other.
-    /// The result must be passed to [`Store::settle_superblock`] after the sync.
+    /// to the other one. Both copies then hold the same state, in case one becomes unreadable. The
+    /// result must be passed to [`Store::settle_superblock`] after the sync.
     pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
         let _writing = lock(&self.writing_superblock);
         // Works on a copy of the superblock, so that its readers do not wait for the device.
@@ -77,7 +78,8 @@ impl Store {
     /// Notes that a write by [`Store::write_changed_superblock`] is durable.
     pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
         let mut changing = lock(&self.changing);
-        // If not, `change_superblock_now` has overwritten the same copy since.
+        // If the counter is not smaller, `change_superblock_now` has overwritten the same copy
+        // since.
         if changing.superblock.counter < written.counter {
             changing.superblock.counter = written.counter;
             changing.mirrored = written.changes == changing.durable;

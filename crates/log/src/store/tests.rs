@@ -1,4 +1,5 @@
-//! A sync that fails for one thread also fails for others whose writes it may have lost.
+//! Tests that a sync that fails for one thread also fails for other threads if it may have lost
+//! their writes.
 
 use super::*;
 use larder_disk::{Failure, Fault, Operation, SimDevice};

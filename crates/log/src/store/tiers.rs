@@ -6,7 +6,7 @@ use crate::log::Log;
 use crate::store::{Store, Tier};
 use crate::sync::lock;
 
-/// The smallest number of free places that writers must have left while one is being prepared.
+/// The smallest number of free places that must be left for writers while one place is prepared.
 const READY_PLACES: usize = 8;
 
 impl Log {
@@ -41,7 +41,8 @@ impl Log {
         let Some(store) = &self.store else { return };
         let number = {
             let mut free = lock(&self.free_places);
-            // Leaves enough places that no writer is refused one while this one is taken.
+            // Leaves enough places that no writer is refused one while this place is being
+            // prepared.
             let spare = free.len() > self.spared(Claim::Write) + READY_PLACES;
             spare.then(|| free.take_blank(Tier::of(Stream::Hot))).flatten()
         };

@@ -55,7 +55,7 @@ fn after_another_boot_the_wall_clock_counts_unless_it_is_behind() {
         assert_eq!(at(|wall| wall + HOUR), WALL + HOUR + 60 * NANOS);
         assert_eq!(at(|wall| wall - HOUR), 1_800_000_000 * NANOS);
     }
-    // A store does not take an unknown boot for the same one.
+    // The id 0 stands for an unknown boot. It never counts as the same boot.
     let mut unknown = superblock;
     unknown.set_time(WALL, &MachineTime { boot_id: 0, ..START });
     assert_eq!((unknown.boot_id, unknown.boot_offset), (0, 0));
@@ -78,7 +78,7 @@ fn the_newest_time_of_several_lanes_counts() {
     other.boot_offset += 1;
     let ahead = later(|wall| wall + HOUR);
     assert_eq!(ahead.of_store([&one, &other]), WALL + 60 * NANOS + 1);
-    // A lane that was not there in this boot does not bring in the wall clock.
+    // A lane that was last opened in another boot does not make the wall clock count.
     let absent = Superblock { boot_id: 6, ..one };
     assert_eq!(ahead.of_store([&absent, &one]), WALL + 60 * NANOS);
     let absent = Superblock { clock: 1_800_003_600, ..absent };

@@ -68,11 +68,12 @@ pub(super) struct Image {
     pub(super) header: Header,
     pub(super) commits: Vec<Commit>,
     pub(super) records: Vec<Written>,
-    /// True if the trailers written next say that the commit before failed.
+    /// True if the trailers written next say that the previous commit failed.
     pub(super) after_failure: bool,
     /// True if the trailers written next are early ones.
     pub(super) early: bool,
-    /// The number of the commit whose early part was written last, if that is the last part.
+    /// The number of the commit whose early part is the last part of the image; `None` if the last
+    /// part is not early.
     open: Option<u64>,
     filled: usize,
 }

@@ -142,8 +142,8 @@ fn an_empty_device_is_distinguished_from_a_foreign_one() {
     assert_eq!(superblock::choose([&other, &empty]), Err(SuperblockError::NotAStore));
 }
 
-/// Tries everything a crash may leave of the first write to a device, and of the first superblock
-/// behind it.
+/// A crash may interrupt the first write to a device, which has only the magic, or the following
+/// write of the first superblock. Whatever remains must count as an empty device.
 #[test]
 fn an_interrupted_creation_leaves_an_empty_device() {
     let (empty, mark) = ([0; BLOCK], superblock::mark());
@@ -256,8 +256,8 @@ fn a_tail_restores_a_torn_block() {
     };
     let good = place(4, 0, &image.bytes[..first]);
     let (tail, data) = Tail::decode(&good, &IDENTITY).expect("a tail");
-    // The place still holds an earlier generation, or a later write of the same block that was
-    // torn.
+    // The place holds an earlier generation, or a torn later write of the same block, or zeros. The
+    // tail must restore the block in each case.
     let old = Image::new(3).bytes;
     let second = image.commits[1].end;
     let torn = [&[0; 512], &image.bytes[512..second], &old[second..]].concat();

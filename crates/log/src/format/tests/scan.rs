@@ -40,7 +40,8 @@ fn a_record_of_a_newer_kind_is_skipped_and_is_no_damage() {
     let scanned = scanned.expect("a segment");
     assert_eq!((scanned.newer, scanned.records, scanned.damage), (2, 3, Damage::default()));
     assert_eq!(found, items);
-    // First an item is damaged, and both newer records still count. Then a newer record is damaged.
+    // In the first case an item is damaged, and both records of a newer kind are counted. In the
+    // second case one of these two is damaged, so only the other is counted.
     for (at, newer, kept) in
         [(items[0].offset, 2, &items[1..]), (image.records[0].offset, 1, &items)]
     {
@@ -85,8 +86,8 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
     }
 }
 
-/// Returns the end of the zero bytes that follow `cut`. To cut there has the same effect as to
-/// write zeros from `cut` on.
+/// Returns the end of the zero bytes that follow `cut`. Cutting there has the same effect as
+/// writing zeros from `cut` on.
 fn real_cut(bytes: &[u8], cut: usize) -> usize {
     cut + bytes[cut..].iter().take_while(|&&byte| byte == 0).count()
 }
@@ -109,7 +110,8 @@ fn one_changed_byte_loses_at_most_the_record_it_is_in() {
                 assert_eq!(scanned.header.is_some(), at >= 64, "byte {at}");
                 assert_eq!(scanned.end as usize, end, "byte {at}");
             }
-            // Without prior knowledge, only the last commit cannot be told from a torn one.
+            // Without prior knowledge, damage in the last commit looks like a torn commit. Damage
+            // in earlier commits is recognised.
             let (scanned, found) = Image::scan(&bytes, Some(4), Extent::Unknown);
             let scanned = scanned.expect("the generation is given");
             let last = &image.commits[2];
@@ -168,8 +170,8 @@ fn commits_follow_each_other_in_number_and_place() {
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
         assert_eq!(found, whole.records);
         assert_eq!(scanned.expect("a segment").end as usize, whole.end());
-        // If the segment is known to be durable, records count by their own checksums. The trailer
-        // still proves nothing.
+        // If the whole segment is known to be durable, every record with a valid checksum counts.
+        // The misplaced trailer still does not count.
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
         let scanned = scanned.expect("a segment");
         assert_eq!(found, image.records);
@@ -177,8 +179,9 @@ fn commits_follow_each_other_in_number_and_place() {
     }
 }
 
-/// Tears a commit. `flag` sets a flag in the next commit's trailer, or leaves it out. With the
-/// flag, that trailer proves nothing about the torn commit.
+/// Damages a commit that another commit follows. `flag` sets or clears a flag in the trailer of the
+/// following commit. With the flag, that trailer proves nothing, so the damaged commit counts as
+/// torn. Without the flag, it proves that the damaged commit was durable.
 fn torn_before_a_trailer_with(flag: fn(&mut Image, bool)) {
     for flagged in [false, true] {
         let mut image = example();
@@ -205,7 +208,8 @@ fn an_early_part_of_a_commit_proves_nothing_about_the_one_before() {
     torn_before_a_trailer_with(|image, flagged| image.early = flagged);
 }
 
-/// A commit has three parts. The middle part is damaged, with or without its trailer.
+/// A commit has three parts. The middle part is damaged, with or without its trailer. From there
+/// on, the commit counts as torn until a later commit proves that it was durable.
 #[test]
 fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
     for trailer_too in [false, true] {
@@ -225,7 +229,8 @@ fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
         if trailer_too {
             image.bytes[end - 64..end].fill(0);
         }
-        // A later early part proves nothing either.
+        // An early part of the next commit proves nothing, so the damaged part still counts as
+        // torn.
         image.early = true;
         image.append(&item(23, b"part", b"of the next one"));
         image.commit(10, false);
@@ -343,8 +348,8 @@ proptest! {
         prop_assert_eq!(scanned.last_commit, image.commits.last().expect("commits").number);
     }
 
-    /// Power loss during the last commit: some of its sectors are written, the others hold their
-    /// old content. All earlier commits are whole and are read; the last commit is all or nothing.
+    /// Power loss during the last commit: some of its sectors are written, the others read as
+    /// zeros. All earlier commits are whole and are read; the last commit is all or nothing.
     #[test]
     fn a_torn_commit_is_all_or_nothing(image in segment(), lost in any::<u64>()) {
         let last = image.commits.last().expect("commits").clone();

@@ -1,4 +1,4 @@
-//! The table answers every query as a walk over all sealed segments would.
+//! Tests that the table answers every query as a walk over all sealed segments would.
 
 use super::*;
 use crate::log::Log;
@@ -178,7 +178,7 @@ impl Model {
         let expected = ready.iter().map(|it| it.1).filter(|&number| is_partly(number));
         assert_eq!(partly, expected.collect());
         for percent in [40, 60, 95, 100] {
-            // Ranked by age alone the best segment is the oldest; ranked by live share, the
+            // Ranked by age alone, the best segment is the oldest. Ranked by live share, it is the
             // emptiest.
             let within = |number: SegmentNumber| (1..=percent).contains(&class(number));
             let born = |number: SegmentNumber| log.segment(number).born();
@@ -193,7 +193,7 @@ impl Model {
         let live: u64 = sealed.iter().map(|&(_, number)| u64::from(log.live(number))).sum();
         assert_eq!((usage.totals().segments, usage.totals().live), (sealed.len() as u64, live));
         drop(usage);
-        // Deaths not yet reported make a segment seem to hold more, never less.
+        // Unreported deaths make the counted live bytes too large, never too small.
         let mut alive = std::collections::HashMap::<SegmentNumber, usize>::new();
         self.records.iter().for_each(|&(number, bytes)| *alive.entry(number).or_default() += bytes);
         for (_, number) in sealed {

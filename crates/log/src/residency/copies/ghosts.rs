@@ -1,9 +1,10 @@
 //! Ghosts: one bit per record, set if the record was read from the device recently.
 //!
-//! Every read from the device sets the bit that its record hashes to. It also clears one byte of
-//! bits; these bytes follow each other, round and round. So a bit lasts one round at most and half
-//! a round on average, and about 1/16 of the bits are set. So 1 in 16 records that were not read
-//! recently seems to have been. A copy made by such an error is evicted, unless it is read again.
+//! Every read from the device sets the bit that its record hashes to. It also clears the next byte
+//! of the array, cyclically. So a bit lasts at most one round through the array and half a round on
+//! average, and about 1/16 of the bits are set. A record that was not read recently seems recently
+//! read with a probability of 1/16. A copy made by such an error is evicted, unless it is read
+//! again.
 
 use crate::memory::mapping;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -49,7 +50,7 @@ mod tests {
         let read = |n: u64| ghosts.recall(hash(Address::new(1, n as usize * 8)));
         let fresh = (0..20_000).filter(|n| read(*n)).count();
         assert!((600..2000).contains(&fresh), "{fresh} of 20 000 that were never read");
-        // Read again at once, after a quarter of a round, and after one.
+        // The records are read again at once, after a quarter of a round, and after a whole round.
         let at_once = (20_000..20_500).filter(|n| read(*n) | read(*n)).count();
         assert!(at_once > 495, "{at_once} of 500");
         let lately = (20_000..20_500).filter(|n| read(*n)).count();

@@ -33,7 +33,7 @@ impl World {
         let bytes = record(n);
         // SAFETY: the bytes are a whole record.
         let record = unsafe { Record::at(bytes.as_ptr().cast(), || 0) };
-        // As the cleaner does when it is asked.
+        // Creates or enlarges the table, as the cleaner does on request.
         self.copies.provide_slots(&mut self.copies.lock());
         self.copies.keep(id(n), &record, queue, spare)
     }
@@ -132,7 +132,8 @@ fn eviction_keeps_copies_once_for_each_read() {
     for n in 0..300 {
         assert_eq!(world.value(n, &reader), (n % 3 == 0).then(|| value(n)), "{n}");
     }
-    // Each copy was read once just now: it survives one round of evictions, and then no more.
+    // The loop above read each copy once. So each copy survives one round of evictions, but not a
+    // second.
     for _ in 0..main {
         assert!(world.evict(Queue::Main));
     }
