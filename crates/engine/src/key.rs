@@ -39,7 +39,8 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
-    /// Returns a part of the key's hash, by which a list recognizes the key without keeping it.
+    /// Returns a part of the key's hash. A list can recognize the key by it without storing the
+    /// key.
     #[inline]
     pub fn secret_hash(&self) -> SecretHash {
         SecretHash(NonZeroU64::MIN | self.lo)
@@ -90,9 +91,9 @@ impl<'a> Key<'a> {
 }
 
 /// A part of a key's hash: a secret that must not be shown. The hash function is invertible, so the
-/// hashes of a few short keys tell the hash seed, with which keys can be made that share one place
-/// of the index. So no bit of it can be read; show a keyed function of it, such as that of
-/// [`RandomState`](std::hash::RandomState).
+/// hashes of a few short keys reveal the hash seed. With the seed, an attacker can make keys that
+/// share one position in the index. So this type lets no bit of the hash be read. To show it, apply
+/// a keyed hash function, such as that of [`RandomState`](std::hash::RandomState).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(NonZeroU64);
 

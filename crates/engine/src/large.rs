@@ -109,8 +109,8 @@ impl LargeValue {
     /// Takes out the mapping. Returns it with the offset at which the record must begin. `head` is
     /// the number of bytes of the record before its value.
     pub(crate) fn take_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
-        // The value has a fixed offset, so the record may begin at any offset. The log needs no
-        // alignment.
+        // The value has a fixed offset, so the offset of the record depends on `head` and may be
+        // unaligned. The log needs no alignment.
         debug_assert!(head + JUMBO_HEADROOM <= HEADROOM);
         let mapping = self.mapping.take()?;
         // Charges the rest, because the segment will release the whole mapping.
@@ -125,8 +125,8 @@ impl Drop for LargeValue {
             self.budget.release(self.charged);
         }
         if self.waits {
-            // This also clears the reservations of other waiting calls. They renew them when they
-            // are woken.
+            // This also clears the reservations of other waiting calls. Those calls renew their
+            // reservations when they are woken.
             self.budget.unwant();
         }
     }

@@ -4,7 +4,7 @@
 pub(crate) const DIGITS: usize = 20;
 /// Parses the number at the beginning of `text`, by the rules of C's `strtoull` as memcached
 /// applies them. White space and a plus sign may precede the digits. After the digits, the text
-/// must end or go on with white space or a NUL. The text behind that does not matter.
+/// must end or continue with white space or a NUL. The rest of the text is ignored.
 pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     let is_space = |b: u8| b == b' ' || (b'\t'..=b'\r').contains(&b);
     let start = text.iter().position(|&b| !is_space(b))?;

@@ -73,8 +73,8 @@ counters! {
     incr_misses,
     /// Changes of counters and limiters made in place.
     counted_in_place,
-    /// Changes of counters and limiters that wrote a new record. The creation of a limiter counts,
-    /// that of a counter does not.
+    /// Changes of counters and limiters that wrote a new record. Creating a limiter counts;
+    /// creating a counter does not.
     counted_anew,
     /// Requests for units of a rate limit that were allowed.
     taken,
@@ -108,7 +108,7 @@ counters! {
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
-    /// Bytes of their records.
+    /// Bytes of the records of `moved_items`.
     moved_bytes,
     /// Segments that the cleaner emptied by moving or removing their live records.
     cleaned_segments,
@@ -116,10 +116,10 @@ counters! {
     evicted_segments,
     /// Bytes of records in `cleaned_segments`, dead ones included.
     cleaned_bytes,
-    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records. If an
-    /// earlier walk of the segment ran out of space, the records that it moved count as dead.
+    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records. If
+    /// an earlier walk of the segment ran out of space, the records that it moved count as dead.
     cleaned_live_bytes,
-    /// Segments that the cleaner emptied without a look at their records, because none was alive.
+    /// Segments that the cleaner emptied without reading their records, because none was alive.
     dead_segments,
     /// Segments whose items the cleaner moved to the lower device. Recently read items stay on the
     /// fast one.
@@ -181,7 +181,8 @@ stats! {
     /// The largest number of bytes that the slots of the index may take; 0 without a store.
     index_limit: sum,
     /// Older slots: slots that a set replaced without reading their record. Some of them may lead
-    /// to current items of other keys. `items` counts those only after the slot is settled.
+    /// to current items of other keys. `items` counts such an item only once its record has been
+    /// compared.
     older_slots: sum,
     /// Bytes of RAM of frames, including jumbo ones.
     frame_bytes: sum,
@@ -216,8 +217,8 @@ stats! {
     quarantined_segments: sum,
     /// The part of `quarantined_segments` whose emptying is not durable.
     uncommitted_segments: sum,
-    /// The part of `quarantined_segments` whose emptying is durable, and that waits for dead maps of
-    /// other segments or for its free mark.
+    /// The part of `quarantined_segments` whose emptying is durable. These segments wait for dead
+    /// maps of other segments or for their free marks.
     unmarked_segments: sum,
     /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
     /// and for dumps.
@@ -226,7 +227,7 @@ stats! {
     bad_places: sum,
     /// Bytes that a crash would lose.
     unsynced_bytes: sum,
-    /// The largest possible age of these bytes, in milliseconds.
+    /// The largest possible age of `unsynced_bytes`, in milliseconds.
     unsynced_ms: u64::max,
     /// Group commits since the start or the last reset.
     commits: sum,

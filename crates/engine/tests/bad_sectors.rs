@@ -1,4 +1,4 @@
-//! A range of the device becomes unreadable for ever. Only its contents are lost.
+//! A range of the device becomes unreadable for ever. Only its contents may be lost.
 
 #[path = "common/store.rs"]
 mod common;
@@ -193,7 +193,8 @@ impl Machine {
 /// The largest number of records that the bad range touches.
 const LOST: u32 = (512 << 10) / (VALUE as u32) + 9 * 2;
 
-/// Sets go on through many turnovers, each of which reaches the bad range, also after a crash.
+/// Sets must keep succeeding while the whole store is overwritten several times, also after a
+/// crash. Each time, the writes reach the bad range.
 #[test]
 fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     for durability in [Durability::Async, Durability::Sync] {
@@ -218,7 +219,8 @@ fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     }
 }
 
-/// Heads and pieces of large values are in the bad range as well.
+/// The bad range contains heads and pieces of large values. Other large values must stay, and new
+/// ones must be stored.
 #[test]
 fn only_large_values_in_the_bad_range_are_lost() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);
@@ -238,14 +240,14 @@ fn only_large_values_in_the_bad_range_are_lost() {
     }
 }
 
-/// Nothing is lost silently. Readers of items in the range get an error, everything else goes on,
-/// and a start is refused unless the damage is accepted.
+/// Nothing may be lost silently. Reads of items in the range must return an error, and everything
+/// else must go on. A start must be refused unless the damage is accepted.
 #[test]
 fn a_store_that_refuses_reports_the_bad_range_and_continues() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Refuse);
-    // The first rounds' segments have been freed and their places reused. After these rounds the
-    // range is in use.
+    // After these rounds, the range is in use: the segments of the first rounds were freed, and
+    // their places were reused.
     (0..5).for_each(|round| machine.set_all(0..22_000, round));
     machine.device.spoil(BAD);
     let (there, gone, errors) = machine.count(0..22_000, 4);
@@ -292,7 +294,8 @@ fn a_store_that_refuses_reports_the_bad_range_and_continues() {
         .unwrap();
 }
 
-/// The index grows while some records cannot be read.
+/// The index grows while some records cannot be read. Reads of these records must still be errors,
+/// not misses.
 #[test]
 fn unreadable_items_are_errors_and_no_misses_after_the_index_grows() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Refuse);
@@ -330,8 +333,8 @@ fn two_devices(devices: [&Arc<SimDevice>; 2], accept_damage: bool) -> Options {
     options
 }
 
-/// A device is drained because part of it is bad. All readable items leave it, nothing is lost
-/// silently, and the device is released once the damage is accepted.
+/// A device is drained because part of it is bad. All readable items must leave it, and nothing may
+/// be lost silently. The device must be released once the damage is accepted.
 #[test]
 fn a_drain_moves_every_readable_item() {
     const KEYS: Range<u32> = 0..20_000;
@@ -384,8 +387,8 @@ fn accepted_once(device: &SimDevice) -> Machine {
     Machine::open(Arc::clone(&image), options(&image))
 }
 
-/// Commits write the two copies of the superblock in turn. After two commits, either copy records
-/// the flush.
+/// Commits write the two copies of the superblock in turn. After a flush and two commits, either
+/// copy records the flush. So an unreadable copy must not bring flushed items back.
 #[test]
 fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     for copy in SUPERBLOCKS {
@@ -407,7 +410,7 @@ fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
 }
 
 /// After the first commit of a start, neither copy of the superblock says that the store was
-/// stopped cleanly.
+/// stopped cleanly. So an unreadable copy must not make the next start use the old index image.
 #[test]
 fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
     for copy in SUPERBLOCKS {
@@ -426,7 +429,7 @@ fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
     }
 }
 
-/// A failed commit cuts its segments, although the metas that record the cut cannot be read.
+/// A failed commit must cut its segments even if the metas that record the cut cannot be read.
 #[test]
 fn a_failed_commit_is_mended_although_no_meta_can_be_read() {
     let device = SimDevice::new(SIZE, 1);
@@ -452,7 +455,7 @@ fn unreadable_places_are_remembered_through_a_clean_stop() {
     machine.turn();
     machine.device.spoil(BAD);
     machine = machine.restarted(Durability::Async, WhenFull::Evict);
-    // The cleaner reads the store into memory.
+    // Lets the cleaner read the store into memory, so that it finds the bad places.
     for _ in 0..500 {
         machine.turn();
     }
@@ -467,7 +470,7 @@ fn unreadable_places_are_remembered_through_a_clean_stop() {
     }
 }
 
-/// Later starts do not retry a place that was given up.
+/// Later starts must not use a place again that was given up.
 #[test]
 fn unreadable_places_are_remembered() {
     let device = SimDevice::new(SIZE, 1);
@@ -505,7 +508,7 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
         machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
     }
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
-    // One of the places was just reused.
+    // One of these places may have been reused just before, so the items of a segment may be lost.
     let back = machine.engine.stats().items;
     assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
     // Those places are not used any more; all others are.
@@ -516,7 +519,8 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
     assert_eq!(machine.count(119_000..120_000, 1), (1000, 0, 0));
 }
 
-/// Segments with an unreadable meta still hide older versions, and continue to do so.
+/// Segments with an unreadable meta must still hide older versions, also after further restarts and
+/// while they are cleaned.
 #[test]
 fn a_segment_with_an_unreadable_meta_brings_no_older_version_back() {
     for copy in 0..2 {
@@ -584,14 +588,15 @@ fn an_unreadable_tail_place_is_reported_once() {
     }
     let mut machine = accepted_once(&machine.device);
     assert_eq!(machine.count(0..7, 0), (7, 0, 0));
-    // New writes do not depend on the bad places.
+    // New writes do not depend on the bad tail places.
     machine.set_all(0..5000, 1);
     machine.turn();
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
     assert_eq!(machine.count(0..4900, 1), (4900, 0, 0));
 }
 
-/// All trailers of an open segment may lie in tail places, outside the segment.
+/// All trailers of an open segment may lie in tail places, outside the segment. If the segment's
+/// header cannot be read, the start must report the damage.
 #[test]
 fn an_open_segment_with_an_unreadable_header_is_reported() {
     for commits in 1..4 {
@@ -621,7 +626,7 @@ fn an_open_segment_with_an_unreadable_header_is_reported() {
     }
 }
 
-/// A large value is lost if any of its pieces or its head is lost, and never silently.
+/// A large value is lost if any of its pieces or its head is lost. The start must report the loss.
 #[test]
 fn a_large_value_with_an_unreadable_piece_is_reported() {
     const LARGE: usize = 200_000;

@@ -60,7 +60,7 @@ fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
 }
 
 /// One wake-up may have several reasons. If a record arrives after the session began its turn, but
-/// before the session asks for the record again, the session must process the record too.
+/// before the session asks for the record again, the session must be woken once more.
 #[test]
 fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
@@ -85,8 +85,8 @@ fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
     assert_eq!(asked(&session), Some(4000));
 }
 
-/// Calls are repeated until the record that they need has been read, or until there is space. Each
-/// call counts once.
+/// Calls are repeated until the record that they need has been read, or until there is space. The
+/// counters must count each such call once.
 #[test]
 fn a_call_that_has_to_be_repeated_is_counted_once() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
@@ -135,7 +135,6 @@ fn a_call_that_has_to_be_repeated_is_counted_once() {
     assert_eq!((totals.incr_hits, totals.incr_misses), (0, 0));
 }
 
-/// Unparks the thread that it was made on.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -144,8 +143,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Freed space becomes available by a commit. If there are no other writers, only the thread that
-/// waits for space can request it.
+/// Freed space becomes available by a commit. If there are no other writers, no other session
+/// requests that commit, so the thread that waits for space must not wait for ever.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "measures that a thread does not wait for ever")]
 fn one_writer_alone_gets_through_several_times_the_store() {
@@ -274,14 +273,14 @@ fn cleaning_forgets_unreadable_records() {
             }
         }
     }
-    // A set over an older slot counts as an overwrite. If the older item was another key's, it is
-    // missing in the item count until the slot is settled.
+    // A set over an older slot counts as an overwrite. If the record behind the slot is another
+    // key's item, `items` does not include that item until the slot is resolved.
     let stats = engine.stats();
     assert!((stats.items..=stats.items + stats.older_slots).contains(&found), "{found} {stats:?}");
 }
 
-/// Unreadable records are gone only when their segment is. Until then a delete of a missing key
-/// leaves a tombstone; afterwards it writes nothing.
+/// A restart may bring an unreadable record back until its segment is freed. Until then a delete of
+/// a missing key must write a tombstone. Afterwards it must write nothing.
 #[test]
 fn deletes_of_missing_keys_write_nothing_once_unreadable_records_are_gone() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
@@ -319,7 +318,7 @@ fn deletes_of_missing_keys_write_nothing_once_unreadable_records_are_gone() {
     }
     assert!(missed > 1000, "{missed}");
     assert!(delete(&mut session) > 0);
-    // Everything written before is pushed out of memory.
+    // Writes more than the store holds, so that the damaged segments are freed.
     assert_eq!(set_all(&engine, 20_000..120_000, &"new".repeat(300)), 0);
     let mut cleaner = ManualCleaner::default();
     while engine.clean(&mut cleaner) {
@@ -345,13 +344,13 @@ fn unreadable_records_do_not_stop_the_cleaner_in_refuse_mode() {
     }
     assert!(refused < 100, "{refused}");
     drop(engine);
-    // With accepted damage, the store can be written again, even if no start has seen the damage.
+    // If damage is accepted, no set may be refused, even if no start has noticed the damage.
     options.store.as_mut().unwrap().accept_damage = true;
     let engine = Engine::open_without_threads(options).unwrap();
     assert_eq!(set_all(&engine, keys(), &"new".repeat(300)), 0);
 }
 
-/// Large values on a device, of which memory holds one or two.
+/// Large values on a device. Memory holds one or two of them at a time.
 struct LargeValues {
     engine: Arc<Engine>,
     cleaner: ManualCleaner,
@@ -388,7 +387,7 @@ impl LargeValues {
         }
     }
 
-    /// The second stays the same, however long the calls take.
+    /// Runs a turn of everything. The sessions' time stays the same.
     fn turn(&mut self) {
         self.engine.clean(&mut self.cleaner);
         self.engine.commit();
@@ -433,7 +432,7 @@ fn a_touch_of_a_value_too_large_for_a_second_version_is_refused() {
     assert_eq!(values.engine.stats().totals.evictions, 0);
 }
 
-/// Calls that need more memory than there is for all of them take turns.
+/// Calls that together need more memory than there is must take turns, so that all of them succeed.
 #[test]
 fn touches_of_values_that_do_not_fit_into_memory_together_all_succeed() {
     const SESSIONS: usize = 6;
@@ -476,8 +475,8 @@ fn a_jumbo_expires_after_a_restart_too() {
     assert_eq!(engine.stats().items, 0);
 }
 
-/// The copy of a frequently read record is never used for another version than the index leads to,
-/// while keys are overwritten and segments are cleaned and reused.
+/// While keys are overwritten and segments are cleaned and reused, a get must never return the copy
+/// of another version than the one that the index leads to.
 #[test]
 fn frequently_read_records_come_from_memory_and_are_never_stale() {
     const KEYS: u64 = 2500;
@@ -601,8 +600,8 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
     assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
 }
 
-/// Without eviction, an index at its memory limit takes no new keys. It leaves the memory of
-/// connections to them.
+/// Without eviction, an index at its memory limit must refuse new keys. It must leave the memory
+/// that is kept for connections.
 #[test]
 fn a_full_index_refuses_new_items_in_refuse_mode() {
     const MEMORY: u64 = 8 << 20;
@@ -630,7 +629,7 @@ fn a_full_index_refuses_new_items_in_refuse_mode() {
         let stats = engine.stats();
         (stats.index_slots * 8 * 100 / stats.index_limit, stats.items)
     };
-    // What the gauges say before a refusal.
+    // The number of items when the gauges first show at least 90 %.
     let mut warned = None;
     let kept = (0..)
         .find(|&n| {
@@ -654,7 +653,7 @@ fn a_full_index_refuses_new_items_in_refuse_mode() {
     assert!((0..1000).all(|n| set(&mut session, n)), "{:?}", engine.stats());
 }
 
-/// An index at its memory limit replaces older items by newer ones.
+/// With eviction, an index at its memory limit must replace older items by newer ones.
 #[test]
 fn a_full_index_evicts_the_oldest_items() {
     const KEYS: u64 = 1_100_000;

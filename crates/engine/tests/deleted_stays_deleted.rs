@@ -31,7 +31,7 @@ impl Machine {
         Machine::start(self.device.image())
     }
 
-    /// Stores a value. Returns true if there was room without making any.
+    /// Stores a value. Returns false if the store has no room at the moment.
     fn set(&mut self, key: u32, len: usize) -> bool {
         let (name, value) = (format!("key{key}"), vec![b'v'; len]);
         let store = Store::set(&value, 0, Expiry::NEVER);
@@ -76,8 +76,8 @@ impl Machine {
         self.session.tick(NOW);
     }
 
-    /// Frees dead segments until a large request finds room, with `commits` commits after each
-    /// turn.
+    /// Requests room for a large value, so that the cleaner frees dead segments. Runs 20 turns of
+    /// the cleaner, each followed by `commits` commits.
     fn clean(&mut self, commits: u32) {
         assert!(!self.set(u32::MAX, LARGE - 1000), "there is too much room");
         for _ in 0..20 {
@@ -88,8 +88,9 @@ impl Machine {
     }
 }
 
-/// Commits that write no record leave at most their number in a dead map. If a new process reused
-/// these numbers for its own commits, records that its commits supersede would count as marked.
+/// A commit that writes no record may leave its number only in the dead maps that cover it. If the
+/// next process gave such numbers to its own commits, those maps would seem to cover these commits.
+/// Records that these commits supersede would then count as marked, although no map marks them.
 #[test]
 fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
     let mut machine = Machine::start(SimDevice::new(24 << 20, 1));
@@ -107,8 +108,8 @@ fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
     machine = machine.restarted();
     let last = machine.engine.open_commit(0);
     (0..200).for_each(|_| machine.commit());
-    // That segment is freed when the others have dead maps, which are as new as the commits that
-    // wrote nothing.
+    // The segment of the tombstones is freed once the other segments have dead maps. These maps
+    // cover the commits that wrote nothing.
     machine.clean(5);
     machine = machine.restarted();
     assert!(machine.engine.open_commit(0) > last + 200);

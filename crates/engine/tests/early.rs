@@ -1,5 +1,5 @@
 //! Async mode: acknowledged records are written early, so that the end of the process does not lose
-//! them. They become durable with the next commit, as before.
+//! them. They become durable with the next commit.
 
 #[path = "common/store.rs"]
 mod common;
@@ -84,7 +84,7 @@ fn early_writes_outlive_the_process_and_become_durable_with_the_commit() {
     assert_eq!(device.counts().syncs, syncs);
     let written = [value(b'1', 1), value(2, LARGE)];
     assert_eq!(found(device.image(), &["small", "large"]), written);
-    // More items, over many segments. No write is repeated.
+    // Writes more items, over many segments. The second early write must write nothing.
     (0..100).for_each(|n| set(&mut writer, &format!("more{n}"), &[n; 30_000]));
     assert!(engine.write_early(0));
     let writes = device.counts().writes;
@@ -98,8 +98,9 @@ fn early_writes_outlive_the_process_and_become_durable_with_the_commit() {
     }
 }
 
-/// The sync of a commit takes long. Records appended meanwhile are written early all the same. If
-/// only a part of them is on the device after a power loss, that proves nothing about the commit.
+/// The sync of a commit takes long. Records appended meanwhile must still be written early. If a
+/// part of them is on the device after a power loss, recovery must not conclude that the commit
+/// has ended.
 #[test]
 fn a_slow_sync_does_not_delay_early_writes() {
     let device = new_device();
@@ -133,7 +134,8 @@ fn a_slow_sync_does_not_delay_early_writes() {
     }
 }
 
-/// A value is durable, and its delete was only written early. The item stays deleted.
+/// A value is durable, and its delete was only written early. The next process finds the item
+/// deleted. After a crash of that process, the item must still be deleted.
 #[test]
 fn an_early_written_delete_survives_a_crash_of_the_next_process() {
     let device = new_device();
@@ -184,8 +186,8 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
     }
 }
 
-/// The commit fails after part of it and of the next one was written early. Everything is written
-/// again.
+/// The commit fails after part of it and of the next one was written early. Both parts must be
+/// written again.
 #[test]
 fn a_failed_commit_repeats_its_early_writes() {
     let device = new_device();
@@ -218,8 +220,8 @@ fn a_failed_commit_repeats_its_early_writes() {
 }
 
 /// The sync of a growth fails after part of a commit was written early, so the device may have lost
-/// that part. While the commit's own sync is under way, nothing may claim that the process can end
-/// without a loss.
+/// that part. While the commit's own sync is under way, `write_early` must not report that the
+/// process can end without a loss.
 #[test]
 fn early_writes_promise_nothing_after_another_sync_has_failed() {
     let device = new_device();
@@ -248,7 +250,7 @@ fn early_writes_promise_nothing_after_another_sync_has_failed() {
     }
 }
 
-/// The lane's thread writes by itself, soon, and while a sync hangs.
+/// An engine with threads must write early without a call, soon, and even while a sync hangs.
 #[test]
 fn a_thread_writes_early() {
     let device = new_device();

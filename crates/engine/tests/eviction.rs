@@ -96,7 +96,8 @@ fn values_being_read_are_not_copied_while_memory_is_plentiful() {
         (0..1000).for_each(|n| cache.set(&format!("item:{n}")));
     }
     assert!(cache.engine.stats().frame_bytes < MEMORY / 2);
-    // If these values were copied, the copies would exceed their share of memory.
+    // If these values were copied, the copies would exceed their share of memory, and readers would
+    // lose values.
     for (n, mut reader) in readers.into_iter().enumerate() {
         let whole = |bytes: &[u8]| assert!(bytes == value(n as u8));
         assert_eq!(reader.read(usize::MAX, whole), Some(0));

@@ -47,8 +47,8 @@ impl Device for Remembered {
     }
 }
 
-/// After a failure, neither a later successful sync nor the contents of the page cache prove
-/// anything.
+/// After a failed sync, neither a later successful sync nor the contents of the page cache prove
+/// that data is on the device. The store must count as failing until the device stores data again.
 #[test]
 fn a_device_that_loses_writes_does_not_count_as_healed() {
     for durability in [Durability::Sync, Durability::Async] {

@@ -211,7 +211,7 @@ fn a_drain_is_recorded_by_another_thread() {
     assert!(matches!(asked("second"), Outcome::Ready(Ok(()))));
     assert!(matches!(asked("store"), Outcome::Ready(Err(DrainError::Last))));
     assert!(engine.lanes()[1].draining);
-    // The caller gets the devices' error.
+    // If the devices fail, the caller gets their error.
     devices.iter().for_each(|d| d.plan(Fault::lasting(Operation::Write, 1, Failure::Io)));
     let keep = || session.drain("second", false);
     assert!(matches!(keep(), Outcome::NeedsSpace));

@@ -1,5 +1,5 @@
-//! A full store that refuses new items. Deletes, counts and touches keep working for ever, and the
-//! room they free is found again.
+//! A full store that refuses new items. Deletes, increments and touches must keep working for ever,
+//! and the room that they free must become usable again.
 
 #[path = "common/store.rs"]
 mod common;
@@ -162,8 +162,8 @@ impl<C: Caller> Client<C> {
         self.items.remove(&key);
     }
 
-    /// In each round, deletes an item, fills the store again, and counts. If `touches`, also
-    /// touches an item. Returns the number of items stored.
+    /// In each round, deletes an item, fills the store again, and increments a counter. If
+    /// `touches` is true, also touches an item. Returns the number of items stored.
     fn rounds(&mut self, rounds: u32, touches: bool) -> usize {
         let mut stored = 0;
         for round in 0..rounds {
@@ -208,7 +208,7 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     assert!(room > 8_000_000, "{fill} items of {room} bytes have room in 12 MiB");
     client.rounds(rounds, true);
     client.check();
-    // Half of the items are deleted, and there is room for nearly as many again.
+    // After half of the items were deleted, nearly as many must fit again.
     for _ in 0..fill / 2 {
         client.delete_any();
     }
@@ -243,8 +243,8 @@ fn a_full_store_of_items_that_fill_half_a_segment_deletes_counts_and_touches() {
     delete_one_and_fill_up(Durability::Async, 8_000..32_000, 3000);
 }
 
-/// Large values have their own places. One can be touched only while the store has room for a
-/// second copy of it.
+/// Large values have their own places. A touch of one needs room for a second copy of it, so this
+/// test touches none.
 #[test]
 fn a_full_store_of_large_values_deletes_and_counts() {
     let device = Arc::new(SimDevice::new(24 << 20, 1));
@@ -257,7 +257,7 @@ fn a_full_store_of_large_values_deletes_and_counts() {
     client.check();
 }
 
-/// Only counters are written to a store that is full of other items.
+/// In a store that is full of other items, counters can be incremented for ever.
 #[test]
 fn a_full_store_counts_for_ever() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
@@ -277,9 +277,9 @@ fn a_full_store_counts_for_ever() {
     client.check();
 }
 
-/// While items are overwritten, cleaning can turn dead bytes into free places, so they may take the
-/// place of the reserve. Once live items fill the store, the reserve is free again, however often
-/// that changes.
+/// While items are overwritten, dead bytes may stand in for the reserve of free places, because
+/// cleaning can turn them into free places. Whenever live items fill the store again, the reserve
+/// must be free again.
 #[test]
 fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
@@ -303,7 +303,7 @@ fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
 }
 
 /// Records do not span segments, so dead bytes beside large records cannot be gathered into free
-/// places. Such dead bytes must not take the place of the reserve.
+/// places. Such dead bytes must not stand in for the reserve of free places.
 #[test]
 fn a_store_of_items_that_pack_badly_has_its_reserve() {
     const LARGE: usize = 26 << 10;
@@ -423,8 +423,8 @@ fn threads_delete_count_and_touch_in_a_full_store() {
     engine.close().unwrap();
 }
 
-/// A touch may enlarge an item by an expiry and by the cas id that it keeps. The room for growing
-/// items is limited, and they take none from counts and deletes, which need no more than they have.
+/// A touch may enlarge an item by an expiry and by the cas id that it keeps. The room for such
+/// growth must be limited, so that increments and deletes keep the room that they need.
 #[test]
 fn growing_items_take_no_room_from_counts_and_deletes() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));

@@ -233,7 +233,7 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
         );
         assert_eq!(world.places(), places);
         assert!(!world.set(full));
-        // Concurrent writes go on.
+        // Other writes still succeed.
         assert!(world.set(1));
         assert!(world.engine.commit());
         assert_eq!(world.engine.health(), Health::Good);
@@ -248,7 +248,8 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
 }
 
 /// After a growth whose sync failed, the operating system may know the new length although the disk
-/// does not have it.
+/// does not have it. So the old length must be restored, and the next attempt must grow the device
+/// once more.
 #[test]
 fn a_growth_that_a_failed_sync_lost_is_made_again() {
     for seed in 0..12 {
@@ -428,7 +429,8 @@ fn a_lane_that_grows_gets_more_of_the_keys() {
     world.check(1..1000);
 }
 
-/// A dump in progress does not know the new places, but it shows items that are moved there.
+/// A dump that began before the growth does not know the new places. It must still show items that
+/// are moved there.
 #[test]
 fn a_dump_goes_on_while_the_store_grows() {
     let mut world = World::one(24 * MIB, Durability::Async);
@@ -442,7 +444,7 @@ fn a_dump_goes_on_while_the_store_grows() {
             world.engine.grow(None, 48 * MIB).unwrap();
             end = world.fill(full);
             assert!(end > full * 3 / 2);
-            // Frames are dropped, so that the dump reads the new places.
+            // Lets the cleaner drop frames, so that the dump reads the new places.
             for _ in 0..50 {
                 world.turn();
             }
@@ -471,7 +473,8 @@ impl Wake for Told {
     }
 }
 
-/// As in a server: the requesting thread does not block.
+/// As in a server, the requesting thread must not block. Its waker must be woken when the growth
+/// has ended.
 #[test]
 fn a_session_that_asks_is_woken_with_the_answer() {
     let devices = [Arc::new(SimDevice::new(12 * MIB, 1))];
@@ -586,7 +589,7 @@ fn an_unfetched_failure_does_not_answer_another_session() {
     two.device.release();
     two.wait(0);
     two.answer(1, 24 * MIB).unwrap();
-    // The first session gets its answer.
+    // The first session still gets its failure. Its next call is a new request.
     two.answer(0, 24 * MIB).unwrap_err();
     two.answer(0, 24 * MIB).unwrap();
 }

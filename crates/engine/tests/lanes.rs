@@ -259,14 +259,12 @@ fn a_device_that_is_drained_is_not_needed_any_more() {
     all_there_from(&mut machine, 500, 3000);
 }
 
-/// An unreadable item counts as evicted, but a crash may bring it back until its segment is
-/// cleaned. Until then the device accepts no partitions.
 fn is_draining(engine: &Engine, name: &str) -> bool {
     engine.lanes().iter().any(|lane| lane.name == name && (lane.draining || lane.drained))
 }
 
-/// The mover has not carried out the drain yet, for example because a device hangs. Nobody waits
-/// for it any more.
+/// A keep must cancel a drain that the mover has not begun, for example because a device hangs. If
+/// one session makes several requests, the last one must count.
 #[test]
 fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
@@ -280,14 +278,15 @@ fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
     machine.engine.move_partitions();
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
-    // The same the other way round.
+    // A drain likewise cancels a keep that has not begun.
     assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
     machine.settle();
     assert!(is_draining(&machine.engine, "b"));
 }
 
-/// The device hangs while it records the drain. So the cancellation comes too late, and waits.
+/// A device hangs while it records a drain, so a keep can no longer cancel the drain. The keep must
+/// wait for the end of the drain, and must then be carried out.
 #[test]
 fn a_keep_follows_a_drain_that_has_begun() {
     let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
@@ -300,7 +299,8 @@ fn a_keep_follows_a_drain_that_has_begun() {
         let mover = scope.spawn(|| engine.move_partitions());
         assert!(device.wait_until_held(std::time::Duration::from_secs(20)));
         assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
-        // One that still waits for the drain does not cancel the later request.
+        // The other session still waits for the drain. When it repeats its call, that must not
+        // cancel the keep, which came later.
         assert!(matches!(other.drain("b", true), Outcome::NeedsSpace));
         device.release();
         mover.join().expect("the mover");
@@ -309,7 +309,8 @@ fn a_keep_follows_a_drain_that_has_begun() {
     assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
 }
 
-/// A session whose drain another one has cancelled still gets what it waits for, after that one.
+/// If another session's keep cancels a drain, the session that waits for the drain must be woken
+/// after the keep. Its repeated call must then be carried out.
 #[test]
 fn sessions_that_want_the_opposite_come_one_after_the_other() {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -336,7 +337,7 @@ fn sessions_that_want_the_opposite_come_one_after_the_other() {
     assert!(is_draining(&machine.engine, "b"));
 }
 
-/// A failure that nobody has fetched is not the answer to a later request.
+/// A failure that no session has fetched must not answer a later request.
 #[test]
 fn an_old_failure_does_not_answer_a_new_drain() {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -359,13 +360,14 @@ fn an_old_failure_does_not_answer_a_new_drain() {
     };
     fail(&machine);
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Err(_))));
-    // Fetched once.
+    // The failure was fetched, so the next call is a new request. Its failure is not fetched, and
+    // is dropped after a second.
     fail(&machine);
     seconds.store(2, Relaxed);
     assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
     machine.settle();
     assert!(is_draining(&machine.engine, "b"));
-    // Another session has not made the request that failed.
+    // A failure does not answer the request of another session.
     let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     fail(&machine);
     let other = machine.engine.session(Waker::from(Arc::new(Sleeper)));
@@ -381,6 +383,8 @@ impl std::task::Wake for Sleeper {
     fn wake(self: Arc<Self>) {}
 }
 
+/// An unreadable item counts as evicted, but a crash may bring it back until its segment is
+/// cleaned. Until then the device accepts no partitions. The drain to it must end nevertheless.
 #[test]
 fn a_device_is_drained_to_one_with_unreadable_records() {
     let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));
@@ -482,8 +486,8 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     ));
 }
 
-/// Starts, and erases new devices whose first block was torn. Such a device may hold anything, so
-/// the operator has to allow overwriting it.
+/// Opens the store. Replaces new devices whose first block was torn by empty ones, as an operator
+/// would: a start refuses such a device, because it may hold anything.
 fn start_erasing_torn(mut devices: Vec<(String, Arc<SimDevice>)>, new: &[&str]) -> Machine {
     loop {
         match Machine::with(devices.clone(), options(&devices, Durability::Sync)) {
@@ -499,7 +503,8 @@ fn start_erasing_torn(mut devices: Vec<(String, Arc<SimDevice>)>, new: &[&str]) 
     }
 }
 
-/// Power fails while a store is created or devices join it. The next start creates it or goes on.
+/// Power fails while a store is created or devices join it. The next start must finish the creation
+/// or the join.
 #[test]
 fn a_start_with_new_devices_may_be_interrupted() {
     for existing in [0, 1, 2] {
@@ -541,8 +546,9 @@ fn a_start_with_new_devices_may_be_interrupted() {
     }
 }
 
-/// Power fails at many points around the end of a drain. Either the store still needs the device,
-/// or the device itself records that it was drained.
+/// Power fails at many points around the end of a drain. Afterwards either the store still needs
+/// the device, or the device itself records that it was drained. A start with both devices must
+/// succeed.
 #[test]
 fn a_store_starts_after_a_power_loss_at_the_end_of_a_drain() {
     let mut drained = 0;
@@ -590,8 +596,8 @@ fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     ));
 }
 
-/// A second device whose joining did not complete is not missed, and its share of the keys belongs
-/// to the first.
+/// If a second device never completed its join, the store must start without it, and all keys must
+/// belong to the first device.
 #[test]
 fn a_store_whose_second_device_never_joined_goes_on_without_it() {
     let mut devices = names(&["a", "b"]);
@@ -609,7 +615,7 @@ fn a_store_whose_second_device_never_joined_goes_on_without_it() {
     }
 }
 
-/// Power fails at many points of a motion. No item is lost, and no old version comes back.
+/// Power fails at many points of a motion. No item may be lost, and no old version may come back.
 #[test]
 fn a_crash_at_any_moment_of_a_motion_loses_nothing() {
     let start = || {
@@ -691,7 +697,8 @@ fn a_lane_whose_device_fails_leaves_the_others_alone() {
     assert!((0..200).all(|key| machine.set(key, 2)));
 }
 
-/// The target device fails during a motion. The keys stay where they are.
+/// The target device fails during a motion. The keys must stay where they are, and must move once
+/// the device works again.
 #[test]
 fn a_motion_to_a_device_that_fails_is_given_up_and_done_later() {
     for operation in [Operation::Write, Operation::Sync] {
@@ -746,7 +753,7 @@ fn flushes_empty_all_lanes_while_keys_move() {
     assert!((0..500).all(|key| machine.version(key).is_none()));
 }
 
-/// A delayed flush also applies to devices added before it is due.
+/// A delayed flush must also apply to devices that are added before it is due.
 #[test]
 fn a_delayed_flush_reaches_devices_that_were_added_meanwhile() {
     let mut machine = Machine::start(names(&["a"]), Durability::Sync);

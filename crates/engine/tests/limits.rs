@@ -182,8 +182,8 @@ fn a_limiter_is_a_number_to_other_verbs() {
     assert!(take(session, "l", limit));
 }
 
-/// A session's time is that of its turn's start. A session with an earlier time must not make time
-/// pass twice.
+/// A session's time is the start of its turn. If a session with an earlier time uses a limiter, the
+/// same time must not pass twice for the limiter.
 #[test]
 fn sessions_with_different_times_admit_no_more() {
     let limits = [
@@ -224,8 +224,8 @@ fn a_window_ends_to_the_nanosecond() {
     assert!(take(&cache.session, "l", limit));
 }
 
-/// A limiter that refuses is not written, so its record stays old. It must not be evicted all the
-/// same, because its client would get the whole budget again.
+/// A limiter that refuses is not written, so its record stays old. Nevertheless it must not be
+/// evicted, because its client would get the whole budget again.
 #[test]
 fn a_flood_of_items_evicts_no_limiter() {
     const LIMITERS: usize = 10_000;
@@ -314,7 +314,7 @@ fn changes_in_place_stop_before_the_lease_of_versions_ends() {
     assert_eq!(changed(&machine.engine), before);
 }
 
-/// Two sessions on both sides of a full second agree on the end of a window.
+/// Two sessions whose times are in different seconds must agree on the end of a window.
 #[test]
 fn a_late_session_shortens_no_window() {
     let limit = Limit::fixed(2, MINUTE);
@@ -330,8 +330,8 @@ fn a_late_session_shortens_no_window() {
     assert!(take(&cache.session, "l", limit));
 }
 
-/// With `Durability::Async` in a sync store, no call waits for the commit. The commit is made all
-/// the same.
+/// With `Durability::Async` in a sync store, no call waits for the commit. It must be made
+/// nevertheless.
 #[test]
 fn units_that_nobody_waits_for_become_durable() {
     let device = Arc::new(SimDevice::new(16 << 20, 1));

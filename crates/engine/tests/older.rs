@@ -1,5 +1,5 @@
-//! A set of an item that is only on the device reads nothing. No difference is visible for this
-//! key, for keys that the index cannot tell apart from it, or after a restart.
+//! A set of an item that is only on the device reads nothing. Clients must see no difference: not
+//! for this key, not for keys that the index cannot tell apart from it, and not after a restart.
 
 #[path = "common/store.rs"]
 mod common;
@@ -91,7 +91,7 @@ impl Machine {
         self.try_set(key, value).unwrap();
     }
 
-    /// Sets the key at once, without a turn.
+    /// Sets the key, and checks that the set replaced the old record without reading it.
     fn set_unread(&mut self, key: &str, value: &str) {
         let before = self.engine.stats().totals.unread_sets;
         let key = self.session.key(key.as_bytes());
@@ -231,7 +231,7 @@ fn an_item_stays_when_another_key_is_set_over_its_slot() {
     assert_eq!(machine.get(&second).as_deref(), Some("second"));
 }
 
-/// The cleaner settles older slots and forgets dead ones.
+/// The cleaner must resolve older slots and forget those whose records are dead.
 #[test]
 fn cleaning_settles_older_slots() {
     let mut machine = start(Durability::Async);
@@ -292,8 +292,8 @@ fn undoing_a_set_restores_the_older_slot() {
     }
 }
 
-/// A set was made over the slot of another key. Before the set is undone, a change of that other
-/// key settles the slot.
+/// A set marks the slot of another key as older. A change of that other key resolves the slot, and
+/// then the commit of both fails. The undo must restore the other key's item and remove the set's.
 #[test]
 fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
     for deletes in [false, true] {
@@ -326,7 +326,7 @@ fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
     }
 }
 
-/// A turn reads few records, however many older slots lead into a segment.
+/// A turn must read few records, however many older slots lead into a segment.
 #[test]
 fn a_turn_settles_a_few_older_slots() {
     // Enough for a few records or one whole segment, plus the reads of other cleaning in the turn.
@@ -352,9 +352,9 @@ fn a_turn_settles_a_few_older_slots() {
     assert!(most < MOST_READS, "{most} reads in a turn");
 }
 
-/// Segments with tombstones are freed when dead maps mark the records that the tombstones hide.
-/// Records behind older slots are hidden, too, and no map marks them before their slots are
-/// settled.
+/// A segment with tombstones is freed when dead maps mark the records that the tombstones hide. No
+/// dead map marks a record behind an older slot before that slot is resolved. Until then the
+/// tombstones must stay.
 #[test]
 fn a_key_set_unread_and_then_deleted_stays_deleted() {
     const COLD: u32 = 20_000;
@@ -382,8 +382,8 @@ fn a_key_set_unread_and_then_deleted_stays_deleted() {
     }
 }
 
-/// Older slots are settled as fast as sets create them. So nearly all sets still read nothing,
-/// whether or not anything may be lost, and however few records a segment has.
+/// The cleaner must resolve older slots as fast as sets create them, so that nearly all sets read
+/// nothing. This holds with and without evictions, and for large and small records.
 #[test]
 fn sets_go_on_reading_nothing() {
     for (when_full, keys, bytes) in [
@@ -407,7 +407,7 @@ fn sets_go_on_reading_nothing() {
     }
 }
 
-/// Unreadable records behind some older slots do not keep other older slots from being settled.
+/// Unreadable records behind some older slots must not keep other older slots from being resolved.
 #[test]
 fn unreadable_records_behind_older_slots_delay_nothing_else() {
     const COLD: u32 = 20_000;
@@ -455,7 +455,7 @@ fn unreadable_records_behind_older_slots_delay_nothing_else() {
     }
 }
 
-/// Concurrent readers find every key and never see an older version than before.
+/// Concurrent readers must find every key and never see an older version than before.
 #[test]
 fn sets_race_with_gets_and_the_cleaner() {
     const KEYS: u32 = 300;

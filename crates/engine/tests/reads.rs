@@ -145,8 +145,8 @@ fn looks(session: &mut Session) -> usize {
     (0..10_000).take_while(|_| session.polls()).count()
 }
 
-/// A device that answers quickly keeps its thread awake. A slow one costs only a bounded part of a
-/// processor.
+/// If a device answers quickly, the thread must keep polling. If the device is slow, polling must
+/// take only a bounded part of a processor.
 #[test]
 fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     let queued = Queued::new();
@@ -176,6 +176,7 @@ fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
 }
 
 /// The first read in a segment guesses the record's size, and reads too little of a large record.
+/// The second reads of such records must respect the memory limit, too.
 #[test]
 fn records_that_are_larger_than_was_guessed_wait_for_room() {
     let queued = Queued::new();
@@ -215,8 +216,8 @@ fn sessions_share_the_memory_limit_of_reads() {
     assert!((MOST / 8..=MOST / 4).contains(&most), "{most} bytes on their way");
 }
 
-/// An unreadable sector may be next to a record. The record is then read alone, and only the
-/// records in that sector are lost.
+/// An unreadable sector may be next to a record. The record must then be read alone, so that only
+/// the records in that sector are lost.
 #[test]
 fn an_unreadable_block_costs_only_the_records_that_overlap_it() {
     let queued = Queued::new();

@@ -44,8 +44,8 @@ impl Cache {
     }
 }
 
-/// Values that arrive in part take the memory that deletes have freed, but leave the frames that
-/// overwrites need: an overwrite frees as much as it takes.
+/// Values that have partly arrived may take the memory that deletes have freed. They must leave the
+/// frames that overwrites need, because an overwrite frees as much as it takes.
 #[test]
 fn arriving_values_leave_room_for_overwrites() {
     for seed in 0..20 {
@@ -91,7 +91,8 @@ fn arriving_values_leave_room_for_overwrites() {
     }
 }
 
-/// A value for which there is no memory is refused soon, whatever memory others leave.
+/// A value for which there is no memory must be refused soon, however much memory earlier deletes
+/// have freed.
 #[test]
 fn a_value_without_memory_is_refused_soon() {
     for deleted in (0..400).step_by(5) {

@@ -51,8 +51,8 @@ fn change(device: &SimDevice, change: impl FnOnce(&mut Superblock)) {
     device.write_at(SUPERBLOCKS[superblock.copy()], &block).unwrap();
 }
 
-/// Each crash uses up the versions that were leased. When nearly none are left, a start reports
-/// that. Nothing that such a start writes is ever taken for damage.
+/// Each crash uses up the versions that were leased. When nearly none are left, a start must report
+/// that. No start may take for damage what an earlier start wrote.
 #[test]
 fn a_store_that_has_used_its_versions_up_says_so() {
     let start = |device: &Arc<SimDevice>| {
@@ -125,7 +125,7 @@ impl Device for Counting {
 }
 
 /// The contents of a store that was used without durability when its server died are invalid.
-/// Neither the next start nor later ones read them.
+/// Neither the next start nor later ones may read them.
 #[test]
 fn a_store_without_durability_is_not_read_after_a_crash() {
     const SIZE: u64 = 16 << 20;
@@ -165,8 +165,8 @@ fn a_store_without_durability_is_not_read_after_a_crash() {
     assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
 }
 
-/// A client that sets a large value and disconnects while it waits for space leaves no places
-/// reserved: other items fill the store again.
+/// If a client sets a large value and disconnects while it waits for space, no places may stay
+/// reserved for it. Other items must be able to fill the store again.
 #[test]
 fn an_abandoned_large_value_keeps_no_places_free() {
     const VALUE: usize = 4 << 20;
@@ -220,8 +220,8 @@ fn an_abandoned_large_value_keeps_no_places_free() {
     assert!(free(&machine) < 2 << 20, "{} bytes are kept free for nobody", free(&machine));
 }
 
-/// A start with too little memory for the index is refused with the smallest sufficient size, and
-/// nothing is changed.
+/// A start with too little memory for the index must be refused with the smallest sufficient size,
+/// and must change nothing.
 #[test]
 fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
     const KEYS: u32 = 250_000;

@@ -1,4 +1,5 @@
-//! Random samples of items: every item is equally likely, wherever it lies, and none counts as read.
+//! Random samples of items: every item is equally likely, wherever it lies, and none counts as
+//! read.
 
 #[path = "common/store.rs"]
 mod common;
@@ -50,7 +51,8 @@ impl Machine {
         panic!("a set waits for ever");
     }
 
-    /// Draws until `samples` items were shown. Returns how often each one was.
+    /// Draws until `samples` items were shown. Returns how often each key was shown, and the number
+    /// of unreadable items.
     fn sample(&mut self, samples: usize, reads: usize) -> (HashMap<Vec<u8>, u64>, u64) {
         let (mut seen, mut shown) = (HashMap::<Vec<u8>, u64>::new(), 0);
         let mut sampler = ItemSampler::new(42);
@@ -74,8 +76,8 @@ impl Machine {
     }
 }
 
-/// Returns how far the counts are from those of a uniform sample: the statistic chi², less its mean,
-/// in standard deviations.
+/// Returns how far the counts are from those of a uniform sample: the statistic chi², less its
+/// mean, in standard deviations.
 fn deviation(seen: &HashMap<Vec<u8>, u64>, keys: usize) -> f64 {
     let samples: u64 = seen.values().sum();
     let expected = samples as f64 / keys as f64;
@@ -159,7 +161,7 @@ fn an_empty_cache_has_nothing_to_show() {
     };
     assert_eq!(show(&mut machine), 0);
     machine.set("key", b"value", Expiry::NEVER);
-    // The first table is longer than those that the sample has seen.
+    // So far the sampler has seen no table. It must notice the first one at once.
     assert!(show(&mut machine) > 0);
 }
 
@@ -220,7 +222,7 @@ fn a_device_that_does_not_answer_holds_up_no_other_sample() {
     assert!((1..=16).contains(&reads), "{reads}");
     step(&mut machine);
     assert_eq!(machine.engine.totals().sample_reads, reads, "the device is not asked for more");
-    // It answers again.
+    // The device answers again.
     machine.engine.serve_reads();
     machine.session.tick(NOW);
     let (waiting, ..) = step(&mut machine);

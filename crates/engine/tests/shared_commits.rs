@@ -94,7 +94,6 @@ fn a_thread_waits_briefly_for_most_of_the_clients_that_a_commit_released() {
     assert_eq!(lingers(&mut session), ONCE);
 }
 
-/// Wakes a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -125,7 +124,8 @@ fn wait_for(session: &Session, point: CommitPoint) {
 
 #[test]
 fn a_lingering_lane_does_not_delay_other_lanes() {
-    // A commit takes some time, then the clock stops.
+    // The clock advances until the first commit has ended, so that this commit has a duration. Then
+    // the clock stops, so that the first lane lingers without end.
     let (time, step) = (AtomicU64::new(0), Arc::new(AtomicU64::new(300)));
     let steps = Arc::clone(&step);
     let clock = move || {

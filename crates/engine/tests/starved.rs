@@ -15,8 +15,9 @@ fn options() -> Options {
     Options { memory: MEMORY, max_item_size: 7 << 20, ..Options::default() }
 }
 
-/// The cleaner found nothing to evict, because all memory held values being received. Most of them
-/// are gone now and items have replaced them, but the cleaner has not looked since.
+/// The cleaner found nothing to evict, because all memory held values being received. Since then,
+/// items have replaced most of these values, but the cleaner has not run. A call that finds no
+/// space now must wait, not be refused.
 #[test]
 fn an_outdated_cleaner_finding_refuses_nothing() {
     let engine = Engine::open_without_threads(options()).unwrap();
@@ -80,8 +81,8 @@ impl Wake for Unpark {
 }
 
 /// Threads fill the cache with values of all sizes. Some pause between two turns or within one; the
-/// epoch of a paused thread keeps memory from being reused. No thread is refused, and all make
-/// progress.
+/// epoch of a paused thread keeps memory from being reused. No call may be refused, and all threads
+/// must make progress.
 #[test]
 fn fills_beside_threads_that_do_not_run_are_never_refused() {
     let engine = Engine::open(options()).unwrap();
@@ -118,7 +119,7 @@ fn fills_beside_threads_that_do_not_run_are_never_refused() {
                             thread::park_timeout(Duration::from_millis(100));
                         }
                     }
-                    // The system preempts the thread at the worst moment: within a turn.
+                    // Simulates a thread that the system preempts within a turn.
                     if writer == 0 && random.one_in(2000) {
                         thread::sleep(Duration::from_millis(20));
                     }

@@ -209,7 +209,8 @@ fn lanes_in_memory_are_one_cache() {
         let before = engine.stats();
         let (mut cursor, mut shown) = (ScanCursor::default(), 0);
         while finish(&mut session, |session| session.scan(&mut cursor, &mut |_| shown += 1)) {}
-        // The cleaner may have evicted items during the scan. It comes to rest soon.
+        // If the cleaner evicted items during the scan, scans again. The cleaner soon has nothing
+        // left to do.
         if engine.stats().totals.evictions == before.totals.evictions {
             assert_eq!(shown, before.items);
             break;

@@ -48,11 +48,11 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
         assert!(stats.fast_bytes < 4 * MIB && stats.fast_bytes > 3 * MIB, "{stats:?}");
         assert!(stats.lower_bytes < 32 * MIB && stats.lower_bytes > 28 * MIB, "{stats:?}");
         let values = Values { bytes: 4000 };
-        // Few enough for the fast device: the lower one receives only its label.
+        // These items fit on the fast device, so the lower one receives only its label.
         world.set_all(0..400, &values);
         world.settle();
         assert_eq!(world.engine.stats().lower_used, 0);
-        // The last keys are left out, because the last block of an open segment lies elsewhere.
+        // Leaves out the last keys: the last block of an open segment lies in a tail place.
         let few = 0..390;
         let on_fast = keys_on(&fast, &values, 4000);
         assert!(few.clone().all(|n| on_fast.contains(&n)));
@@ -89,7 +89,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
 }
 
 /// If a start treated the sectors of a lower device that does not answer as bad ones, their
-/// contents would be lost for ever.
+/// contents would be lost for ever. So the start must fail, and a later one must find everything.
 #[test]
 fn a_start_waits_for_a_lower_device_that_does_not_answer() {
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {
@@ -130,7 +130,8 @@ fn a_full_store_evicts_the_oldest_wherever_it_lies() {
     assert_eq!(astray, 0, "{} of {first}..", present[0]);
 }
 
-/// Everything on the fast device is read repeatedly, and new writes always need more room.
+/// Everything on the fast device is read repeatedly, and new writes always need more room. The fast
+/// device must have room for them at all times.
 #[test]
 fn frequently_read_items_stay_on_the_fast_device_but_not_for_ever() {
     let (fast, lower) = devices(4 * MIB, 32 * MIB);
@@ -282,7 +283,7 @@ fn a_store_gets_a_lower_device_later_and_that_may_grow() {
     }
 }
 
-/// A server without durability that dies leaves no valid items, but its store still owns its lower
+/// A server without durability that dies leaves no valid items. Its store must still own its lower
 /// device.
 #[test]
 fn a_store_that_is_discarded_keeps_its_lower_device() {
@@ -306,9 +307,9 @@ fn a_store_that_is_discarded_keeps_its_lower_device() {
     world.check_all(0..10, &values);
 }
 
-/// Items acknowledged after a discard stay. No older copy of a superblock, with the index image of
-/// the discarded store, is used any more. This is tested with a lower device, and for a store that
-/// never had one.
+/// Items acknowledged after a discard must stay. No start may use an older copy of the superblock,
+/// which names the index image of the discarded store. This is tested with a lower device, and for
+/// a store that never had one.
 #[test]
 fn discarded_items_do_not_come_back() {
     for lower in [None, Some(Arc::new(SimDevice::new(16 * MIB, 2)))] {
@@ -332,8 +333,8 @@ fn discarded_items_do_not_come_back() {
     }
 }
 
-/// Two lanes have a lower device each. The devices are told apart, and a store that is discarded
-/// still has both lanes.
+/// Two lanes have a lower device each. A start must detect that the lower devices are swapped, and
+/// a store that is discarded must still have both lanes.
 #[test]
 fn each_lane_has_its_own_lower_device() {
     let values = Values { bytes: 4000 };
@@ -399,7 +400,7 @@ fn items_on_the_fast_device_are_served_while_the_lower_one_fails() {
 }
 
 /// Power fails at every write or sync of the start at which a lower device joins, after a clean
-/// stop. The device then has joined or has not, and nothing is lost.
+/// stop. Afterwards the device must either have joined or not, and nothing may be lost.
 #[test]
 fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
     let values = Values { bytes: 4000 };
@@ -432,7 +433,7 @@ fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
 }
 
 /// Power fails at every write or sync of the start at which a lane on two devices joins a store.
-/// The next start knows the lane as part of that store, or as empty.
+/// The next start must either find the lane in the store, or find it empty and add it.
 #[test]
 fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
     let values = Values { bytes: 1000 };
@@ -459,7 +460,8 @@ fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
 }
 
 /// Power fails at a selection of the writes and syncs of either device while a store larger than
-/// its fast device is used, and then again during recovery.
+/// its fast device is used, and then again during recovery. Every key must have its last
+/// acknowledged state or a later one.
 #[test]
 fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
     let mut seed = 0;

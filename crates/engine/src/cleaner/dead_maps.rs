@@ -1,13 +1,14 @@
-//! Dead maps: durable marks of a segment's superseded records. Once they are made, other segments
-//! with tombstones or evicted items can be freed without older versions coming back after a crash.
+//! Dead maps: durable marks of a segment's superseded records. Once a segment has its map, other
+//! segments with tombstones or evicted items can be freed, because no crash can bring back the
+//! older versions in that segment.
 //!
 //! Maps are made without reading a segment. One walk over the index serves many segments: a record
 //! is alive if a slot leads to it, and all other records are marked. The walk goes in slices, a few
 //! stripes a turn.
 //!
-//! A recovery does not show a marked record, but the record goes on hiding older versions as long
-//! as it exists, as a tombstone does. So it does not matter whether an item was superseded or
-//! removed, or in which order maps become durable.
+//! Recovery leaves a marked record out of the index. While the record exists, it still hides older
+//! versions, as a tombstone does. So it does not matter whether an item was superseded or removed,
+//! or in which order maps become durable.
 
 use crate::cleaner::Cleaner;
 use crate::cleaner::map_walk::MapWalk;
@@ -18,9 +19,9 @@ use std::collections::BTreeSet;
 impl Lane {
     /// Puts a segment into quarantine, after the caller has removed its records from the index.
     /// `ends` are the offsets of the removed records that no newer version hides. `undo_count` is
-    /// the store's undo count from before the caller searched for the segment's records. If
-    /// something was undone since, the index may lead to the segment again. Then the segment is
-    /// kept, and this function returns false.
+    /// the store's undo count from before the caller searched for the segment's records. If changes
+    /// were undone since then, the index may lead to the segment again. Then the segment is kept,
+    /// and this function returns false.
     pub(crate) fn quarantine(
         &self,
         stream: Stream,
@@ -42,7 +43,7 @@ impl Lane {
         true
     }
 
-    /// Returns the offsets in a segment that the index leads to.
+    /// Returns the offsets of the segment's records that the index leads to.
     pub(crate) fn offsets_in(&self, number: SegmentNumber) -> BTreeSet<usize> {
         let mut offsets = BTreeSet::new();
         for stripe in 0..self.index.stripe_count() {
@@ -60,7 +61,8 @@ impl Lane {
         self.log.store().map_or(0, |store| store.commits.undo_count())
     }
 
-    /// Notes that these records were removed from a segment that then was not emptied.
+    /// Notes as kept ends the records at these offsets: they were removed, but their segment was
+    /// not emptied.
     pub(crate) fn keep_ends(&self, number: SegmentNumber, ends: Vec<u32>) {
         if let Some(store) = self.log.store() {
             store.keep_ends(number, ends);

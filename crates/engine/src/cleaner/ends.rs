@@ -1,10 +1,10 @@
 //! Handles segments that hold ends (tombstones, expired or evicted items) and may not be freed yet.
 //! Either their ends move on as tombstones, or other segments get dead maps.
 //!
-//! Moving tombstones costs their bytes. Maps cost the size of the maps of all segments in which a
-//! record died, but then all earlier tombstones can go. So tombstones move until they have cost as
-//! much as the maps would; then the maps are made. The total is at most twice the cost of the
-//! cheaper alternative.
+//! Moving tombstones costs their bytes. Making maps costs the size of the maps of all segments in
+//! which a record died. After that, all earlier tombstones can be dropped. So tombstones move until
+//! they have cost what the maps would cost; then the maps are made. The total is at most twice the
+//! cost of the cheaper alternative.
 
 use crate::cleaner::state::Cleaner;
 use crate::key::Key;
@@ -14,7 +14,7 @@ use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
-/// After this many segments whose ends could not be moved, a turn tries no more of them.
+/// After this many failures, a turn moves no more ends for which dead maps would be cheaper.
 const MOST_FAILED: usize = 4;
 
 /// Returns at most `most` segments that need dead maps and for which one can be made.
@@ -49,15 +49,15 @@ impl Cleaner {
             return Vec::new();
         }
         if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
-            // Perhaps only tombstones in the open segment can be dropped. It is sealed here; the
-            // dead maps that release its tombstones are made once it is durable.
+            // Perhaps only tombstones in the open segment can be dropped. So that segment is sealed
+            // here. The dead maps that release its tombstones are made once it is durable.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
         let mut failed = 0;
         for number in blocked {
             // While this rule is broken, maps are made instead of moving ends. Otherwise a
-            // simulation would make too few maps to detect one that is written too early.
+            // simulation would make too few maps to detect a map that is written too early.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;

@@ -14,11 +14,12 @@ use std::sync::atomic::Ordering;
 /// because there are two such queues.
 const PROBATION: u64 = 20;
 
-/// No more copies are forgotten while this many of their old frames wait for their epoch to pass.
+/// While this many frames of evicted copies wait for their epoch to pass, no more copies are
+/// evicted.
 const RETIRED_COPY_FRAMES: usize = 4;
 
-/// The number of turns for which the large values that calls have yet to use are spared. Each read or
-/// use of a large value starts the count again. Between two turns, the cleaner waits up to 50 µs.
+/// Number of turns for which the cleaner spares large values that calls have yet to use. Each read
+/// or use of a large value restarts the count. Between two turns, the cleaner waits up to 50 µs.
 const SPARED_TURNS: u32 = 16;
 
 impl Cleaner {
@@ -49,8 +50,8 @@ impl Cleaner {
         if let Some(survivors) = survivors {
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
-        // Forgetting copies moves the wanted ones to new frames. Those exceed the budget until the
-        // old frames are returned.
+        // Evicting copies moves the wanted copies to new frames. The new frames may exceed the
+        // budget until the old frames are returned.
         if small + main > 0 && lane.log.copies().retired_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             if self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main }) {
@@ -60,9 +61,9 @@ impl Cleaner {
         hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
 
-    /// Drops a jumbo that was just read, if nothing else can be dropped. Waits some turns first,
-    /// because calls may be about to use the values. The calls that need a dropped value fetch it
-    /// again, a bounded number of times.
+    /// Drops a jumbo that was just read; used if nothing else can be dropped. Waits
+    /// [`SPARED_TURNS`] turns first, because calls may be about to use the values. Calls that need
+    /// a dropped value fetch it again, a bounded number of times.
     pub(super) fn drop_just_read(&mut self, lane: &Lane) -> Step {
         let resident = |id: &RecordId| {
             let segment = lane.log.segment(id.address.segment());
@@ -95,8 +96,8 @@ impl Cleaner {
         self.free_frame(lane);
     }
 
-    /// Drops a segment's frame. Records read more than once go on as copies. A jumbo that was read
-    /// is kept for another round.
+    /// Drops a segment's frame. Records that were read more than once stay in memory as copies. A
+    /// jumbo that was read is kept for another round.
     fn drop_frame(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_jumbo() {
             return self.promote_jumbo(lane, stream, number) || lane.log.drop_frame(number);
@@ -131,8 +132,8 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// Frees the oldest frame of copies. The copies in it that were read go on; the others are
-    /// forgotten.
+    /// Frees the oldest frame of copies. The copies in it that were read move to another frame; the
+    /// others are evicted.
     fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
         let now = lane.now.load(Ordering::Relaxed);

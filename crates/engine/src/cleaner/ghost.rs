@@ -8,7 +8,7 @@
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The lane's memory per ghost, in bytes: so many bytes of memory allow one ghost of 2 bytes.
+/// The lane's memory per ghost, in bytes. A ghost itself takes 2 bytes.
 const MEMORY_PER_GHOST: u64 = 256;
 const PER_WORD: u64 = 4;
 

@@ -1,6 +1,7 @@
 //! Rate limiters are evicted last, because an evicted limiter gives its client the whole budget
 //! again. But limiters may not fill the memory, and writers must not wait while the cleaner copies
-//! many limiters. Beyond either bound, limiters are evicted like other items.
+//! many limiters. So there is a limit for each. Beyond either limit, limiters are evicted like
+//! other items.
 
 use larder_log::Record;
 use larder_log::record::Kind;
@@ -26,8 +27,8 @@ pub(super) struct LimiterShare {
 }
 
 impl LimiterShare {
-    /// Returns true if a live record that could be evicted is a limiter to be kept. `memory` is the
-    /// lane's memory in bytes.
+    /// Counts a live record that could be evicted. Returns true if it is a limiter to be kept.
+    /// `memory` is the lane's memory in bytes.
     pub(super) fn keeps(&mut self, record: &Record<'_>, memory: u64) -> bool {
         let size = record.size() as u64;
         if self.all > memory {

@@ -1,5 +1,5 @@
-//! Models of the cleaner moving a live record while its key is overwritten or deleted, with a
-//! reader that takes no lock.
+//! Models the cleaner moving a live record while its key is overwritten or deleted. A reader that
+//! takes no lock must not see the old value after the writer is done.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
 
@@ -109,8 +109,9 @@ fn loom_an_item_that_moves_is_deleted_and_set_again() {
     clean_and_write(Write::DeleteAndSet, 1);
 }
 
-/// A segment without live records is freed without a look at the index. Its last record was
-/// superseded by a writer whose lock the cleaner does not take.
+/// The cleaner frees a segment without live records and does not access the index. Meanwhile a
+/// writer supersedes the segment's last record, under a lock that the cleaner does not take. A
+/// reader must find the old or the new value.
 #[test]
 fn loom_a_dead_segment_is_freed_behind_its_last_slot() {
     let outcomes = Arc::new(Outcomes::default());

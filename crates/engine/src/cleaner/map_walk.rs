@@ -12,8 +12,8 @@ const SLOTS_PER_TURN: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct MapWalk {
     pub(super) maps: BTreeMap<SegmentNumber, DeadMap>,
-    /// One bit per segment number, for a quick check: most slots lead to segments without a map in
-    /// the walk.
+    /// One bit per segment number, set for the segments in `maps`. Most slots lead to other
+    /// segments, and this check is quicker than a search.
     pub(super) wanted: Box<[u64]>,
     pub(super) undo_count: u64,
     /// The next stripe; `None` until all deaths that the maps will mark are durable.
@@ -22,7 +22,7 @@ pub(crate) struct MapWalk {
 
 impl MapWalk {
     pub(super) fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
-        // Read before the maps are begun, so that any later undo is detected.
+        // The count is read before the maps are begun, so that any later undo is detected.
         let undo_count = lane.undo_count();
         lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
@@ -30,7 +30,7 @@ impl MapWalk {
         for &number in numbers {
             let begun = lane.log.begin_map(number);
             // Records of older slots may be dead, but the walk would count them as alive. Older
-            // slots that are added from here on note new deaths, for a later map.
+            // slots that are added after `begin_map` note new deaths, for a later map.
             if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
                 lane.log.abandon_map(begun.segment, begun.generation);
                 settling.want(&lane.older, number);

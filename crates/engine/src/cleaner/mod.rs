@@ -12,8 +12,8 @@
 //! Long before memory is full, segments that are nearly empty are [recycled](recycle), so that
 //! writers use their memory before untouched memory.
 //!
-//! The cleaner holds one stripe's lock at a time and never waits while it holds one. Source of the
-//! policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023; of the
+//! The cleaner holds at most one stripe's lock and never waits while it holds that lock. Source of
+//! the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023; of the
 //! choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and implementation of
 //! a log-structured file system", 1992.
 
@@ -54,15 +54,14 @@ const CLEANING_OVERDRAFT: usize = 1;
 /// The largest number of bytes of segments swept for expired items per second. With small items,
 /// such a sweep takes about 1% of a processor.
 const SWEEP_BYTES: usize = 64 << 20;
-/// Segments on either device of a lane.
+/// Both devices of a lane, for queries of the usage table.
 const BOTH_TIERS: &[Tier] = &[Tier::Fast, Tier::Lower];
 /// The largest number of unreadable segments per turn; after that the turn ends.
 const UNREADABLE: usize = 8;
 /// Interval at which the cleaner checks whether sessions have passed a quiescent point, while a
 /// call waits for space.
 const POLL: Duration = Duration::from_micros(50);
-/// The same interval while no call waits for space. Releasing an old table or frame late does no
-/// harm.
+/// Like [`POLL`], while no call waits for space. Releasing an old table or frame late does no harm.
 const IDLE_POLL: Duration = Duration::from_millis(5);
 /// Time after which an abandoned reservation for a large value is dropped.
 const WANTED_FOR: Duration = Duration::from_millis(200);
@@ -176,13 +175,13 @@ impl Cleaner {
             // when a writer already waits for them.
             durable.want_commit();
         }
-        // Comes after serving the writers, because this may read from the device.
+        // Resolving older slots may read from the device, so writers are served first.
         let settling = self.resolve_many(lane);
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
-            // With a store, freed places come back with a commit. The session that would request it
-            // may be the one that waits for space here.
+            // With a store, freed places come back with a commit. The session that would request
+            // the commit may be the one that waits for space.
             if coming && let Some(durable) = &lane.durable {
                 durable.want_commit();
             }
@@ -201,8 +200,8 @@ impl Cleaner {
         (pending || tidying || lane.index.has_retired()).then_some(IDLE_POLL)
     }
 
-    /// Drops a reservation of memory or places that was abandoned. Returns false if there is no
-    /// reservation. `wait` is the time until the next turn.
+    /// Drops a reservation of memory or places after no call has waited for it for [`WANTED_FOR`].
+    /// Returns false if there is no reservation. `wait` is the time until the next turn.
     fn forget_wishes(&mut self, lane: &Lane, wait: Duration) -> bool {
         let wanted = lane.budget.wanted() > 0 || lane.log.wanted_places() > 0;
         if !wanted || lane.waiting().is_some() {
@@ -233,8 +232,8 @@ impl Cleaner {
     }
 
     /// Returns true if nothing must be freed, or if all threads have reported the records that they
-    /// made dead before something had to be freed. Until then the cleaner may not know of segments
-    /// that it could free at no cost.
+    /// made dead before something had to be freed. Before these reports, the cleaner may not know
+    /// of segments that it could free at no cost.
     fn have_told(&mut self, lane: &Lane) -> bool {
         if !self.must_free(lane) {
             self.told_by = None;
@@ -303,7 +302,8 @@ impl Cleaner {
             return Step::Later;
         }
         let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };
-        // With a store, only a lack of places justifies an eviction: memory can be freed without.
+        // With a store, only a lack of places justifies an eviction, because memory can be freed
+        // without one.
         let evicts =
             lane.options.engine.when_full == WhenFull::Evict && (places || lane.durable.is_none());
         if !evicts || !told {
@@ -312,7 +312,7 @@ impl Cleaner {
         self.evict_oldest(lane, among).unwrap_or(otherwise)
     }
 
-    /// Evicts from the segment that is next by S3-FIFO.
+    /// Evicts from the segment that S3-FIFO chooses among those that `among` selects.
     fn evict_oldest(&mut self, lane: &Lane, among: Among) -> Option<Step> {
         let usage = lane.log.usage();
         let [hot, survivors] = [Stream::Hot, Stream::Survivors]
@@ -330,8 +330,8 @@ impl Cleaner {
         Some(self.clean(lane, stream, number, Fate::Evict))
     }
 
-    /// Evicts from the segment that is next by S3-FIFO, in memory or not, because the index is
-    /// full. Frees dead segments first.
+    /// Evicts from the segment that S3-FIFO chooses, in memory or not, because the index is full.
+    /// Frees dead segments first.
     fn evict_coldest(&mut self, lane: &Lane) {
         let undo_count = lane.undo_count();
         let mut freed = Step::Freed;
@@ -358,8 +358,8 @@ impl Cleaner {
         if lane.log.begin_cleaning(number).is_none() {
             return Step::Freed;
         }
-        // The table of sealed segments may be out of date, so this checks again. From here on,
-        // `quarantine` detects if an undo revives a record.
+        // The usage table may be out of date, so the live bytes are checked again. If an undo
+        // revives a record after this check, `quarantine` detects that.
         if lane.log.live(number) > 0 {
             lane.log.abandon_cleaning(stream, number);
             return Step::Later;
@@ -394,7 +394,7 @@ impl Cleaner {
                     bump(&self.counters.cleaned_live_bytes, alive_bytes);
                     Step::Freed
                 }
-                // A commit has failed meanwhile.
+                // A commit has failed since `undo_count` was read.
                 false => Step::Later,
             },
             Ok(None) => {
@@ -415,8 +415,8 @@ impl Cleaner {
         }
     }
 
-    /// Keeps a jumbo that S3-FIFO would keep: it stays in place and moves to the survivors' queue.
-    /// Returns true if so.
+    /// Keeps a jumbo that S3-FIFO would keep: its record stays where it is, and its segment moves
+    /// to the survivors' queue. Returns true if the jumbo is kept.
     pub(super) fn promote_jumbo(
         &mut self,
         lane: &Lane,
@@ -451,7 +451,7 @@ impl Cleaner {
     }
 
     /// Removes expired items once a second, from the segments with the earliest expiries. With a
-    /// store, it only restarts the search for segments whose records have all expired.
+    /// store, only restarts the search for segments whose records have all expired.
     fn sweep(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         if now == self.swept {
@@ -470,7 +470,7 @@ impl Cleaner {
                 self.clean(lane, stream, number, Fate::Evict);
             } else {
                 let task = Task { stream, fate: Fate::Sweep, whole: true };
-                // Cannot fail: without a store, nothing is read from a device.
+                // This walk cannot fail: without a store, nothing is read from a device.
                 let _ = self.walk(lane, task, number, &mut Vec::new());
             }
         }

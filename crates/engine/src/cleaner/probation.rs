@@ -2,11 +2,11 @@
 //!
 //! When probation exceeds its share, S3-FIFO evicts the oldest segment of probation. But a scan
 //! fills whole segments with items that are never read again. So a segment without reads is evicted
-//! first, once new writes of the size of probation's share have followed it. A scan then evicts its
+//! first, once probation's share of newer bytes has been written after it. A scan then evicts its
 //! own items, and older items have more time to be read.
 //!
-//! With a store this is not done. It might read the device, and evictions there free places, not
-//! memory.
+//! With a store, the cleaner makes no such choice. Sampling a segment might read the device, and
+//! evictions from a store free places, not memory.
 
 use crate::cleaner::state::{Cleaner, PROBATION_SHARE};
 use crate::cleaner::walk;
@@ -16,14 +16,14 @@ use larder_log::{Among, SegmentNumber, Stream};
 /// Number of live items sampled per segment. If one item in 32 was read, 64 items show no read in
 /// one case of eight.
 const SAMPLE: usize = 64;
-/// The largest number of records walked to find the sample, as others may be dead.
+/// The largest number of records visited to find the sample, because some may be dead.
 const MOST_WALKED: usize = 8 * SAMPLE;
-/// The largest number of segments examined per eviction; it bounds a turn.
+/// The largest number of segments examined per eviction, so that a turn stays short.
 const LOOKS: usize = 32;
 
 impl Cleaner {
-    /// Returns the oldest unread segment of probation that new writes of probation's share have
-    /// followed. Segments found to be read are not examined again.
+    /// Returns the oldest segment of probation that has no reads in a sample and has been followed
+    /// by probation's share of newer bytes. Segments that have reads are not examined again.
     pub(super) fn oldest_unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
         if lane.durable.is_some() {
             return None;
@@ -38,16 +38,16 @@ impl Cleaner {
         None
     }
 
-    /// Returns the next unexamined segment and its place in the queue, if new writes of probation's
-    /// share have followed it.
+    /// Returns the next unexamined segment and its position in the queue, if probation's share of
+    /// newer bytes has followed it.
     fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
         let share = u128::from((new + old) / PROBATION_SHARE);
         let (place, number) = usage.resident_behind(Stream::Hot, self.looked_to)?;
         let (first, last) = usage.resident_places(Stream::Hot)?;
-        // Places in the queue are assigned in order, so their distance tells approximately how many
-        // bytes followed.
+        // Positions in the queue are assigned in order, so their distance tells approximately how
+        // many bytes followed.
         let part = |from: i64| u128::from(last.abs_diff(from));
         let behind = u128::from(new) * part(place) / part(first).max(1);
         (behind >= share).then_some((place, number))

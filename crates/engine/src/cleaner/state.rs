@@ -32,8 +32,8 @@ const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
 /// The largest percentage of live bytes at which a segment is cleaned in refuse mode, where nothing
 /// is evicted.
 pub(super) const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
-/// As [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserves. The
-/// dead bytes that remain at this percentage, 1% of all segments, fit into either reserve.
+/// Like [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserves.
+/// The dead bytes that remain at this percentage, 1% of all segments, fit into either reserve.
 const CLEAN_BELOW_FOR_RESERVE: usize = 99;
 
 /// The result of one step of cleaning.
@@ -101,22 +101,23 @@ pub(crate) struct Cleaner {
     pub(super) told_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// The lane's number of reads and uses of large values, and the number of turns since it last
-    /// grew that found nothing to drop but values that calls have yet to use.
+    /// The lane's number of reads and uses of large values, and a count of turns since that number
+    /// last grew. The count includes turns that found nothing to drop except values that calls have
+    /// yet to use.
     pub(super) spared: (u64, u32),
     /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,
-    /// How many of the items that evictions meet are rate limiters.
+    /// Counts of the rate limiters among the items that were considered for eviction.
     pub(super) limiters: LimiterShare,
-    /// The place in the probation queue up to which all segments were found to have been read by
-    /// clients.
+    /// The position in the probation queue up to which all examined segments had reads by clients.
     pub(super) looked_to: i64,
 }
 
 /// The state of the work on ends between two turns.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// The durable commit when waiting segments were last examined. They change only with a commit.
+    /// The last durable commit when the waiting segments were last examined. These segments change
+    /// only with a commit.
     pub(super) looked_at: u64,
     /// Bytes of tombstones that moved since dead maps were last made.
     pub(super) moved: u64,
@@ -160,18 +161,18 @@ impl Cleaner {
 /// Returns the benefit of cleaning a segment over its cost, `(1-u)·age/(1+u)` with the live share
 /// u.
 pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
-    // The share is of the bytes written, not of the segment's size. Otherwise a partly filled
-    // segment without dead bytes would be cleaned again and again.
+    // The live share is relative to the bytes written, not to the segment's size. Otherwise a
+    // partly filled segment without dead bytes would be cleaned repeatedly.
     let share = f64::from(segment.live) / f64::from(segment.filled.max(1));
     let age = f64::from(now.saturating_sub(segment.born)) + 1.0;
     (1.0 - share) * age / (1.0 + share)
 }
 
-/// Returns the largest percentage of live bytes at which cleaning a segment pays. `places` tells
-/// whether a place is needed, or only a frame.
+/// Returns the largest percentage of live bytes at which cleaning a segment pays. `places` is true
+/// if a place is needed, and false if only a frame is.
 pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     match lane.options.engine.when_full {
-        // The alternative here is to drop the frame.
+        // The alternative to cleaning here is to drop the frame.
         _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
         WhenFull::Evict => CLEAN_BELOW,
         WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,

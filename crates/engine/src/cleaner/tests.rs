@@ -1,5 +1,5 @@
-//! Tests that the cleaner checks a segment again, because the table of sealed segments may be out
-//! of date.
+//! Tests that the cleaner checks a dead segment again before it frees it, because the usage table
+//! may be out of date.
 
 use super::*;
 use crate::lane::options::LaneOptions;
@@ -7,8 +7,8 @@ use crate::{Expiry, Options, Outcome, Store};
 use larder_log::Buffers;
 use std::task::Waker;
 
-/// The table of sealed segments says that a segment is dead. Before the cleaner frees it, an undo
-/// revives one of its records.
+/// The usage table says that a segment is dead. Then a record is revived, as by an undo. The
+/// cleaner must not free the segment until that record is dead again.
 #[test]
 fn a_refilled_segment_is_not_freed_as_dead() {
     let engine = Options { memory: 64 << 10, ..Options::default() };

@@ -1,10 +1,10 @@
 //! With a lower device: moves cooled records there, so that new writes find places on the fast one.
 //!
 //! A segment's live records go to the survivors, whose new segments are on the lower device. Each
-//! cleaned segment gives back a place on the fast device, and the records that stay there take less
-//! than half of one. No segment is cleaned while the lower device is full, so the process
-//! terminates. Jumbos stay where they are; they are evicted by age like all others when the store
-//! is full.
+//! cleaned segment gives back a place on the fast device, and its records that stay there take less
+//! than half a place. No segment is moved while the lower device has only reserved places left, so
+//! the process terminates. Jumbos stay where they are; they are evicted by age like all others when
+//! the store is full.
 
 use crate::cleaner::state::{
     Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step, benefit, cleanable_percent,
@@ -26,8 +26,8 @@ pub(super) fn is_fast_short(lane: &Lane, coming: usize) -> bool {
 }
 
 impl Cleaner {
-    /// Moves cooled records off the fast device, one segment per call, if it is short of places and
-    /// the lower one is not. Returns true if something was moved.
+    /// Moves cooled records off the fast device, one segment per call, if the fast device is short
+    /// of places and the lower device is not. Returns true if something was moved.
     pub(super) fn cool(&mut self, lane: &Lane) -> bool {
         if !is_fast_short(lane, lane.log.coming_places(Tier::Fast))
             || lane.log.free_places(Tier::Lower) <= lane.log.spared(Claim::Write)

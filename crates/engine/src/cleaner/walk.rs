@@ -23,7 +23,7 @@ const PROMOTE_AT_WITH_STORE: u8 = 2;
 /// Number of records whose buckets are prefetched together.
 pub(crate) const BATCH: usize = 32;
 
-/// The error for a segment that cannot be read completely and must not be freed, because nothing
+/// The error for a segment that cannot be read completely. It must not be freed, because no record
 /// may be lost.
 #[derive(Debug)]
 struct MustStay;
@@ -46,17 +46,16 @@ pub(super) fn must_stay(error: &io::Error) -> bool {
 enum Decided {
     /// It was dead already.
     Dead,
-    /// It was alive, and was moved or removed; or it stays in its segment.
+    /// It was alive. It was moved, or removed, or stays in its segment.
     Done,
     /// It should have moved, but there was no space.
     NoSpace,
 }
 
 impl Cleaner {
-    /// Decides about every record of a segment. Returns the bytes of those that were alive, or `None`
-    /// if a record could not be moved.
-    /// `ends` receives the offsets of records that were removed although no newer version hides
-    /// them.
+    /// Decides about every record of a segment. Returns the bytes of the live records, or `None` if
+    /// a record could not be moved. Adds to `ends` the offsets of records that were removed
+    /// although no newer version hides them.
     ///
     /// # Errors
     /// If the segment cannot be read completely.
@@ -82,8 +81,8 @@ impl Cleaner {
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
                 // Most records of a segment are dead, and a look-up without the lock shows that. An
-                // undo may later make a slot lead here again, before or after the walk has passed.
-                // `quarantine` detects both.
+                // undo may later make a slot lead here again, before or after the walk has passed
+                // this record. `quarantine` detects both cases.
                 // SAFETY: the cleaner is awake in the epochs.
                 if unsafe { lane.index.find(key, at(*address)) }.is_some() {
                     match self.decide(lane, task, *address, *record, key, ends) {

@@ -21,9 +21,10 @@ const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommitKind {
-    /// More commits follow, in the same segments.
+    /// More commits follow in the same segments.
     Ordinary,
-    /// The store is being closed: no commit follows, and this one seals every segment.
+    /// The store is being closed: the commit seals every segment, and no records are appended after
+    /// it.
     Last,
 }
 
@@ -72,8 +73,8 @@ fn run(weak: &Weak<Lane>) {
 
 impl Lane {
     /// Makes everything durable that was written before this call. Returns false if the device
-    /// fails. The committer's thread calls this; only simulations and [`Lane::close`] call it
-    /// directly.
+    /// fails. The committer's thread calls this function. Only simulations and the deletion of
+    /// strays at a start call it directly.
     pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let _no_other = lock(&self.committing);
@@ -179,7 +180,7 @@ impl Lane {
     }
 
     /// Lets the next commit record the time in the superblock, so that no later start begins with
-    /// an earlier one.
+    /// an earlier time.
     fn remember_time(&self) {
         let Some(store) = self.log.store() else { return };
         let now = self.now.load(Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl Lane {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
         if let Some(store) = self.log.store() {
-            // Gives the next commit something to write that `heal` can read back.
+            // Gives the next commit at least the superblock to write, which `heal` can read back.
             store.change_superblock(|_| {});
         }
         let failed = closed.number;
@@ -269,8 +270,8 @@ impl Lane {
         if lock(&self.committer).ended {
             return Ok(());
         }
-        // The second commit writes what the first made possible: marks of segments that are free
-        // now.
+        // After the first commit, emptied segments may be marked as free. The second commit writes
+        // these marks.
         for _ in 0..2 {
             if !self.commit_by(durable, CommitKind::Last) {
                 let reason = durable.health();

@@ -69,9 +69,10 @@ fn run(weak: &Weak<Lane>) {
 }
 
 impl Lane {
-    /// In async mode: writes the records appended before this call, so that the end of the process
-    /// does not lose them. Returns whether there was anything to write, or `None` if it left the
-    /// write to the next commit. The lane's thread calls this; only simulations call it directly.
+    /// In async mode, writes the records appended before this call, so that a crash of the process
+    /// does not lose them. Returns true if there was anything to write, or `None` if the write is
+    /// left to the next commit. The early writer's thread calls this function; only simulations
+    /// call it directly.
     pub(crate) fn write_early(&self) -> Option<bool> {
         let durable = self.durable.as_ref().filter(|it| it.mode() == Durability::Async)?;
         let mut committer = lock(&self.committer);

@@ -23,7 +23,8 @@ const GATHER: u64 = 8;
 const GATHER_MOST_US: u64 = 2000;
 /// A thread polls for a requested commit for up to `POLL` × the duration of the last commit.
 const POLL: u64 = 2;
-/// The longest polling, in microseconds. A thread does not poll at all if it would take longer.
+/// The longest time for which a thread polls, in microseconds. If polling would take longer, the
+/// thread does not poll at all.
 const POLL_MOST_US: u64 = 1000;
 /// Number of commits whose durations are kept for the percentiles.
 pub(super) const REMEMBERED: usize = 1024;
@@ -64,7 +65,7 @@ pub(super) struct Rest {
     pub(super) thread: Mutex<Option<Thread>>,
 }
 
-/// The state of durability that sessions and the committer share.
+/// The state of durability that sessions, the committer and the early writer share.
 pub(crate) struct Durable {
     /// The device, and its options.
     pub(crate) store: LaneStore,
@@ -189,7 +190,7 @@ impl Durable {
         self.owed_since.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes that a commit is about to be closed, which covers all changes that are owed.
+    /// Notes that the commit about to be closed covers all changes that are owed.
     pub(super) fn settle_owed(&self) {
         if self.owes() {
             self.owed_since.store(0, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-/// How often a test checks that something does not happen.
+/// Number of times that a test checks that the frame is not dropped.
 const LOOKS: u32 = 20_000;
 
 fn engine() -> Arc<Engine> {
@@ -40,10 +40,10 @@ fn a_commit_request_before_the_committer_is_known_is_served() {
     let unknown = lock(&durable.thread);
     thread::scope(|scope| {
         scope.spawn(|| spawn(lane).unwrap());
-        // Time for the committer to find nothing to do and sleep; with less time the test proves
-        // less.
+        // Gives the committer time to find nothing to do and sleep. If the committer is slower, the
+        // test proves less.
         thread::sleep(Duration::from_millis(50));
-        // As `want_commit` does when no thread is there to wake.
+        // Does what `want_commit` does when there is no thread to wake.
         assert!(!durable.wanted.swap(true, Ordering::AcqRel) && unknown.is_none());
         drop(unknown);
     });
@@ -82,8 +82,8 @@ fn sleeping_requests_a_commit_once_and_only_for_uncommitted_writes() {
     assert!(asked());
 }
 
-/// A durable tombstone must leave the index before the cleaner may drop its frame. Afterwards its
-/// key could not be read, and its slot would lead into reused memory.
+/// A durable tombstone must leave the index before the cleaner may drop its frame. Without the
+/// frame its key could not be read, and its slot would lead into reused memory.
 #[test]
 fn a_tombstone_is_buried_before_its_frame_may_go() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));
@@ -194,7 +194,7 @@ fn device_calls_are_timed_and_commits_are_measured() {
     assert!(record > 5000 && (record..record + 100).contains(&commit.sum), "{}", commit.sum);
     assert_eq!(after.fast.sync.since(&before.fast.sync).count(), 1);
     assert!(after.fast.write.since(&before.fast.write).count() >= 1);
-    // A commit without anything to write is none, and a failed one has made nothing durable.
+    // Neither an empty commit nor a failed commit makes records durable, so neither is counted.
     assert!(engine.commit());
     assert_eq!(histograms().commit_bytes, after.commit_bytes);
     device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));

@@ -4,7 +4,7 @@ use crate::durability::{LowerDevice, StoreDevice};
 use larder_disk::{Device, DeviceHistograms, DeviceTimes, Histogram, MonotonicClock, Timed};
 use std::sync::Arc;
 
-/// The times of a lane's devices, which go on being recorded.
+/// The times of the calls of a lane's devices. Recording continues.
 #[derive(Clone, Debug)]
 pub(crate) struct TierTimes {
     fast: Arc<DeviceTimes>,
@@ -23,7 +23,7 @@ pub struct StoreHistograms {
 }
 
 impl TierTimes {
-    /// Reads the times, beside the sizes of commits.
+    /// Returns histograms of the times so far, and the given sizes of commits.
     pub(crate) fn with_commits(&self, commit_bytes: Histogram) -> StoreHistograms {
         let lower = self.lower.as_ref().map(|times| times.read());
         StoreHistograms { fast: self.fast.read(), lower, commit_bytes }

@@ -1,5 +1,5 @@
 //! Undoes changes that could not be made durable, and forgets changes once they are durable.
-//! Invariant: the changes of a key are undone newest first, so its slot ends with its contents
+//! Invariant: the changes of a key are undone newest first, so its slot gets back the contents from
 //! before all of them.
 
 use crate::durability::state::Change;

@@ -61,8 +61,9 @@ impl fmt::Display for DrainError {
 
 impl std::error::Error for DrainError {}
 
-/// Requests of sessions to drain devices or to cancel drains. A session that calls again belongs to
-/// the request that it waits for, so only a new request cancels an opposite one.
+/// Requests of sessions to drain devices or to cancel drains. A session repeats its call until its
+/// request has ended. A repeated call is not a new request, so it does not cancel an opposite
+/// request that another session has made meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     /// The oldest first. A device has at most one request that has not begun.
@@ -75,7 +76,8 @@ pub(super) struct DrainWish {
     draining: bool,
     /// The wakers of the sessions that wait for the result, each once.
     askers: Vec<Waker>,
-    /// The wakers of sessions whose opposite request this one cancelled. They ask again after it.
+    /// The wakers of sessions whose opposite request this one cancelled. They wait until this
+    /// request ends, and then repeat their own.
     cancelled: Vec<Waker>,
     state: WishState,
 }
@@ -201,7 +203,8 @@ impl Drains {
         }
     }
 
-    /// Begins the oldest request. Returns the device's name, and true to drain it.
+    /// Begins the oldest request. Returns the device's name, and true if the device is to be
+    /// drained, false if it is to be kept.
     pub(super) fn begin(&mut self) -> Option<(String, bool)> {
         let wish = self.wishes.iter_mut().find(|wish| wish.is_asked())?;
         wish.state = WishState::Begun;

@@ -160,7 +160,7 @@ impl Lane {
             error => error,
         })?;
         // A cleaner turn that began before the growth may still declare the lane full. So this
-        // waits for its end first.
+        // function waits until that turn has ended.
         let turn = lock(&self.cleaning);
         self.set_full(None);
         drop(turn);

@@ -8,8 +8,8 @@ use larder_log::recover::read_superblock;
 use std::ops::Range;
 
 /// Added to the table's version when a lane is forgotten, so that the lost lane is recognised as
-/// out of date if it turns up again. Its own version may be higher than that of the other lanes,
-/// because it may have recorded changes that failed there. It is never higher by as much as this.
+/// out of date if it turns up again. The lost lane may have a higher version than the other lanes,
+/// because it may have recorded changes that failed on them. The difference is far below `AHEAD`.
 const AHEAD: u64 = 1 << 32;
 
 /// A device that has a store, and its superblock.
@@ -62,7 +62,7 @@ pub(crate) fn assemble(
         return Err(StoreError::NoLanes);
     }
     if stores.is_empty() && lanes.len() == 1 {
-        // Versions of Larder that know only single lanes can read this table.
+        // Older versions of Larder, which know only stores of one lane, can read this table.
         table = Lanes::alone(lanes[0].device.seeds[1].into());
     }
     lanes.sort_unstable_by_key(|lane| lane.number);
@@ -72,8 +72,8 @@ pub(crate) fn assemble(
         // At least one lane must hold the keys.
         table.draining = 0;
     }
-    // In a new store no partition has an owner. Neither have partitions whose lane was joining and
-    // never served.
+    // In a new store no partition has an owner. In an existing store, partitions may belong to a
+    // lane that was joining, never served and was just removed.
     give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
@@ -211,8 +211,8 @@ fn give_away_lost(table: &mut Lanes, capacities: &[(LaneNumber, u64)], new: bool
             (lane, if new { count } else { count.saturating_sub(table.owned(lane)) })
         })
         .collect();
-    // Takes the partitions that no lane has room for. There are none as long as some lane that does
-    // not drain has capacity.
+    // `fallback` gets the partitions that no lane has room for. There are no such partitions as
+    // long as some lane that does not drain has capacity.
     let first = room.iter().find(|&&(lane, _)| wanted.iter().any(|w| w.0 == lane && w.1 > 0));
     let fallback = first.map_or(LaneNumber(0), |&(lane, _)| lane);
     for partition in 0..PARTITIONS {

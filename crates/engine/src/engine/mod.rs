@@ -106,8 +106,8 @@ impl Engine {
     /// excess in the background.
     ///
     /// # Errors
-    /// If the limit is too small for the largest item, or more than four times the memory that the
-    /// engine was opened with.
+    /// If the limit is too small for the lanes or for the largest item, or more than four times the
+    /// memory that the engine was opened with.
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
         let maximum = self.options.memory * GROWTH;
         if bytes > maximum {
@@ -288,8 +288,8 @@ impl Engine {
     }
 
     /// Asks the mover's thread for [`Engine::drain`] or [`Engine::keep`]. Returns `NeedsSpace`
-    /// until the mover has tried. The last request for a device counts: it cancels an opposite one,
-    /// or follows it if that has begun.
+    /// until the mover has tried. A new request cancels an opposite request for the same device.
+    /// If the opposite request has already begun, the new one follows it instead.
     pub(crate) fn request_drain(
         &self,
         name: &str,
@@ -434,7 +434,7 @@ impl Engine {
     }
 
     /// Returns how many segments were examined to find out which ones to write, free or report.
-    /// Repeated looks at a segment count each time.
+    /// Examining a segment twice counts twice.
     pub fn segments_looked_at(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
     }

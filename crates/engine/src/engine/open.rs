@@ -103,8 +103,8 @@ impl Engine {
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
         let engine = Self::of(options, lanes, table);
         if table != opening {
-            // In the new table, new lanes may own partitions, and the partitions of lost lanes
-            // belong to the remaining ones.
+            // Writes the new table to all lanes. In it, new lanes may own partitions, and the
+            // partitions of lost lanes belong to the remaining lanes.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)

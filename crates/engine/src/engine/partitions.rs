@@ -104,7 +104,7 @@ impl Partitions {
         self.wake();
     }
 
-    /// Wakes waiting calls to look again.
+    /// Wakes waiting calls, so that they look up their partition again.
     pub(crate) fn wake(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.into_iter().for_each(Waker::wake);
@@ -137,7 +137,8 @@ mod tests {
     use std::task::Waker;
 
     /// Partition and stripe both come from the top bits of the hash. So the keys of one of eight
-    /// lanes use only an eighth of its stripes.
+    /// lanes use only an eighth of its stripes. Eight lanes together must use as many stripes as a
+    /// single lane.
     #[test]
     fn many_lanes_fill_as_many_stripes_as_one_lane() {
         let stripes = |lanes: usize| {

@@ -77,8 +77,8 @@ impl Session {
         self.lanes[0].now()
     }
 
-    /// Ends the use of the items that calls have returned, so that the memory of their copies can
-    /// be reused in this turn. [`Session::tick`] does the same.
+    /// Tells the engine that the caller no longer uses the items that calls have returned. The
+    /// memory of their copies can then be reused in this turn. [`Session::tick`] does the same.
     #[inline]
     pub fn forget_items(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::forget_items);
@@ -325,8 +325,8 @@ impl Session {
     /// Returns true if a thread that was told to [sleep](Session::sleep) should look for work again
     /// instead of blocking. That is so when an event is due at any moment: the next of many reads,
     /// the commit that answers wait for, or the next requests of the clients that this commit
-    /// released. Waking a thread takes as long as a fast sync, and an idle processor notices the
-    /// end of a sync later. Clients would wait for both.
+    /// released. Blocking would delay clients twice: waking a thread takes as long as a fast sync,
+    /// and an idle processor notices the end of a sync later.
     #[inline]
     pub fn polls(&mut self) -> bool {
         self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)
@@ -346,8 +346,8 @@ impl Session {
     /// Returns the reads that calls have had to wait for since the last call of this function, if
     /// any. A call that returned [`NeedsRead`](Outcome::NeedsRead) can succeed once the session no
     /// longer [awaits](Session::awaits) any of these reads. Their records are kept until they are
-    /// [released](Session::release). Records of reads that nobody takes are kept at least until the
-    /// next turn.
+    /// [released](Session::release). Records of reads that are never taken are kept at least until
+    /// the next turn.
     #[inline]
     pub fn take_reads(&self) -> Option<Reads> {
         let mut taken = SmallVec::new();
@@ -358,7 +358,7 @@ impl Session {
     }
 
     /// As [`Session::take_reads`], for a call that was repeated after the reads `before`. Releases
-    /// those.
+    /// `before`.
     #[inline]
     pub fn retake_reads(&self, before: Option<Reads>) -> Option<Reads> {
         let next = self.take_reads();

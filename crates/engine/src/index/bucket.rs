@@ -153,7 +153,7 @@ pub(crate) fn accept<T>(
 }
 
 /// Lets readers detect that slots were displaced, or marked as older or current, during a look-up.
-/// Odd while such a change is under way.
+/// The number is odd while such a change is under way.
 #[derive(Debug, Default)]
 pub(crate) struct StripeVersion(AtomicU32);
 
@@ -179,8 +179,8 @@ impl StripeVersion {
         self.0.load(Ordering::Relaxed) == begun
     }
 
-    /// Runs `change` so that concurrent readers that find nothing look again. The caller holds the
-    /// stripe's lock.
+    /// Runs `change`. Concurrent readers that find nothing then repeat their look-up. The caller
+    /// holds the stripe's lock.
     #[inline]
     pub(super) fn change(&self, change: impl FnOnce()) {
         let version = self.0.load(Ordering::Relaxed);

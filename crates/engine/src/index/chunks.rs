@@ -26,12 +26,12 @@ const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ChunkState {
-    /// Changed since the last look.
+    /// Tables took or freed pages of the chunk since the last pass.
     #[default]
     Changed,
-    /// Unchanged since the last look. A step is allowed from this second on.
+    /// Unchanged since the last pass. A step is allowed from this second on.
     Settled(UnixSeconds),
-    /// The system is joining its pages.
+    /// The system is joining the chunk's pages.
     Joining,
     Joined,
 }
@@ -45,9 +45,9 @@ struct Chunk {
 /// A step that makes look-ups in a chunk cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Todo {
-    /// Join its pages to a huge page.
+    /// Join the pages of the chunk with this number to a huge page.
     Join(usize),
-    /// Move its tables to other chunks.
+    /// Move the tables of the chunk with this number to other chunks.
     Empty(usize),
 }
 
@@ -87,8 +87,8 @@ pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
 }
 
 impl Chunks {
-    /// Marks the huge pages that `run` is in as split. Returns their numbers, each with the number
-    /// of its pages that no table uses.
+    /// Marks the huge pages that `run` is in as split. For each of them, returns the number of its
+    /// chunk and how many of its pages no table uses.
     pub(super) fn part(&mut self, run: &Range<usize>) -> Vec<(usize, usize)> {
         let mut parted = Vec::new();
         for number in numbers(run) {

@@ -10,11 +10,12 @@ use larder_log::record::MAX_SEQ;
 use larder_log::sync;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of older slots of a key; each takes one of the key's sixteen places.
+/// The largest number of older slots of a key. Each occupies one of the key's sixteen candidate
+/// slots.
 const MOST_OLDER: usize = 3;
-/// Tables of which less than 1/`SPARSE` is in use do not grow. A hash that spreads keys well fills
-/// two buckets only when far more of the table is in use; keys that were made to share buckets
-/// would stay together in a larger table, too.
+/// A table does not grow while less than 1/`SPARSE` of it is in use. If keys are spread well, far
+/// more of the table is in use before both buckets of a key are full. Keys that were made to share
+/// buckets would share them in a larger table, too.
 const SPARSE: usize = 4;
 
 /// Why a key gets no place in its table.
@@ -104,8 +105,8 @@ impl<'a> Guard<'a> {
         Some((SlotPlace { place, displaced: slot.is_displaced() }, slot, found))
     }
 
-    /// Returns the next version. At [`MAX_SEQ`] it returns the same version every time; a start
-    /// refuses the store before that can happen.
+    /// Returns the next version. Beyond [`MAX_SEQ`] it would return the same version every time. To
+    /// prevent that, opening refuses a store whose versions are nearly used up.
     #[inline]
     pub(crate) fn next_seq(&self) -> u64 {
         let seq = (self.stripe.seq.load(Ordering::Relaxed) + 1).min(MAX_SEQ);
@@ -156,7 +157,8 @@ impl<'a> Guard<'a> {
         });
     }
 
-    /// Undoes [`Guard::fill_over`]: `old` is current again.
+    /// Undoes [`Guard::fill_over`]: empties `place` and makes `old` current again. `was_item` is
+    /// false if `place` leads to a tombstone by now.
     pub(crate) fn take_back(&self, place: SlotPlace<'_>, old: SlotPlace<'_>, was_item: bool) {
         self.view.version.change(|| {
             sync::publish(old.place, old.slot().with_older(false).0);
@@ -246,8 +248,8 @@ impl<'a> Guard<'a> {
             return Err(NoPlace::Crowded);
         }
         // All stripes grow at about the same time, so this frees tables that they replaced when
-        // they last grew. It frees only a part of them: after a flush, the replaced tables are the
-        // whole index, too much for a writer that holds a stripe's lock.
+        // they last grew. This call frees only a part of the replaced tables. After a flush these
+        // are the whole index, too much work for a writer that holds a stripe's lock.
         self.index.reap_some();
         let old = self.view.table();
         let mut pages = old.pages();

@@ -37,7 +37,7 @@ use table::{Pages, Table, Tidy};
 /// Bytes of the engine's memory per stripe. Small enough that a table grows quickly. Large enough
 /// that a table has many pages when memory is full of small items.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
-/// The limit of an index that only the budget limits.
+/// The value of `Index::limit` if only the budget limits the index.
 const NO_LIMIT: u64 = u64::MAX;
 const BYTES_PER_STRIPE: u64 = (size_of::<Stripe>() + size_of::<View>()) as u64;
 const MIN_STRIPES: u64 = if cfg!(loom) { 2 } else { 64 };
@@ -79,7 +79,7 @@ struct View {
 #[derive(Debug)]
 pub(crate) struct Index {
     stripes: Box<[Stripe]>,
-    /// One for each stripe.
+    /// One view for each stripe.
     views: Box<[View]>,
     shift: u32,
     pages: Pages,
@@ -244,7 +244,7 @@ impl Index {
         while_locked(fence);
         let mut tables = Vec::with_capacity(guards.len());
         for Guard { stripe, view, .. } in &guards {
-            // So the stripe's next version is the fence itself.
+            // Makes the fence itself the stripe's next version.
             stripe.seq.store(fence - 1, Ordering::Relaxed);
             stripe.items.store(0, Ordering::Relaxed);
             tables.push(Table::from_bits(view.table.swap(Table::NONE.bits(), Ordering::AcqRel)));
@@ -273,8 +273,8 @@ impl Index {
         (key.lo >> self.shift) as usize
     }
 
-    /// Gives a stripe without a table one that holds `items`. If there is no memory for it, the
-    /// stripe grows its table as items arrive.
+    /// Gives the stripe a table with room for `items` items, if it has no table yet. Without memory
+    /// for such a table, the stripe grows its table as items arrive.
     pub(crate) fn reserve(&self, stripe: usize, items: usize) {
         let view = &self.views[stripe];
         if view.table() != Table::NONE || items == 0 {
@@ -365,8 +365,8 @@ impl Index {
         while self.reap_some() {}
     }
 
-    /// Frees the oldest retired tables whose epoch has passed, about [`REAPED_PAGES`] at most.
-    /// Returns false if there were none.
+    /// Frees the oldest retired tables whose epoch has passed, at most about [`REAPED_PAGES`]
+    /// pages. Returns false if there were no such tables.
     fn reap_some(&self) -> bool {
         let (mut tables, mut pages) = (Vec::new(), 0);
         let mut retired = self.lock_retired();
@@ -444,8 +444,8 @@ impl Index {
         }
     }
 
-    /// Empties the slots of a stripe that `takes` selects, all of which must lead to items. Calls
-    /// `taken` for each while the stripe is locked.
+    /// Empties the slots of a stripe that `takes` selects. These must lead to items, not to
+    /// tombstones. Calls `taken` for each slot while the stripe is locked.
     pub(crate) fn take_slots(
         &self,
         number: usize,
@@ -489,7 +489,8 @@ impl Index {
         (guard.view.table().pages() as u32, guard.stripe.items.load(Ordering::Relaxed))
     }
 
-    /// Gives a stripe without a table one whose contents [`Index::copy_table`] produced.
+    /// Gives a stripe, which must have no table, a table with the contents that
+    /// [`Index::copy_table`] produced.
     pub(crate) fn fill_table(
         &self,
         number: usize,

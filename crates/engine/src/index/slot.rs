@@ -7,7 +7,7 @@
 //! A slot with another tag than the key's belongs to another key, so its record need not be read.
 //! If the tags are equal, the keys must still be compared. The tag is the low part of the key's
 //! position, and the bucket number determines the high part. So a slot can move to a larger table
-//! without a look at its record, which may be only on a device.
+//! without reading its record, which may be only on a device.
 //!
 //! The address has 23 bits for the segment and 20 for the offset. The displaced bit is set if the
 //! slot is in the second of its two candidate buckets; only the index maintains it. For the older

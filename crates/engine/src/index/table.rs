@@ -2,7 +2,7 @@
 //!
 //! Tables come in a few sizes, and all tables of one size are replaced by the next size at about
 //! the same time. Pages of freed runs are returned to the system at once, so only pages in use are
-//! resident. Their addresses are reused.
+//! resident. The addresses of freed pages are reused.
 
 use super::bucket::{Bucket, MIN_BUCKETS};
 use super::chunks::{self, Chunks, Joined, Todo};
@@ -119,8 +119,8 @@ struct PagesState {
     joins: u64,
 }
 
-/// Free runs of pages. Adjacent runs are merged, so the tables of a replaced size become one run
-/// again that has room for larger tables.
+/// Free runs of pages. Adjacent runs are merged, so the freed tables of one size form a run that
+/// has room for larger tables.
 #[derive(Debug, Default)]
 struct Runs {
     /// The length of each run, by its first page.
@@ -249,7 +249,7 @@ impl PagesState {
 
 /// What [`Pages::tidy`] did, or asks the caller to do.
 pub(crate) enum Tidy {
-    /// It asked the system to turn pages into a huge page.
+    /// `tidy` asked the system to turn pages into a huge page.
     Joined,
     /// Move the tables that reach into this range of addresses next to others.
     Move(Range<usize>),
@@ -303,8 +303,8 @@ impl Pages {
         Some(table)
     }
 
-    /// Allocates an empty table as the target of a move, close to those moved before. Returns
-    /// `None` if there is no memory.
+    /// Allocates an empty table as the target of a move, close to the tables that were moved
+    /// before. Returns `None` if there is no memory.
     pub(crate) fn take_packed(&self, pages: usize) -> Option<Table> {
         let bytes = (pages * PAGE) as u64;
         if !self.budget.try_charge(bytes) {
@@ -365,8 +365,8 @@ impl Pages {
         state.free.give(run);
     }
 
-    /// Splits the huge pages that contain pages of `run`, before these are allocated or freed.
-    /// Their pages that no table uses stop being resident.
+    /// Splits the huge pages that contain pages of `run`, before `run` is allocated or freed. Those
+    /// of their small pages that no table uses stop being resident.
     fn part(&self, state: &mut PagesState, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
             self.discard_holes(state, chunk);
@@ -448,8 +448,8 @@ mod tests {
         }
     }
 
-    /// All tables of an index grow to half of the region, by an eighth at a time and one after
-    /// another.
+    /// Sixteen tables grow in turn, by an eighth at a time, until they fill half of the region. The
+    /// region has room for all this only if freed addresses are reused.
     #[test]
     fn larger_tables_reuse_freed_addresses() {
         let pages = Pages::reserve(LIMIT as u64, Arc::new(Budget::new(1 << 40))).unwrap();
@@ -484,7 +484,7 @@ mod tests {
             let count = 12 * chunks::CHUNK / size;
             let budget = Arc::new(Budget::new(1 << 40));
             let pages = Pages::reserve(256 << 20, Arc::clone(&budget)).unwrap();
-            // As after growth: with gaps between the tables.
+            // Leaves gaps between the tables, as growth does.
             let grown: Vec<_> = (0..count)
                 .map(|_| {
                     let table = pages.take(size, false).unwrap();
@@ -521,6 +521,7 @@ mod tests {
     }
 
     /// A flush frees thousands of tables in the order of their stripes, not of their addresses.
+    /// `give_back` must free them all.
     #[test]
     fn tables_are_given_back_whatever_their_order_and_their_gaps() {
         let budget = Arc::new(Budget::new(1 << 40));
@@ -543,7 +544,8 @@ mod tests {
         assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }
 
-    /// After a flush, freed tables lie between tables that are in use.
+    /// After a flush, freed tables lie between tables that are in use, within huge pages. Only the
+    /// pages in use must stay resident and charged.
     #[test]
     fn runs_within_a_huge_page_are_given_back_together() {
         const COUNT: usize = 2 * chunks::CHUNK;

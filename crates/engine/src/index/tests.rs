@@ -30,14 +30,14 @@ fn finds(index: &Index, n: u64) -> bool {
     unsafe { index.find(&key(n), wanted) }.is_some()
 }
 
-/// Keys that a client made to share their buckets get as many places as there are, and do not make
-/// the table grow without end.
+/// A client can make keys that share their buckets. Such keys must be refused once those buckets
+/// are full, and must not make the table grow.
 #[test]
 fn keys_made_to_collide_do_not_make_tables_grow() {
     let epochs = Arc::new(Epochs::default());
     let budget = Arc::new(Budget::new(256 << 20));
     let index = Index::new(64 << 20, 64 << 20, false, &budget, &epochs).unwrap();
-    // Positions side by side have the same first bucket in all but the largest tables.
+    // Adjacent positions have the same first bucket in all but the largest tables.
     let lo = |number: u64| 0x55_0000_0000_0000 + 1000 + number % 4;
     let keys = (0..400).map(|number| Key::of_hash(KeyHash { lo: lo(number), hi: number as u32 }));
     let (mut placed, mut last) = (0, Ok(()));

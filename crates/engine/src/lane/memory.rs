@@ -26,8 +26,8 @@ const MIN_FRAMES: usize = 8;
 /// The number of frames that an index at its limit leaves room for.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
 /// Approximate number of frames that a lane's memory is divided into. With more frames, eviction is
-/// finer, and less memory is free or in half-full frames. With a store there are fewer and larger
-/// ones: segments are written as they are, so larger segments take fewer writes.
+/// finer, and less memory is free or in half-full frames. With a store, frames are fewer and
+/// larger: a segment is as large as a frame, and larger segments need fewer writes.
 pub(super) const FRAMES: u64 = 256;
 const FRAMES_WITH_STORE: u64 = 128;
 

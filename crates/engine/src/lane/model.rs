@@ -18,7 +18,7 @@ pub(crate) const LARGE: u64 = 128 << 20;
 
 /// Opens a lane with this memory.
 pub(crate) fn lane(memory: u64) -> Arc<Lane> {
-    // As few frames and segments as possible, because loom remembers a history of each atomic.
+    // Uses as few frames and segments as possible, because loom keeps a history of each atomic.
     let engine = Options { memory: 64 << 10, when_full: WhenFull::Evict, ..Options::default() };
     let options =
         LaneOptions { position: 0, memory, memory_of_all: engine.memory, engine, hash_seed: 0 };

@@ -14,8 +14,8 @@ pub(crate) struct LaneOptions {
     /// The memory of all lanes, in bytes. It determines the number of stripes, which is the same in
     /// all lanes. A lane uses only the stripes of its own keys.
     pub(crate) memory_of_all: u64,
-    /// The engine's options. Their `memory` is the most that the lane may be given later: its own
-    /// share without a store, the whole memory with one.
+    /// The engine's options, with one exception: without a store, `memory` is the lane's own share.
+    /// The lane's share never exceeds `memory`, unless the memory limit is raised.
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,

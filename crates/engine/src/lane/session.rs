@@ -342,8 +342,8 @@ impl LaneSession {
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
-    /// As [`LaneSession::matching`], but returns `None` if the record is not in memory or the slot is
-    /// an older slot.
+    /// As [`LaneSession::matching`], but returns `None` if the record is not in memory or the slot
+    /// is an older slot.
     ///
     /// # Safety
     /// As for [`LaneSession::matching`].
@@ -357,8 +357,8 @@ impl LaneSession {
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
-    /// Returns true if the slot leads to the current item of the record's key. Settles an older
-    /// slot to find out.
+    /// Returns true if the slot leads to the current item of the record's key. Resolves an
+    /// [older slot](crate::older) to find out.
     #[inline]
     pub(crate) fn is_current(&self, slot: Slot, record: &Record<'_>) -> bool {
         !slot.is_older() || {
@@ -389,8 +389,8 @@ impl LaneSession {
     /// Counts a read of an item in its slot. If two threads race, one count is lost.
     ///
     /// Repeated reads of an item without a frame count as one, unless they follow each other
-    /// closely. The cleaner keeps items with a high frequency, and most items get a few reads in
-    /// the long time that it takes to fill a device.
+    /// closely. The cleaner keeps items with a high frequency. Filling a device takes so long that
+    /// most items get a few reads meanwhile, and the cleaner cannot keep all of them.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
@@ -478,8 +478,8 @@ impl LaneSession {
     }
 
     /// Lets the answer, in sync mode, wait for no commit: the client accepts that a crash or a
-    /// failed commit reverts it. If the call has `written`, a commit follows within the sync
-    /// interval. While a commit is overdue, the answer waits for it all the same.
+    /// failed commit reverts the change. If the call has `written`, a commit follows within the
+    /// sync interval. While a commit is overdue, this function does nothing, so the answer waits.
     pub(crate) fn depends_on_nothing(&self, written: bool) {
         if !self.is_sync() || self.overdue {
             return;
@@ -622,7 +622,7 @@ impl LaneSession {
         match why {
             NotWritten::NeedsRead => return self.needs_read(key),
             NotWritten::NoSpace(claim) => return self.no_space(claim),
-            // Waiting cannot make room for these.
+            // Waiting cannot make room for such a write.
             NotWritten::TooLarge | NotWritten::OutOfMemory => {
                 bump(&self.counters.store_no_memory, 1);
             }

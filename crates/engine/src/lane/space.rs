@@ -18,7 +18,7 @@ impl Lane {
         self.kick_cleaner();
     }
 
-    /// Wakes all waiting calls to try again.
+    /// Wakes all waiting calls, so that they try again.
     pub(crate) fn wake_waiting(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.wakers.into_iter().for_each(Waker::wake);

@@ -25,7 +25,7 @@ pub(super) struct Ledger {
     pub(super) store_reset: StoreCounts,
 }
 
-/// The counters of a lane's store. They grow from the start on.
+/// The counters of a lane's store since the start. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreCounts {
     pub(super) device_written_bytes: u64,

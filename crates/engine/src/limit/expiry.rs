@@ -9,7 +9,7 @@ use larder_log::record::Kind;
 /// units stays in memory for at most twice as long.
 const SPARE_MAX: u64 = 10 * 60;
 
-/// Returns the end of a window that is to end at `expiry`.
+/// Converts the expiry of an item to the end of a limiter's window; `None` for never.
 pub(crate) fn end_of(expiry: Expiry) -> Option<Nanos> {
     expiry.seconds().map(|end| u64::from(end) * NANOS)
 }
@@ -26,7 +26,7 @@ pub(crate) fn is_unused(record: &Record<'_>, now: Nanos) -> bool {
 pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
     match limiter.reset(now) {
         None => Expiry::NEVER,
-        // Whole seconds are added, so that the item's remaining seconds are the limiter's remaining
+        // Adds whole seconds, so that the item's remaining seconds are the limiter's remaining
         // time, rounded up.
         Some(left) => Expiry::at(second_of(now).saturating_add(whole_seconds(left))),
     }
@@ -38,8 +38,8 @@ pub(crate) fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> 
     let Some(left) = limiter.reset(now) else { return 0 };
     let needed = whole_seconds(now.saturating_add(left));
     let limit = limiter.limit();
-    // With these algorithms, the end moves on with every request, so the expiry is set later than
-    // needed.
+    // With sliding windows and GCRA, every request moves the end. So the expiry is set later than
+    // needed, and many requests in a row can keep it.
     let spare = match limit.algorithm() {
         Algorithm::Fixed => 0,
         Algorithm::Sliding => limit.window() / NANOS + 1,

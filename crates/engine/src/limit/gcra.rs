@@ -81,8 +81,8 @@ impl Meter for Gcra {
         self.level = self.level.saturating_sub(self.weight(units));
     }
 
-    /// Sets the level so that it reaches 0 at `end`, but at most to the burst or to the level
-    /// before.
+    /// Sets the level so that it reaches 0 at `end`, but at most to the larger of the burst and the
+    /// present level.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         let Some(end) = end else { return };
         let wanted = u128::from(end.saturating_sub(now)) * u128::from(self.limit.budget());

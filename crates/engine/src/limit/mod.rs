@@ -63,8 +63,8 @@ impl Limiter {
     /// Decides about a request for `cost` units at `now`. `limiter` is `None` for a missing key.
     ///
     /// Returns the decision, and the limiter to store, if it has changed. A request for 0 units
-    /// only looks: it passes and stores nothing. A refused request stores a limiter only if the
-    /// clock was set back, to set the limiter's time back, too.
+    /// always passes and stores nothing. A refused request stores a limiter only if the clock was
+    /// set back, in order to set the limiter's time back, too.
     pub fn decide(
         limiter: Option<&Limiter>,
         limit: &Limit,
@@ -145,8 +145,8 @@ impl Limiter {
         self.used(now) == 0
     }
 
-    /// Returns the time that the state is relative to: that of the start of the window, or for GCRA
-    /// that of the last change.
+    /// Returns the time that the state is relative to: the start of the window, or for GCRA the
+    /// last change.
     pub(crate) fn since(&self) -> Nanos {
         self.meter().since()
     }

@@ -41,8 +41,8 @@ impl SlidingWindow {
         self.limit.window().saturating_sub(now.saturating_sub(self.start))
     }
 
-    /// Returns the rest of a window at which the `count` units of the window before have faded to
-    /// `units`. `count` is not 0.
+    /// Returns how much time is left of a window when the `count` units of the previous window have
+    /// faded to `units`. `count` is not 0.
     fn rest_for(&self, count: u64, units: u64) -> Nanos {
         let window = self.limit.window();
         let rest = u128::from(units) * u128::from(window) / u128::from(count);

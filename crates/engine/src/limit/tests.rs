@@ -195,8 +195,8 @@ proptest! {
         }
     }
 
-    /// Across any change of parameters: no unit is lost or invented, a request passes exactly if it
-    /// fits, and the waits are exact.
+    /// However the limits of the requests change, no unit must be lost or invented, a request must
+    /// pass exactly if it fits, and the waits must be exact.
     #[test]
     fn changed_parameters_keep_the_used_units_and_waits_are_exact(
         steps in prop::collection::vec(
@@ -447,7 +447,7 @@ fn a_new_window_length_counts_from_the_next_fixed_window_on() {
 
 #[test]
 fn gcra_never_drifts() {
-    // 3 per second, asked every 7777777 ns.
+    // 3 units per second, with a request every 7777777 ns.
     let (limit, mut stored, step) = (gcra(3, SECOND, 3), Stored::default(), 7_777_777);
     let admitted = (0..1_000_000u64)
         .filter(|at| stored.decide(&limit, 1, NOW + at * step).allowed)

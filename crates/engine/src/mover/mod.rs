@@ -51,9 +51,10 @@ const POLL: Duration = Duration::from_micros(100);
 const REST: Duration = Duration::from_micros(300);
 /// Time before the mover retries a step that failed because of a device or a lack of space.
 const RETRY: Duration = Duration::from_secs(1);
-/// The largest number of checks whether the target's evicted items are gone.
+/// The largest number of checks whether the target's evicted items are durably gone. Then the
+/// motion is given up.
 const LOOKS: u32 = 20_000;
-/// While it waits for that, the mover requests a commit once per this many checks.
+/// The mover requests a commit once per this many of these checks.
 const COMMIT_LOOKS: u32 = 64;
 /// The longest time that partitions stay closed for a device that does not respond, in
 /// microseconds.
@@ -111,7 +112,7 @@ impl Engine {
     }
 
     /// Returns the positions of the lanes whose loss may lose a key: its owner, and the other lane
-    /// while it moves. For simulations.
+    /// while the key moves. For simulations.
     pub fn lost_with(&self, key: &[u8]) -> Vec<usize> {
         let key = Key::new(key, self.lanes[0].options.hash_seed);
         match &lock(&self.mover).job {
@@ -165,7 +166,7 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::change_table_in`], in all lanes whose devices work.
+    /// Like [`Engine::change_table_in`], with all lanes whose devices work as the needed ones.
     pub(crate) fn change_table(&self, change: impl FnOnce(&mut Lanes)) -> io::Result<()> {
         let working = self.working();
         if working.is_empty() {
@@ -315,7 +316,7 @@ impl Job {
         Job { partitions, from, to, closed: false, phase, undo_count: None, given_up: false }
     }
 
-    /// Takes a step of the current phase. If that ends the phase, enters the next one.
+    /// Takes a step of the current phase. If the phase is then done, enters the next phase.
     fn step(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
         match self.step_phase(engine, sessions) {
             Stepped::Done => self.enter_next(engine),
@@ -414,8 +415,8 @@ impl Job {
         let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
         if begun.is_err() {
             self.given_up = true;
-            // A start that finds this motion all the same deletes the partitions' items from the
-            // target, which has none.
+            // A start may find this motion nevertheless. It then deletes the partitions' items from
+            // the target, which does not own them.
             return Stepped::Done;
         }
         self.closed = true;
@@ -460,7 +461,8 @@ impl Job {
         }
     }
 
-    /// Gives up the motion: the partitions stay where they were, and the copies are deleted.
+    /// Gives up the motion: the partitions stay in the source, and the copies in the target are
+    /// deleted.
     fn give_up(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
         self.forget_reads(sessions);
         self.open(engine, self.from);

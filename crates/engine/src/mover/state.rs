@@ -12,16 +12,18 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) partitions: Range<usize>,
-    /// Position of the source: the lane that has the items, or what is left of them.
+    /// Position of the source: the lane that has the items. After a motion was given up, the lane
+    /// whose copies are deleted.
     pub(super) from: usize,
-    /// Position of the target: the lane that gets the items.
+    /// Position of the target: the lane that gets the items. After a motion was given up, the lane
+    /// that keeps them.
     pub(super) to: usize,
     /// True while the partitions are closed: no session can use them.
     pub(super) closed: bool,
     pub(super) phase: Phase,
-    /// The undo count of the lane being written when the current writes began, if they have begun.
-    /// The writes span several commits. If one of those fails, the count changes and the writes
-    /// must be repeated.
+    /// The undo count that the written lane had when the current writes began; `None` before that.
+    /// The writes span several commits. If one of these commits fails, the count changes and the
+    /// writes must be repeated.
     pub(super) undo_count: Option<u64>,
     /// True if the motion was given up, so the partitions stay in their old lane.
     pub(super) given_up: bool,
@@ -73,8 +75,8 @@ pub(super) struct Backoff {
     pub(super) wait: u32,
 }
 
-/// A walk over the items of some stripes of a lane. The cleaner may move items meanwhile, so at its
-/// end the walk looks again, until it finds no item that it has not seen.
+/// A walk over the items of some stripes of a lane. The cleaner may move items meanwhile. So at its
+/// end the walk lists the items again, until it has seen all of them.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// The items still to visit.

@@ -158,8 +158,8 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
 }
 
 /// Durably deletes strays before any client is served: items that recovery found in a lane that
-/// does not own their partitions. They may be older than versions that the owners have had. With
-/// `all`, no stray may be left, because the lane may own these partitions immediately, such as
+/// does not own their partitions. Strays may be older than versions that the owners have had. With
+/// `all`, no stray may be left, because the lane may own these partitions immediately; for example,
 /// those of a forgotten lane.
 pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));

@@ -10,7 +10,7 @@
 //! only if two keys have the same position and agree in 44 further bits.
 //!
 //! Until a slot is resolved
-//! - a look-up may use an older slot for any key except the one that was set over it, even when the
+//! - a look-up may use an older slot for any key except the key that was set over it, even when the
 //!   newer version of that key is gone;
 //! - all sets over older slots of one position are of one key; a write of another key first looks
 //!   at the records;
@@ -18,8 +18,8 @@
 //! - its segment has noted a death but gets no dead map, so ends that hide the record are kept.
 //!
 //! The cleaner resolves older slots when it walks their segment, before it makes a dead map of the
-//! segment, and when there are many. It uses the segment's summary if there is one, and else reads
-//! the records.
+//! segment, and when there are many. It uses the segment's summary if there is one. Otherwise it
+//! reads the records.
 
 mod slots;
 
@@ -45,8 +45,8 @@ const DATA_SHARE: u64 = 64;
 /// While the index's tables exceed this percentage of their limit, sets read the old record and no
 /// older slots are added.
 const INDEX_PERCENT: u64 = 94;
-/// The largest number of records that the cleaner reads one by one if there is no summary. For more
-/// it reads the whole segment.
+/// The largest number of records of a segment that the cleaner reads one by one if the summary does
+/// not resolve their slots. For more, it reads the whole segment.
 const FEW: usize = 8;
 /// The number of segments per turn whose older slots are resolved when nothing else can be freed.
 const SEGMENTS_PER_TURN: usize = 4;
@@ -79,9 +79,9 @@ impl Lane {
         guard.fill_over(place, slot, old);
     }
 
-    /// Settles an older slot once the key of its record is known. Returns true if the record is
-    /// current; its slot becomes a normal one. If not, it died when the newer version was set, and
-    /// its slot is removed.
+    /// Resolves an older slot once the key of its record is known. Returns true if the record is
+    /// current; its slot becomes a normal one. Otherwise the record died when the newer version was
+    /// set, and its slot is removed.
     pub(crate) fn resolve_older(
         &self,
         guard: &Guard<'_>,
@@ -142,15 +142,15 @@ impl Lane {
         let of_items =
             (u128::from(data) * u128::from(items) / u128::from((items + older).max(1))) as u64;
         let bytes = (of_items / DATA_SHARE).min(self.budget.limit() / MEMORY_SHARE);
-        // Where nothing may be lost, each unreadable record prevents tombstones from being dropped.
-        // So no older slots are added while there are such records.
+        // If nothing may be lost, an unreadable record of an older slot prevents tombstones from
+        // being dropped. So no older slots are added while there are such records.
         let waits = self.may_lose_nothing() && self.older.skipped() > 0;
         let most = if waits || self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
         self.older.most.store(most as usize, Ordering::Relaxed);
     }
 
     /// Returns true if the index leads to the record of `size` bytes at `address` with this key.
-    /// Settles an older slot first.
+    /// Resolves an older slot first.
     pub(crate) fn resolve_older_at(&self, address: Address, key: &Key<'_>, size: usize) -> bool {
         let guard = self.index.lock(key);
         match guard.find(key, at(address)) {
@@ -168,8 +168,8 @@ impl Lane {
 }
 
 impl Cleaner {
-    /// Settles the older slots of a segment, if there are many older slots or a dead map waits for
-    /// these. Returns true if there may be more to do.
+    /// Resolves the older slots of one segment, if the lane has many older slots or a dead map
+    /// waits for those of the segment. Returns true if there may be more to do.
     pub(crate) fn resolve_many(&mut self, lane: &Lane) -> bool {
         let Some(durable) = &lane.durable else { return false };
         self.limit_older(lane);
@@ -194,8 +194,8 @@ impl Cleaner {
         if !is_due {
             return;
         }
-        // Comes before skipped segments are retried, because the limit depends on their number and
-        // they may be skipped again.
+        // The limit is computed before skipped segments are retried. It depends on the number of
+        // skipped segments, and they may be skipped again.
         lane.limit_older();
         if found / RETRY != now / RETRY {
             self.settling.waiting.extend(lane.older.retry());
@@ -206,7 +206,7 @@ impl Cleaner {
         }
     }
 
-    /// Settles some older slots when nothing else can be freed, because their records may be dead.
+    /// Resolves some older slots when nothing else can be freed, because their records may be dead.
     /// Returns false if none of them could be resolved.
     pub(super) fn resolve_any(&mut self, lane: &Lane) -> bool {
         (0..SEGMENTS_PER_TURN).any(|_| {
@@ -214,8 +214,8 @@ impl Cleaner {
         })
     }
 
-    /// Settles the older slots that lead into a segment, and returns how many. Skips the segment in
-    /// later turns if some of their records are unreadable and may not be lost.
+    /// Resolves the older slots that lead into a segment, and returns how many. Skips the segment
+    /// in later turns if some of their records are unreadable and may not be lost.
     fn resolve_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
         let mut left = lane.older.in_segment(number);
         let count = left.len();
@@ -245,7 +245,7 @@ impl Cleaner {
         count
     }
 
-    /// Settles the older slots in `left` that lead to one of `records`, and removes them from
+    /// Resolves the older slots in `left` that lead to one of `records`, and removes them from
     /// `left`. Both are sorted by address.
     fn resolve_those<'k>(
         &mut self,
@@ -271,7 +271,7 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// As [`Cleaner::resolve_those`], by reading the whole segment.
+    /// Like [`Cleaner::resolve_those`], for all records of the segment, which it reads whole.
     fn resolve_by_all(&mut self, lane: &Lane, number: SegmentNumber, left: &mut Vec<Address>) {
         let Ok(loaded) = lane.log.load_if_absent(number) else { return };
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);

@@ -20,8 +20,8 @@ const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
 /// Approximate memory of an older slot, in bytes: its slot in the index and its entry.
 pub(super) const BYTES: u64 = 20;
-/// A list tells the log how many bytes of the segment are probably dead whenever that has changed
-/// by more than 1/`TOLD_SHARE` of the segment size.
+/// A list tells the log how many bytes of the segment are probably dead. It does so whenever that
+/// number has changed by more than 1/`TOLD_SHARE` of the segment size.
 const TOLD_SHARE: usize = 64;
 /// The largest number of unsorted entries of a list that a look-up searches one by one.
 const MOST_UNSORTED: usize = 32;
@@ -48,8 +48,8 @@ pub(crate) struct OlderSlots {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) count: AtomicUsize,
     pub(super) most: AtomicUsize,
-    /// The number of closed segments. These wait for a dead map, so no more older slots may lead
-    /// there.
+    /// The number of closed segments. These segments wait for a dead map, so no more older slots
+    /// may lead there.
     pub(super) closed: AtomicUsize,
     pub(super) budget: Arc<Budget>,
     /// Records that were found dead in sync mode: their size in bytes, and the commit that was open
@@ -220,7 +220,8 @@ impl OlderSlots {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether this key was set over the record at `address`; `None` if no key was.
+    /// Returns true if this key was set over the record at `address`, false if another key was, and
+    /// `None` if no key was.
     pub(crate) fn is_set_over(&self, address: Address, key: &Key<'_>) -> Option<bool> {
         let mut shard = lock(self.shard(address.segment()));
         let list = shard.lists.get_mut(&address.segment())?;
@@ -254,8 +255,8 @@ impl OlderSlots {
 
     /// Returns true if older slots lead into the segment.
     pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
-        // Without the lock, an entry could be missed: a set inserts it under the lock and notes the
-        // death only after that.
+        // Without the lock, an entry could be missed: a set inserts the entry under the lock and
+        // notes the death only after that.
         lock(self.shard(number)).lists.contains_key(&number)
     }
 

@@ -18,7 +18,8 @@ use std::task::Waker;
 
 /// The largest number of fetched records that a session keeps although no call needs them.
 const IDLE: usize = 256;
-/// The largest total size of such records, in bytes. One record is always kept.
+/// While fetched records and reads in flight take more bytes than this, or than a quarter of the
+/// session's share, records that no call needs are dropped. One of them is always kept.
 const IDLE_BYTES: usize = 1 << 20;
 /// Size of a read that covers many records, in bytes. Large enough that a segment takes few reads,
 /// small enough not to delay other reads.
@@ -74,7 +75,7 @@ pub(crate) struct Fetched {
     queue: Option<RefCell<Box<dyn ReadQueue>>>,
     arrived: RecordMap<RecordId, Arrived>,
     /// Arrived records that no call needed any more when they were added, the oldest first. A later
-    /// call may need them again.
+    /// call may still use them.
     idle: RefCell<VecDeque<RecordId>>,
     /// Unreadable records. A record is forgotten once no call needs it any more. The next request
     /// reads it again.
@@ -175,8 +176,8 @@ impl Fetched {
             match checked {
                 Ok((Some(size), _)) => self.wait_again(id, size),
                 Ok((None, bytes)) => self.arrive(id, Read::Record(bytes)),
-                // The error may concern bytes that lie beside the record. A reader thread reads the
-                // record more precisely.
+                // The error may concern bytes that lie beside the record. A reader thread reads
+                // fewer of these bytes.
                 Err(_) => self.ask_readers(id, None, None),
             }
         }
@@ -296,8 +297,8 @@ impl Fetched {
         self.wanted.borrow_mut().push(id);
     }
 
-    /// Returns true if the call must be refused, because the large value that it needs was read into
-    /// memory too often without any use.
+    /// Returns true if the call must be refused, because the large value that it needs was read
+    /// into memory too often without any use.
     pub(crate) fn refuses(&self, id: RecordId) -> bool {
         self.readers.large.refuses(id)
     }
@@ -354,9 +355,9 @@ impl Fetched {
     /// and now waits for those in `next`.
     pub(crate) fn release(&self, reads: LaneReads, next: Option<&LaneReads>) {
         for id in reads.ids {
-            // Large values begin their segments.
+            // Only large values have records at offset 0.
             if id.address.offset() == 0 {
-                // A call that needs the value again may first read its head again.
+                // A call that still needs the value may wait for the value's head first.
                 let is_same = |next: &RecordId| {
                     next.address.segment() == id.address.segment()
                         && next.generation == id.generation
@@ -364,9 +365,9 @@ impl Fetched {
                 let again = next.is_some_and(|next| next.ids.iter().any(is_same));
                 self.readers.large.release(id, !again);
             }
-            // A large value that arrived in memory is neither expected nor in `arrived`. If it was
-            // dropped again and then requested again, it is expected for a second time, and its
-            // users do not include this request. So the subtractions saturate.
+            // A large value that has arrived in memory is neither in `expected` nor in `arrived`.
+            // If it was then dropped and requested once more, it is in `expected`, but its users do
+            // not include this request. So the subtractions saturate.
             if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
                 expected.users = expected.users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&id) {
@@ -402,7 +403,7 @@ impl Fetched {
         self.expected.borrow().contains_key(&id)
     }
 
-    /// Returns true if a record has not arrived that was requested but is no longer needed.
+    /// Returns true if some requested record has not arrived and is no longer needed by any call.
     pub(crate) fn expects_unneeded(&self) -> bool {
         self.expected.borrow().values().any(|expected| expected.users == 0)
     }
@@ -421,12 +422,12 @@ impl Fetched {
     }
 
     /// Returns the head of a large value of `len` bytes, which was fetched under the address
-    /// [`Log::jumbo_head`]. The value itself is absent, so the caller must not look at it.
+    /// [`Log::jumbo_head`]. The value itself is absent, so the caller must not read it.
     pub(crate) fn get_head(&self, head: RecordId, len: usize) -> Option<Record<'_>> {
         let bytes = self.arrived.get(&head)?.bytes.as_ref()?;
         let record = bytes.get(head.address.offset()..)?;
-        // SAFETY: the head was checked, and it stays as in `get`. The caller does not look at the
-        // value.
+        // SAFETY: the head was checked, and its bytes stay as in `get`. The caller does not read
+        // the value.
         Some(unsafe { Record::at(record.as_ptr(), || len) })
     }
 

@@ -10,12 +10,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest number of times that a value is read into memory before a call uses it. Calls may
-/// evict each other's values, or a call may need room for a second large value that never becomes
-/// free. At this limit, the next call that needs the value is refused.
+/// evict each other's values, or a call may also need room for a new large value, and that room
+/// never becomes free. At this limit, the next call that needs the value is refused.
 const MOST_READS: u32 = 16;
 
-/// Seconds after its last read until a value without requests is forgotten. Its call gave up while it
-/// was reading the head again.
+/// Time after its last read until a value without requests is forgotten, in seconds. Such a value
+/// is left over from a call that gave up while it was reading the value's head.
 const ABANDONED_AFTER: UnixSeconds = 60;
 
 /// The values that calls of any session need.
@@ -29,8 +29,8 @@ pub(crate) struct LargeReads {
 /// A value that calls need.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needed {
-    /// The number of requests that were not released. May be 0 while a call reads the head of the
-    /// value again.
+    /// The number of requests that were not released. May be 0 while a call that still needs the
+    /// value reads its head first.
     requests: u32,
     /// The number of times that the value was read into memory since a call last used it.
     reads: u32,
@@ -44,7 +44,7 @@ impl LargeReads {
         lock(&self.values).entry(id).or_default().requests += 1;
     }
 
-    /// Takes back a request. `used` says whether the call no longer needs the value.
+    /// Takes back a request. `used` is true if the call no longer needs the value.
     pub(super) fn release(&self, id: RecordId, used: bool) {
         let mut values = lock(&self.values);
         let Some(needed) = values.get_mut(&id) else { return };
@@ -74,8 +74,8 @@ impl LargeReads {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the value was read [`MOST_READS`] times in vain, so that the call that needs it
-    /// must be refused. Later calls get as many reads again.
+    /// Returns true if the value was read [`MOST_READS`] times in vain, so that the call that needs
+    /// it must be refused. Also sets the count of reads to 0, so that later calls may try again.
     pub(super) fn refuses(&self, id: RecordId) -> bool {
         let mut values = lock(&self.values);
         let Some(needed) = values.get_mut(&id).filter(|needed| needed.reads >= MOST_READS) else {
@@ -88,8 +88,8 @@ impl LargeReads {
         true
     }
 
-    /// Forgets abandoned values. Returns the segments of unused values that were read in the current
-    /// or the previous second. If their frames were dropped, calls would read them again.
+    /// Forgets abandoned values. Returns the segments of unused values that were read in the
+    /// current or the previous second. If their frames were dropped, calls would read them again.
     pub(crate) fn unused(&self, now: UnixSeconds) -> HashSet<SegmentNumber> {
         let mut values = lock(&self.values);
         values.retain(|_, needed| {
@@ -146,12 +146,12 @@ mod tests {
         values.request(id(7));
         for _ in 0..MOST_READS {
             assert!(!values.refuses(id(7)));
-            // The call needs the value again, and first reads its head again.
+            // The call still needs the value, and reads its head first.
             values.arrived(id(7), 100);
             values.release(id(7), false);
             values.request(id(7));
         }
-        // A use by another call sets the count back.
+        // A use by another call sets the count of reads to 0.
         let read_again = |times| (0..times).for_each(|_| values.arrived(id(7), 100));
         values.request(id(7));
         values.release(id(7), true);

@@ -66,7 +66,7 @@ impl Lane {
                 }),
         };
         let read = read.unwrap_or_else(|error| match error.kind() {
-            // The record is intact, so calls that need it may ask again, but not at once.
+            // The record is intact, so calls that need it may request it again, but not at once.
             io::ErrorKind::OutOfMemory => {
                 thread::park_timeout(NO_MEMORY);
                 Read::InMemory

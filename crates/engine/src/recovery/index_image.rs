@@ -91,7 +91,7 @@ impl Lane {
 }
 
 impl crate::index::Index {
-    /// Writes the tables, preceded by what `between` writes.
+    /// Writes the tables, preceded by the data that `between` writes.
     pub(crate) fn save<W: Write>(
         &self,
         image: &mut W,
@@ -109,8 +109,8 @@ impl crate::index::Index {
         Ok(())
     }
 
-    /// Reads the tables into an empty index with the same number of stripes. `between` reads what
-    /// precedes them.
+    /// Reads the tables into an empty index with the same number of stripes. `between` reads the
+    /// data that precedes the tables.
     pub(crate) fn restore<R: Read>(
         &self,
         image: &mut R,

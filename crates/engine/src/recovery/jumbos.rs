@@ -32,8 +32,8 @@ impl Jumbos {
         self.unread.extend(numbers.into_iter().map(|number| (number, true)));
     }
 
-    /// Adds a version. Returns false if a newer one of its key is known. Later passes know only the
-    /// newest version, so this function notes the superseded one.
+    /// Adds a version. Returns false if a newer version of its key is known. Later passes know only
+    /// the newest version, so this function notes the superseded version.
     fn add(&mut self, key: KeyHash, version: Version, newest: &Newest) -> bool {
         let known = self.versions.entry(key).or_insert(version);
         if version.supersedes(known) {
@@ -45,7 +45,7 @@ impl Jumbos {
         *known == version
     }
 
-    /// Enters all jumbos in a further pass.
+    /// Enters the newest versions among the jumbos in a further pass.
     pub(super) fn enter(&self, newest: &Newest) {
         for (key, version) in &self.versions {
             newest.enter(*key, *version);
@@ -134,8 +134,8 @@ mod tests {
     use larder_log::Budget;
     use std::sync::Arc;
 
-    /// Later passes enter only the newest version, so a segment whose value is superseded must be
-    /// noted.
+    /// Later passes enter only the newest version, so the first pass must note a segment whose
+    /// value is superseded, in either order of the segments.
     #[test]
     fn a_superseded_value_is_noted_whatever_comes_first() {
         let key = KeyHash { lo: 1, hi: 2 };

@@ -1,7 +1,7 @@
 //! Recovery rebuilds, from the device, an index in which every key leads to its newest version.
 //!
 //! The greatest seq of a key wins, wherever its record is. Several threads read the segments,
-//! newest first: the summary where there is one, else the whole segment. All versions go into a
+//! newest first: the summary if there is one, else the whole segment. All versions go into a
 //! [table](newest::Newest) that picks the winners, and only these go into the index. Records that
 //! are not items (tombstones, and those that a dead map marks) compete like items but are not
 //! shown.
@@ -46,10 +46,10 @@ use std::thread;
 
 /// The largest number of threads that fill a lane's index.
 const THREADS: usize = 16;
-/// Number of threads that read segments per thread that fills the index; at most [`THREADS`] in
-/// all. Half of them wait for the device.
+/// Number of threads that read segments, per thread that fills the index; at most [`THREADS`] in
+/// all. About half of the reading threads wait for the device.
 const READERS: usize = 2;
-/// Segments held by the reading threads take at most 1/`READER_SHARE` of memory.
+/// The segments that the reading threads hold take at most 1/`READER_SHARE` of memory.
 const READER_SHARE: u64 = 16;
 
 /// The number of threads that survey a lane's places, unless recovery is single-threaded. They
@@ -99,8 +99,8 @@ impl Lane {
         let useless: Vec<_> = useless.map(|(found, _)| found.number).collect();
         let read = scans.iter().flatten();
         let newest = read.clone().map(|scan| scan.last_commit);
-        // The next commit number must be above all of these. Segments of failed commits may have
-        // been opened after the last good commit, and dead maps written since.
+        // The next commit number must be above all of these numbers. After the last good commit,
+        // segments of failed commits may have been opened and dead maps written.
         let newest = newest.chain(survey.segments.iter().map(Found::newest_known)).max();
         self.log.finish_recovery(&survey, &loaded, &useless, newest.unwrap_or(0))?;
         // Records that are unreadable now may be readable at the next start. So these segments have
@@ -230,7 +230,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Adds the newest version of a key to the index, which has no version of it yet.
+    /// Adds the newest version of a key to the index, which has no version of this key yet.
     fn show(&self, key: &Key<'_>, version: Version) -> Result<(), StoreError> {
         let Version { address, size, .. } = version;
         let guard = self.index.lock(key);
@@ -245,8 +245,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Lets the cleaner read segments that are not in memory, newest first, while clients are
-    /// served and as far as there is room.
+    /// Lets the cleaner read segments that are not in memory while clients are served, the newest
+    /// first, until memory has no more room.
     pub(crate) fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
         let mut cold: Vec<SegmentNumber> =
             newest_first.filter(|&number| self.log.segment(number).frame().is_null()).collect();
@@ -269,8 +269,8 @@ impl Lane {
         self.index.raise_seq(newest);
         self.flush_at.store(superblock.pending_flush, Ordering::Relaxed);
         if superblock.counter == 0 {
-            // A new store gets both superblock copies. A single one is the mark of an interrupted
-            // start.
+            // A new store gets both copies of the superblock. A single copy is the mark of an
+            // interrupted start.
             store.change_superblock_now(|_| {})?;
         }
         store.change_superblock_now(|superblock| {

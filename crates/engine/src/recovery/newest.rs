@@ -45,7 +45,7 @@ const GRANULE: usize = 8;
 pub(super) struct Version {
     pub(super) seq: u64,
     pub(super) address: Address,
-    /// Bytes of its record; 0 for a jumbo.
+    /// Bytes of the record; 0 for a jumbo.
     pub(super) size: usize,
     /// True if clients see this version. Otherwise it only hides older versions.
     pub(super) shown: bool,
@@ -160,8 +160,8 @@ impl KeyShard {
         self.entries.len() + more <= self.entries.capacity()
     }
 
-    /// Returns the wanted capacity for `more` entries: the present one if the shard would be at
-    /// most three quarters full.
+    /// Returns the wanted capacity for `more` entries: the present capacity if the shard would be
+    /// at most three quarters full.
     fn wanted(&self, more: usize) -> usize {
         let capacity = self.entries.capacity();
         let needed = self.entries.len() + more;
@@ -296,8 +296,8 @@ impl Newest {
     fn enter_all(&self, number: usize, entries: &[Entry], places: &mut Vec<u32>) {
         loop {
             let mut shard = lock(&self.shards[number]);
-            // A thread that shortens the range drops the entries of shards outside it afterwards,
-            // under their locks. So an entry added just before is dropped, too.
+            // A thread that shortens the range afterwards drops the entries of the shards outside
+            // it, under their locks. So an entry that is added just before is dropped, too.
             let part = self.part();
             if !part.contains(&number) {
                 return;
@@ -390,7 +390,7 @@ impl<'a> Gathering<'a> {
         Gathering { newest, shards, places: Vec::new() }
     }
 
-    /// Returns its size in bytes when it holds versions for every shard.
+    /// Returns the size of a gathering in bytes, when it holds versions for every shard.
     fn footprint(newest: &Newest) -> u64 {
         (newest.shards.len() * GATHERED * size_of::<Entry>()) as u64
     }

@@ -44,8 +44,8 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
             create(options, options.segment_size, hash_seed)?
         }
     };
-    // Set before anything is written, so that even the first superblock of a new lane names the set
-    // of devices that it belongs to.
+    // The table of lanes is set before anything is written. So even the first superblock of a new
+    // lane names the set of devices that the lane belongs to.
     let superblock = Superblock { lanes: options.lanes, ..superblock };
     let (device, superblock) = join(&options.device, superblock)?;
     let store = Store::new(device, superblock);

@@ -1,5 +1,6 @@
 //! Reads the segments that are not jumbos. A segment is read again if other segments prove that
-//! more of it was durable. All segments are read again for keys that memory had no room to decide.
+//! more of it was durable than was found. All segments are read again if memory had no room to
+//! decide all keys.
 
 use super::Progress;
 use super::jumbos::Jumbos;
@@ -83,8 +84,8 @@ impl Lane {
         let Some(newest) = newest else { return Ok(()) };
         let seen = proof(scans);
         let mut gathering = Gathering::new(&shared.newest);
-        // Per stream: the opening commit of the previous segment, and that of the last segment that
-        // was certainly opened later. (One commit may open several.)
+        // Per stream: the commit that opened the last segment visited, and the commit that opened
+        // the last segment visited that is certainly newer. (One commit may open several segments.)
         let mut opened = [(u64::MAX, u64::MAX); format::STREAMS];
         for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
             let Some(scan) = scan else { continue };
@@ -146,7 +147,7 @@ impl Lane {
     }
 
     /// Gathers every record again, for another part of the keys. `read` is the number of segments
-    /// read so far. Returns it plus the number read now.
+    /// read so far. Returns `read` plus the number of segments of the survey.
     pub(super) fn read_again(
         &self,
         shared: &Shared<'_>,
@@ -218,7 +219,7 @@ pub(super) struct Scan {
     pub(super) sealed: bool,
     pub(super) gaps: u32,
     pub(super) dropped: u32,
-    /// As in [`Scanned`].
+    /// See [`Scanned::torn`].
     torn: Option<(u64, u32)>,
 }
 

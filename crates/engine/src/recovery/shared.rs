@@ -45,8 +45,8 @@ impl Numbers {
     }
 }
 
-/// Runs `work` in this many threads, which share the numbers below `end`. Stops when one of them
-/// fails.
+/// Runs `work` in this many threads, which share the numbers below `end`. If a thread fails, no
+/// more numbers are given out.
 pub(super) fn in_parallel(
     threads: usize,
     end: usize,

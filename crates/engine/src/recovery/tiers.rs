@@ -4,8 +4,8 @@
 //! A lower device joins in three steps, each durable before the next. First, a superblock exists.
 //! Second, the lower device gets a label with that store's id. Third, the superblock says that
 //! segments are on the lower device. The store writes its next superblock before any data, so
-//! nothing is written to the lower device before the third step. After a crash in between, the next
-//! start begins again.
+//! nothing is written to the lower device before the third step. After a crash between two steps,
+//! the next start begins again.
 
 use super::open::grown;
 use crate::durability::{LowerDevice, StoreDevice};

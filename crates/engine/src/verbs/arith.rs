@@ -47,7 +47,8 @@ impl LaneSession {
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
         let text = old.record.value();
-        // As in memcached, this comes first: an empty value is not a number, whatever its cas id.
+        // As in memcached, this check comes first: an empty value is not a number, whatever its cas
+        // id.
         if text.is_empty() {
             return Ok(Counted::NonNumeric);
         }
@@ -78,8 +79,8 @@ impl LaneSession {
                 created: false,
             });
         }
-        // memcached changes a number in place if it does not become longer. Then the item counts as
-        // read if it was read before.
+        // memcached changes a number in place if it does not become longer, so the item keeps its
+        // mark of having been read.
         let reads = if digits.len() <= text.len() { OldReads::Keep } else { OldReads::Inherit };
         let body = Body::Pieces(digits, padding);
         let manner = Manner { claim: Claim::Update, reads };
@@ -143,7 +144,8 @@ fn kind_of(len: usize) -> Kind {
 
 /// The largest length of a number that changes in place, in bytes, padding included.
 const COUNTER_MAX: usize = 32;
-/// Padding. Its length is the largest number of padding spaces; longer texts become shorter.
+/// Spaces for padding. Its length is the largest number of padding spaces. A text that would need
+/// more of them becomes shorter.
 static SPACES: [u8; 4096] = [b' '; 4096];
 
 #[cfg(all(test, loom))]

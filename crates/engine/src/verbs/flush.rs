@@ -40,7 +40,7 @@ impl LaneSession {
         Ok(position.map(|position| CommitPoint { lane, position }))
     }
 
-    /// Flushes if a delayed flush is due. Returns false if the store refuses it; then the flush
+    /// Flushes if a delayed flush is due. Returns false if the store refuses the flush, which then
     /// stays due.
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) -> bool {
         if !self.lane.flush_is_due(now) {
@@ -56,7 +56,7 @@ impl LaneSession {
     }
 
     fn flush(&self) -> Result<Option<u64>, NotWritten> {
-        // A failing commit looks at the fence only after this guard is dropped.
+        // A failing commit reads the fence only after this guard is dropped.
         let _appending = self.appending()?;
         Ok(self.lane.flush())
     }
@@ -123,10 +123,10 @@ impl Lane {
             self.log.fence_deaths();
             self.older.clear(&self.log);
         });
-        // The index contains their addresses until here, so only now may they go to quarantine.
+        // Until here, the index led to the sealed segments, so they could not go to quarantine.
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
-            // A segment kept because of an undo is cleaned later like any other.
+            // Keeps the segment if a commit was undone meanwhile. It is then cleaned later.
             self.quarantine(stream, number, Vec::new(), undo_count);
         }
         self.set_full(None);
@@ -134,8 +134,8 @@ impl Lane {
         commit
     }
 
-    /// Moves the fence to the open commit if it was to become durable with `failed` or a later
-    /// commit. All closed commits from `failed` on have failed.
+    /// Moves the fence to the open commit, if the fence was to become durable with `failed` or a
+    /// later commit. All closed commits from `failed` on have failed.
     pub(crate) fn postpone_fence(&self, failed: u64) {
         if let Some(store) = self.log.store()
             && self.fence.load(Ordering::Acquire) >= failed

@@ -44,8 +44,8 @@ pub struct Get {
     pub touch: Option<Expiry>,
     /// Create an empty item on a miss (meta `N`). The caller becomes the winner that recaches it.
     pub vivify: Option<Vivify>,
-    /// Tell one caller to recache a stale item or one that expires soon (meta get). Without it, no
-    /// caller is told and none wins.
+    /// Tell one caller to recache a stale item or one that expires soon (meta get). With `None`,
+    /// this caller is never told to.
     pub recache: Option<Recache>,
 }
 
@@ -138,7 +138,7 @@ pub struct Store<'a> {
     pub compare: Option<u64>,
     /// The explicit cas id of the new version (meta `E`).
     pub cas: Option<u64>,
-    /// If `compare` is lower than the item's cas id, store all the same, keep the old expiry and
+    /// If `compare` is lower than the item's cas id, store nevertheless, keep the old expiry and
     /// mark the item stale (meta `I`).
     pub invalidate: bool,
     /// Append and prepend create a missing item with this expiry (meta `N`).
@@ -271,7 +271,7 @@ pub enum Counted {
 pub struct Take {
     /// The limit. It may differ from that of earlier requests.
     pub limit: Limit,
-    /// The number of units; 0 only looks at the limiter.
+    /// The number of units; with 0, the request only reads the limiter.
     pub cost: u64,
     /// Take only from the item with this cas id.
     pub compare: Option<u64>,

@@ -11,7 +11,7 @@ const TOKENS: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct RecacheWinners {
     tokens: Box<[AtomicU64]>,
-    /// False until the first win. Most servers never need to look at the tokens.
+    /// False until the first win. Until then, no read loads a token.
     used: AtomicBool,
 }
 

@@ -1,6 +1,6 @@
 //! Random samples of all items, for statistics: each item is equally likely in each draw.
 //!
-//! Items lie in slots, so a draw picks a slot. Stripes have tables of different lengths. A draw
+//! Slots lead to items, so a draw picks a slot. Stripes have tables of different lengths. A draw
 //! picks a stripe and the number of a slot of the longest table. It shows nothing if the stripe's
 //! table is shorter or the slot is empty. So every slot of every table is equally likely.
 //!
@@ -15,7 +15,7 @@ use larder_disk::Random;
 use larder_log::Kind;
 use larder_log::format::partition;
 
-/// Number of draws per wanted item after which a call ends: most slots may be empty.
+/// Number of draws per wanted item after which a call ends, because most slots may be empty.
 const DRAWS: usize = 32;
 /// The largest number of times that a drawn slot waits for a read of its record.
 const TRIES: u8 = 4;
@@ -78,8 +78,8 @@ impl ItemSampler {
         self.unreadable
     }
 
-    /// Draws a slot of one of `lanes`. Returns `None` if the drawn stripe has no slot with the drawn
-    /// number.
+    /// Draws a slot of one of `lanes`. Returns `None` if the drawn stripe has no slot with the
+    /// drawn number.
     fn draw(&mut self, lanes: &[LaneSession]) -> Option<Drawn> {
         self.draws += 1;
         if self.draws > FRESH {
@@ -108,18 +108,19 @@ impl ItemSampler {
 }
 
 impl Session {
-    /// Draws slots at random until they led to `items` items, and shows the live ones. Each item is
-    /// equally likely in each draw; one that is drawn twice is shown twice. Those that have expired
-    /// or cannot be read are counted instead. Draws of empty slots show nothing, and their number is
-    /// limited. Showing an item does not count as a read.
+    /// Draws slots at random until they have led to `items` items, and shows the live ones. Each
+    /// item is equally likely in each draw; one that is drawn twice is shown twice. Items that have
+    /// expired or cannot be read are counted instead. Draws of empty slots show nothing, and their
+    /// number is limited. Showing an item does not count as a read.
     ///
     /// Ends early when `reads` items have to be read from a device first. They are shown by a later
     /// call, which the caller makes after these [reads](Session::take_reads) have arrived. Returns
-    /// the number of items that wait so.
+    /// the number of items that wait for reads.
     ///
-    /// A call that is made earlier gives up the reads that have not arrived: their items count as
-    /// unreadable. Until such reads arrive, so does every other item that must be read from the
-    /// same device. So a device that does not answer has a limited number of reads waiting.
+    /// If the caller makes that call earlier, it gives up the reads that have not arrived, and
+    /// their items count as unreadable. Until those reads arrive, every other item that must be
+    /// read from the same device counts as unreadable, too. This limits the number of reads that
+    /// wait for a device that does not answer.
     ///
     /// Unlike other answers, shown items may not be durable yet: a crash may revert them.
     pub fn sample(
@@ -142,7 +143,7 @@ impl Session {
             }
         }
         for lane in &self.lanes {
-            // A sample waits for no commit.
+            // Forgets the commits that the shown items depend on: a sample waits for no commit.
             let _ = lane.answer(());
         }
         sampler.waiting.len()
@@ -175,8 +176,8 @@ impl Session {
 }
 
 impl LaneSession {
-    /// Shows the item of a slot, or requests the read of its record. The slot may have changed since
-    /// it was drawn. It is as good as any other nevertheless.
+    /// Shows the item of a slot, or requests the read of its record. The slot may have changed
+    /// since it was drawn. Its present item is equally random.
     fn look_at(
         &self,
         drawn: Drawn,

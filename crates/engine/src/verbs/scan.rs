@@ -4,8 +4,8 @@
 //! another, each from start to end. It shows a record if the index leads to it. The second walk
 //! goes over the index and shows the items that the first walk did not pass: those in memory, and
 //! those written or moved meanwhile. It skips records that the first walk has passed. If the index
-//! leads to such a record now, it did so then, too, and the record was shown. So nothing is missed,
-//! and only items that changed their address meanwhile are shown twice.
+//! leads to such a record now, it also did so during the first walk, which then showed the record.
+//! So nothing is missed, and only items that changed their address meanwhile are shown twice.
 //!
 //! Records are read through the session's [fetched records](crate::reads), which limit the memory.
 //! Such reads create no copies and do not count as reads of the items.
@@ -57,9 +57,9 @@ impl Session {
     /// Shows some live items to `visit` (a few hundred at most) and advances the cursor. Returns
     /// false when the scan has ended. Every item that exists during the whole scan is shown at
     /// least once, and exactly once if it was not rewritten or moved meanwhile. An item that is
-    /// deleted, expired, evicted or flushed before its turn is not shown. Showing an item may make
-    /// the answer wait for a commit, as for any answer (see [`Outcome::AfterCommit`]). It does not
-    /// count as a read.
+    /// deleted, expired, evicted or flushed before the scan reaches it is not shown. Showing an
+    /// item may make the answer wait for a commit, as for any answer (see
+    /// [`Outcome::AfterCommit`]). It does not count as a read.
     ///
     /// Items that are only on a device are read in device order. A call that returns
     /// [`NeedsRead`](Outcome::NeedsRead) or [`NeedsSpace`](Outcome::NeedsSpace) has shown nothing.
@@ -131,7 +131,7 @@ impl Session {
 }
 
 impl LaneSession {
-    /// Begins a walk of the lane: of its index only, unless `whole`.
+    /// Begins a walk of the lane. Unless `whole` is true, only the index is walked.
     fn begin_scan(&self, whole: bool) -> LaneScan {
         LaneScan {
             segments: (whole && self.lane.log.store().is_some()).then(InSegments::default),

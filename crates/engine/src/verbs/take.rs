@@ -1,6 +1,6 @@
-//! Rate limits: a request takes units of a limiter, or looks at it. A limiter is an item whose
-//! value is the [state](crate::limit) of its algorithm. To all other verbs it is a number, its used
-//! units.
+//! Rate limits: a request takes units of a limiter, or only reads it. A limiter is an item whose
+//! value is the [state](crate::limit) of its algorithm. To all other verbs the value is a number:
+//! the used units.
 
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
@@ -42,8 +42,8 @@ impl LaneSession {
         let now = limiter.as_ref().map_or(self.nanos(), |limiter| self.time_of(limiter));
         let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
         if let Some(old) = live {
-            // Refusals write nothing. Without this count, a limiter that refuses everything would
-            // be evicted as unused.
+            // Refusals write nothing. Without this count, a limiter that refuses all requests would
+            // be evicted as never read.
             self.count_read(old.place.cell(), old.place.slot(), &old.record);
         }
         let is_plain = live.is_some_and(|old| old.record.kind() != Kind::Limiter);

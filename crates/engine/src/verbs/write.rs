@@ -59,8 +59,8 @@ impl LaneSession {
         Some(self.existing_in(place, slot, record))
     }
 
-    /// As [`LaneSession::existing`], for callers that do not look at the value, so that a large one
-    /// need not be read.
+    /// As [`LaneSession::existing`], for callers that do not use the value. A large value then need
+    /// not be read into memory.
     #[inline(always)]
     pub(crate) fn existing_head<'a>(
         &'a self,
@@ -171,7 +171,8 @@ impl LaneSession {
         self.write_after(guard, key, Before::Unread(old), manner, fields, body).ok()
     }
 
-    /// Judges a slot with the key's tag that did not match the key.
+    /// Judges how a slot with the key's tag relates to the key, after a look-up that found no
+    /// record of the key in memory.
     fn judge(&self, key: &Key<'_>, slot: Slot) -> Judgement {
         let (lane, address) = (&self.lane, slot.address());
         if slot.is_older() {
@@ -374,8 +375,8 @@ impl LaneSession {
         value_hash: u64,
     ) -> Result<Address, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
-        // So much room may never become free, however urgent the claim. So the write is refused as
-        // soon as the least urgent claim is.
+        // Room for a large value may never become free, however urgent the claim. So this write is
+        // refused as soon as writes with the least urgent claim are.
         let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {
@@ -486,7 +487,8 @@ mod tests {
     use crate::{Delete, Engine, Expiry, Key, Options, Outcome, Refusal, Store};
     use std::task::Waker;
 
-    /// Whoever knows the hash seed can make keys with the same hash.
+    /// An attacker who knows the hash seed can make keys with the same hash. Once such keys fill
+    /// their sixteen slots, further ones must be refused, and nothing may be evicted for them.
     #[test]
     fn sets_of_keys_made_to_collide_are_refused() {
         let engine = Engine::open(Options { memory: 64 << 20, ..Options::default() }).unwrap();

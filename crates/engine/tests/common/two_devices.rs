@@ -96,7 +96,8 @@ pub(crate) struct World {
     cleaner: ManualCleaner,
 }
 
-/// Opens a new engine on the devices of this one, which dies unless it was closed.
+/// Drops `world` and opens a new engine on its devices. Unless `world` was closed, this is a crash
+/// of the process.
 pub(crate) fn reopen(world: World, given: Given) -> World {
     drop(world);
     World::open(given)
@@ -196,7 +197,7 @@ impl World {
         assert!(self.start_delete(n).is_some(), "{n} was not deleted");
     }
 
-    /// Returns the value found, or `None` on an error.
+    /// Returns the value found. The outer `None` means that the call was refused.
     pub(crate) fn try_get(&mut self, n: u32) -> Option<Option<String>> {
         let name = format!("key{n}");
         let get = |session: &Session| {
@@ -225,7 +226,7 @@ impl World {
     }
 }
 
-/// Two devices that lose power together, when their common count of changes reaches a number.
+/// Two devices that lose power together, when their common count of changes reaches `stop`.
 #[derive(Debug)]
 pub(crate) struct Machine {
     devices: [Arc<SimDevice>; 2],
@@ -297,7 +298,7 @@ impl Device for Wired {
 /// The history of each key, and the part of it that was acknowledged.
 #[derive(Default)]
 pub(crate) struct History {
-    /// Per key: its states; the first is that of a key never written.
+    /// Per key: its states in order. The first is `None`, the state before the first write.
     states: HashMap<u32, Vec<Option<String>>>,
     /// Per key: the last state that must survive.
     acknowledged: HashMap<u32, usize>,

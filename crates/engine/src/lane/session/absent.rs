@@ -57,7 +57,7 @@ impl LaneSession {
 
     /// Counts a read of a record that has no frame. If the record has a copy, counts the read
     /// there. If not, makes a copy, provided that the record was read often enough. Returns false
-    /// if it was not.
+    /// if the record has no copy and was not read often enough to get one.
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
@@ -77,7 +77,7 @@ impl LaneSession {
     }
 
     /// As [`LaneSession::matching`], but may return only the head of a record whose large value is
-    /// not in memory. The caller must not look at the value.
+    /// not in memory. The caller must not read the value.
     ///
     /// # Safety
     /// The slot was read since the last tick.
@@ -164,7 +164,7 @@ impl LaneSession {
         }
     }
 
-    /// Requests a read of a record, after which the call is to be repeated.
+    /// Requests a read of a record. The call must be repeated after the read.
     pub(super) fn fetch<T>(&self, id: RecordId) -> Outcome<T> {
         let segment = self.lane.log.segment(id.address.segment());
         if !segment.is_jumbo() || id.address.offset() > 0 {
@@ -196,8 +196,9 @@ impl LaneSession {
         Outcome::NeedsSpace
     }
 
-    /// Requests a read of the missing record. The call is to be repeated once the waker was woken.
-    /// An unreadable record is an error where nothing may be lost; elsewhere it counts as evicted.
+    /// Requests a read of the missing record. The call must be repeated once the waker was woken.
+    /// An unreadable record is an error if the lane
+    /// [may lose nothing](crate::lane::Lane::may_lose_nothing). Otherwise it counts as evicted.
     #[inline(always)]
     pub(crate) fn needs_read<T>(&self, key: &Key<'_>) -> Outcome<T> {
         self.read_missing(key).for_any()

@@ -14,24 +14,26 @@ use larder_log::sync::atomic::Ordering;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The number of answers or look-ups from which the session expects its clients to come back soon.
+/// An idle thread waits for more requests only if its last requested commit released at least this
+/// many answers, or if the session made at least this many look-ups since that request.
 const MANY: u64 = 16;
 
-/// The longest time that a thread waits for a busy client before it requests its commit, in
-/// microseconds. It waits only if most of its clients wait for no commit.
+/// The longest time that an idle thread waits for the next request of a client that waits for no
+/// commit, before the thread requests its commit, in microseconds. The thread waits only if most of
+/// its answers wait for no commit.
 const QUIET_US: u64 = 60;
 
 /// Time for which a thread polls for the request that may follow an answer, in microseconds. About
 /// as long as it takes to wake the client and hear from it.
 const POLL_CLIENT_US: u64 = 100;
 
-/// How far an idle thread has gone in this turn to get more work before it requests its commit.
+/// What an idle thread has done in this turn to get more work before it requests its commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lingered {
     No,
     /// Looked for work once more.
     Looked,
-    /// Waited for a busy client.
+    /// Waited for a client that waits for no commit.
     Waited,
 }
 
@@ -53,14 +55,14 @@ pub(super) struct Group {
     /// The last commit that this session requested, or had no need to request because another
     /// session had.
     asked: u64,
-    /// When a turn first found the wanted commit wanted, in microseconds of the clock that measures
-    /// commits; 0 before that.
+    /// The time at which the session first considered requesting `wanted`, in microseconds of the
+    /// clock that measures commits; 0 before that.
     since: Cell<u64>,
     /// The number of answers that wait now, and the number that waited when the session last
     /// requested a commit.
     waiting: Cell<u64>,
     waited: u64,
-    /// The session's count of look-ups at that request.
+    /// The session's count of look-ups when it last requested a commit.
     lookups: u64,
     /// True if the waker was registered for the next commit in this turn.
     listens: Cell<bool>,
@@ -163,8 +165,8 @@ impl LaneSession {
             // Most of the clients that the last commit released have not come back yet.
             self.left_to_gather()
         } else if lookups >= MANY.max(waiting + 1) && self.group.lingered == Lingered::Looked {
-            // Most answers since then waited for no commit, so a client is likely to send a request
-            // soon.
+            // Most answers since the last requested commit waited for no commit, so a client is
+            // likely to send a request soon.
             self.group.lingered = Lingered::Waited;
             self.left_to_gather().min(Duration::from_micros(QUIET_US))
         } else {
@@ -219,8 +221,8 @@ impl LaneSession {
         };
     }
 
-    /// Returns true if the commit that answers wait for, or the next request of the clients that
-    /// got them, is expected at any moment.
+    /// Returns true if the thread should poll: the commit that answers wait for is expected at any
+    /// moment, or the next request of the clients that got those answers.
     #[inline]
     pub(super) fn polls_for_commit(&mut self) -> bool {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {

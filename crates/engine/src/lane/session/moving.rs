@@ -32,7 +32,8 @@ impl LaneSession {
     }
 
     /// Returns the mover's outcome for an unreadable record. The record stays behind like an
-    /// evicted item. Where nothing may be lost, the move is refused.
+    /// evicted item. If the lane [may lose nothing](crate::lane::Lane::may_lose_nothing), the move
+    /// is refused.
     pub(crate) fn unreadable(&self) -> Outcome<usize> {
         match self.lane.may_lose_nothing() {
             true => Outcome::Refused(Refusal::StoreFailed),
@@ -77,7 +78,8 @@ impl LaneSession {
         })
     }
 
-    /// Returns true if the index leads to the item. Settles an older slot to find out.
+    /// Returns true if the index leads to the item. Resolves an [older slot](crate::older) to find
+    /// out.
     pub(crate) fn is_item_current(&self, handle: ItemHandle, item: &Item<'_>) -> bool {
         let key = self.key(item.key());
         self.lane.resolve_older_at(handle.id.address, &key, item.record_size())

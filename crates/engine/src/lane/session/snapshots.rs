@@ -11,7 +11,7 @@ const WORDS: usize = 512;
 
 type Block = Box<[UnsafeCell<u64>; WORDS]>;
 
-/// The copies of a session's turn.
+/// The copies that a session has made since its last tick.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     blocks: RefCell<Vec<Block>>,

@@ -23,7 +23,8 @@ enum Beside {
     Clean,
 }
 
-/// One thread increments the counter, another one reads it, a third does something else.
+/// One thread increments the counter, another one reads it, a third does what `beside` says. No
+/// increment may be lost, and the reader must see a whole value.
 fn count_beside(beside: Beside, switches: usize) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);

@@ -14,14 +14,15 @@ const BEFORE: &[u8] = b"before";
 const DURING: [&[u8]; 2] = [b"during", b"then"];
 const AFTER: &[u8] = b"after";
 const VALUE: &[u8] = b"a value of some length";
-/// Bytes of a record of the first key and this value.
+/// Bytes of the record of `BEFORE` with this value.
 const SIZE: usize = 48;
 /// Bytes of a small segment that are filled first. The rest has room for one record but not for
 /// two.
 const FILL: usize = (64 << 10) - 2 * SIZE - SIZE / 2;
 
 /// One thread flushes, another writes twice. The first record fills the open segment; the second
-/// does not fit and seals it. With chunks, both are appended without a look at the segment's end.
+/// does not fit and seals it. If sessions have chunks, both records go to the writer's chunk, so
+/// only the flush seals the segment.
 fn flush_and_seal(memory: u64, switches: usize) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);

@@ -91,7 +91,7 @@ impl LaneSession {
     }
 
     /// Sorts `slots` into device order and returns their records, with `None` for unreadable ones.
-    /// Returns `None` as a whole if records must be read first; it requests these reads.
+    /// If records must be read first, requests these reads and returns `None` as a whole.
     ///
     /// Each record is looked up once. The cleaner may take a frame or a copy away at any time, but
     /// a record that was found stays valid until the next tick.

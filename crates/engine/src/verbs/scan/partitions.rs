@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The state of all partitions in a scan. A partition is done if it belonged to one lane during the
-/// whole walk of that lane; the others are walked again.
+/// whole walk of that lane. Partitions that are not done are walked again.
 #[derive(Debug)]
 pub(super) struct ShownPartitions {
     done: Vec<bool>,

@@ -61,8 +61,9 @@ impl LaneSession {
         self.answer(true)
     }
 
-    /// Returns the beginning of a segment that is only on a device and has live records. All
-    /// records of such a segment are published, so if it has no live bytes, no slot leads to it.
+    /// Returns the position at which to begin a segment, if it is only on a device and has live
+    /// records. All records of such a segment are published, so if it has no live bytes, no slot
+    /// leads to it.
     fn to_be_read(&self, number: SegmentNumber) -> Option<Reading> {
         let segment = self.lane.log.segment(number);
         let generation = segment.generation();
@@ -87,7 +88,7 @@ impl LaneSession {
         let id = |offset| RecordId { address: Address::new(reading.number, offset), generation };
         let read = |offset| self.fetched.run(id(offset));
         if read(reading.start).is_none() {
-            // The bytes read before were dropped meanwhile.
+            // The bytes of the previous read were dropped meanwhile.
             reading.start = reading.next;
         }
         let Some(bytes) = read(reading.start) else {
@@ -129,8 +130,8 @@ impl LaneSession {
     }
 }
 
-/// For each segment, the offset up to which a scan has passed its records, and the segment's
-/// generation then.
+/// For each segment, the offset up to which a scan has passed its records, and the generation that
+/// the segment had during the scan.
 #[derive(Debug)]
 pub(super) struct Shown {
     /// By segment number: generation and offset. Empty until [`note`](Self::note) is first called.
@@ -170,7 +171,7 @@ impl Shown {
     /// were not shown. Called after the index was read.
     pub(super) fn check(&mut self, lane: &Lane) {
         let now = lane.undo_count();
-        // Odd while an undo is under way.
+        // The count is odd while an undo is under way.
         if now != self.undo_count || now % 2 == 1 {
             self.ends = Vec::new();
             self.charge = None;
