@@ -1,5 +1,5 @@
-//! The connections of all workers, for `stats conns` and the page. A connection's worker counts in
-//! the connection's entry with plain stores.
+//! The connections of all workers, for `stats conns` and the page. A worker updates the entries of
+//! its connections with plain stores, without locked instructions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -41,13 +41,13 @@ impl Spoken {
     }
 }
 
-/// The work that a connection has begun but not finished.
+/// What a connection has begun to receive or to send, but not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfinished {
     Nothing,
-    /// A request of which a part has arrived.
+    /// A request has arrived in part.
     Request,
-    /// A reply of which a part was sent.
+    /// A reply was sent in part.
     Reply,
 }
 
@@ -55,15 +55,17 @@ impl Unfinished {
     const ALL: [Unfinished; 3] = [Unfinished::Nothing, Unfinished::Request, Unfinished::Reply];
 }
 
-/// A connection as others see it. Only its worker writes. The fields that every call writes stand
-/// together at the beginning, and those that never change at the end. In the heap, entries are 128
-/// bytes apart, so the counts of two connections share no cache line.
+/// The state of a connection that other threads may read. Only the connection's worker writes to
+/// it. The fields that every call writes stand together at the beginning, and those that never
+/// change at the end. In the heap, entries are 128 bytes apart, so the counts of two connections
+/// share no cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Registered {
-    /// Time of the last call.
+    /// Time of the last call of the service for this connection.
     last_command: AtomicU32,
-    /// Bytes that are kept for it: buffers of the loop, and the part of a value that has arrived.
+    /// Memory that is held for the connection, in bytes: buffers of the event loop, and the part of
+    /// a value that has arrived.
     kept: AtomicU32,
     /// Consumed input, in bytes.
     received: Counter,
@@ -81,7 +83,7 @@ pub(crate) struct Registered {
     pub(crate) peer: Peer,
 }
 
-// An idle connection costs this much memory in addition to that of its socket and of its worker.
+// Every connection takes this much memory, in addition to its socket and the worker's state.
 const _: () = assert!(size_of::<Registered>() <= 104);
 
 impl Registered {
@@ -124,12 +126,12 @@ impl Registered {
         self.protocol.store(protocol as u8, Relaxed);
     }
 
-    /// Notes the number of bytes that are kept for the connection.
+    /// Notes the memory that is held for the connection, in bytes.
     pub(crate) fn set_kept(&self, bytes: usize) {
         self.kept.store(bytes.try_into().unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Notes if the client does not read its replies.
+    /// Notes whether the client fails to read its replies.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         self.is_blocked.store(is_blocked.into(), Relaxed);
     }
@@ -178,8 +180,8 @@ impl Registered {
     }
 }
 
-/// The connections of all workers. The lock is taken when a connection opens or closes, and by
-/// readers to copy a bounded number of entries.
+/// The connections of all workers. Workers take the lock when a connection opens or closes. Readers
+/// take it to copy at most [`COPIED`] entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,
@@ -203,8 +205,8 @@ impl Registry {
         self.lock().remove(&id);
     }
 
-    /// Calls `visit` with every open connection, in the order of their ids, and without the lock.
-    /// Workers may open and close connections meanwhile.
+    /// Calls `visit` with every open connection, in the order of their ids. `visit` runs without
+    /// the lock, so workers may open and close connections meanwhile.
     pub(crate) fn each(&self, mut visit: impl FnMut(ConnectionId, &Registered)) {
         let mut from = ConnectionId::new(0);
         let mut copies = Vec::with_capacity(COPIED);

@@ -2,11 +2,11 @@
 //! read once, at the start, and the time since the boot counts from then on. So an administrator or
 //! a time daemon that turns the wall clock back cannot bring expired items back to life.
 //!
-//! A restart with another wall clock cannot do so either, nor can it expire items early. Within one
-//! boot of the machine, a server continues the time of its store exactly. After a boot its time is
-//! that of the wall clock, or the time that the store remembers, if that is later. So the server's
-//! time may differ from the wall clock. Absolute times of clients are times of the wall clock as it
-//! was at the start.
+//! A restart after the wall clock was changed revives no expired items either, and expires none
+//! early. Within one boot of the machine, a server continues the time of its store exactly. After a
+//! reboot, the server begins with the time of the wall clock or with the time that the store
+//! remembers, whichever is later. So the server's time may differ from the wall clock. Absolute
+//! times in requests are converted with the difference that the two had at the start.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,7 +44,7 @@ impl Clock {
         self.nanos() / 1_000_000
     }
 
-    /// Returns the second of [`nanos`](Self::nanos).
+    /// Returns [`nanos`](Self::nanos) in whole seconds.
     pub(crate) fn now(&self) -> UnixSeconds {
         second_of(self.nanos())
     }
@@ -66,19 +66,20 @@ impl Clock {
         (nanos + i128::from(NANOS / 2)).div_euclid(NANOS.into()) as i64
     }
 
-    /// Returns the seconds since the Unix epoch by the wall clock as it was at the start.
+    /// Returns the seconds since the Unix epoch that the wall clock would show if nobody had set it
+    /// since the start.
     pub(crate) fn wall(&self) -> u64 {
         u64::from(self.now()).saturating_add_signed(self.wall_ahead())
     }
 
-    /// Returns how far the wall clock is from where it would be without steps since the start.
+    /// Returns by how much the wall clock was stepped since the start, in either direction.
     pub(crate) fn stepped(&self) -> Duration {
         let expected = self.start.wall.saturating_add(self.nanos_up());
         Duration::from_nanos(wall(SystemTime::now()).abs_diff(expected))
     }
 
-    /// Returns the milliseconds since the Unix epoch, by the wall clock as it was at the start, at a
-    /// time of [`nanos`](Self::nanos).
+    /// Converts a time of [`nanos`](Self::nanos) to milliseconds since the Unix epoch by the wall
+    /// clock. Steps of the wall clock since the start do not count.
     pub(crate) fn wall_ms(&self, nanos: u64) -> u64 {
         (nanos / 1_000_000).saturating_add_signed(self.wall_ahead().saturating_mul(1000))
     }
@@ -176,7 +177,8 @@ mod tests {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let own = Clock::start();
         for (time, ahead) in [(own.began + HOUR, -3600), (own.began - HOUR, 3600)] {
-            // The wall clock may have been slewed a little since the store was opened.
+            // The wall clock may have been slewed by some microseconds since the store was opened.
+            // `wall_ahead` must round this away.
             for slewed in [time, time - 1000, time + 1000] {
                 let clock = own.continuing(slewed);
                 assert_eq!((clock.began, clock.wall_ahead()), (slewed, ahead));
@@ -190,7 +192,7 @@ mod tests {
     fn a_step_of_the_wall_clock_is_seen() {
         let clock = Clock::start();
         assert!(clock.stepped() < Duration::from_secs(1));
-        // The time of the store has no part in it.
+        // `stepped` must not depend on the time of the store.
         assert!(clock.continuing(clock.began - HOUR).stepped() < Duration::from_secs(1));
         for wall in [clock.start.wall - HOUR, clock.start.wall + HOUR] {
             let stepped = Clock { start: MachineTime { wall, ..clock.start }, ..clock }.stepped();

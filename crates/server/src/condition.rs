@@ -1,5 +1,6 @@
-//! One sentence about a server: whether all is well, and if not, what to do. It is read from rows
-//! of `stats`, so it also works for other servers that speak memcached's protocol.
+//! One sentence about a server: whether all is well, and if not, what to do. The sentence is
+//! derived from rows of `stats`, so this module also works for other servers that speak memcached's
+//! protocol.
 
 use serde::Serialize;
 
@@ -30,7 +31,8 @@ pub trait Interval {
     /// Returns the text of a row at the end.
     fn text(&self, row: &str) -> Option<&str>;
 
-    /// Returns the text of a row at the beginning; `None` for all rows if the server started since.
+    /// Returns the text of a row at the beginning; `None` for all rows if the server started during
+    /// the interval.
     fn earlier(&self, row: &str) -> Option<&str>;
 
     /// Returns the length of the interval in seconds, which is not 0.
@@ -49,8 +51,8 @@ pub trait Interval {
         Some(self.growth(rows)? / self.seconds())
     }
 
-    /// Returns the growth of a counter as a share of its growth and that of `rest`. Returns `None`
-    /// also if neither grew.
+    /// Returns the growth of `part` divided by the growth of `part` and `rest` together. Returns
+    /// `None` if [`growth`](Self::growth) does for either of them, or if neither grew.
     fn share(&self, part: &str, rest: &str) -> Option<f64> {
         let (part, rest) = (self.growth(&[part])?, self.growth(&[rest])?);
         (part + rest > 0.0).then(|| part / (part + rest))
@@ -63,18 +65,19 @@ fn sum<'t>(rows: &[&str], text: impl Fn(&str) -> Option<&'t str>) -> Option<f64>
     numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
 }
 
-/// Returns the number that a text is; `None` also for infinities and NaN.
+/// Parses a number. Returns `None` for other text, and for infinities and NaN.
 pub fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The least age of acknowledged, unsynced writes that is too old, in milliseconds.
+/// The largest age of acknowledged, unsynced writes that raises no alarm, in milliseconds.
+/// [`OLD_INTERVALS`] may give a larger limit.
 const OLD_UNSYNCED_MS: u64 = 5000;
-/// The same as a multiple of the sync interval. In normal operation the age grows up to about the
-/// interval, again and again.
+/// The largest age that raises no alarm, as a multiple of the sync interval. In normal operation,
+/// the age grows to about one interval before each sync.
 const OLD_INTERVALS: u64 = 2;
 
-/// The largest step of the wall clock that is not worth a word, in milliseconds.
+/// The largest step of the wall clock that causes no notice, in milliseconds.
 const CLOCK_OFF_MS: u64 = 2000;
 
 impl Condition {
@@ -93,7 +96,7 @@ impl Condition {
         if grew("store_no_memory") {
             return alarm("Writes are refused, because no space is left: raise the memory limit or enlarge the store.".to_owned());
         }
-        // Without durability, writes wait for nothing.
+        // Without durability, no write waits for a sync, so the age of unsynced writes is no alarm.
         let waits = interval.text("larder_durability") != Some("none");
         let whole = |row: &str| interval.text(row).and_then(|text| text.parse::<u64>().ok());
         let sync_interval = whole("larder_sync_interval_ms").unwrap_or(0);

@@ -1,13 +1,16 @@
-//! The server's [`Service`]: the work between a socket's bytes and the commands. A worker parses
-//! everything that has arrived, and prefetches the index buckets of all keys while it parses. It
-//! then prefetches the records and executes. So the cache misses of a batch overlap.
+//! The server's [`Service`], which turns the bytes of a socket into commands and replies. A worker
+//! parses everything that has arrived, and prefetches the index buckets of all keys while it
+//! parses. It then prefetches the records and executes the requests. So the cache misses of a batch
+//! overlap.
 //!
 //! Invariant: input is consumed exactly when its requests are executed. If something interrupts a
-//! batch (a full output, memory that is being reclaimed), its rest stays in the input and is parsed
-//! again. Only long values leave the input before they are complete (`body.rs`).
+//! batch (a full output, memory that is being reclaimed), the rest of the batch stays in the input
+//! and is parsed again later. Only long values leave the input before they are complete
+//! (`body.rs`).
 //!
 //! The connection withholds replies that must not be seen before a commit is durable, and all
-//! replies behind them (`gates.rs`, `withheld.rs`). Execution continues meanwhile.
+//! replies that follow them (`gates.rs`, `withheld.rs`). It continues to execute requests
+//! meanwhile.
 
 pub(crate) mod arrivals;
 mod batch;
@@ -46,22 +49,22 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
-    /// What others see of it.
+    /// The facts about this connection that statistics and the admin page show.
     registered: Arc<Registered>,
     protocol: Protocol,
-    /// Bytes of the buffers that the loop keeps for it.
+    /// Bytes of the buffers that the event loop keeps for this connection.
     buffers: u32,
-    /// What the request that was not executed has waited for; meaningless if there is none.
+    /// The reasons for which the next request has waited. Meaningless if `waits_since` is 0.
     waited_for: Waits,
-    /// A value that is being sent. It is sent before anything else.
+    /// A long value that is being sent. Its rest is sent before any other output.
     value: Option<Box<LongValue>>,
     state: State,
     /// Replies that wait for commits, if there are any.
     gates: Option<Box<Gates>>,
     /// Reads of records that are not in memory. The connection continues when they have arrived.
     reads: Option<Reads>,
-    /// The time since which a request that was not executed waits, in nanoseconds of the worker's
-    /// clock; 0 if there is none.
+    /// Time at which the next request began to wait for its execution, in nanoseconds of the
+    /// worker's clock; 0 if no request waits.
     waits_since: u64,
 }
 
@@ -79,13 +82,13 @@ impl Connection {
         self.gates.is_some()
     }
 
-    /// Returns what the next request has waited for so far.
+    /// Returns the reasons for which the next request has waited so far.
     #[inline]
     fn waits(&self) -> Waits {
         if self.waits_since == 0 { Waits::NONE } else { self.waited_for }
     }
 
-    /// Notes that the next request waits since `since_ns`, with another reason.
+    /// Notes that the next request has waited since `since_ns`, and that it now waits for `reason`.
     #[cold]
     fn park(&mut self, since_ns: u64, reason: Wait) {
         self.waited_for = self.waits().with(reason);
@@ -93,7 +96,7 @@ impl Connection {
         self.registered.set_waits(Waits::NONE.with(reason));
     }
 
-    /// Returns the work that it has begun but not finished.
+    /// Returns the work that the connection has begun but not finished.
     #[inline]
     fn unfinished(&self) -> Unfinished {
         match &self.state {
@@ -106,14 +109,15 @@ impl Connection {
         }
     }
 
-    /// Lets others see the work that it has not finished, and the memory that this work takes.
+    /// Publishes the connection's unfinished work and the memory that this work takes, for
+    /// statistics and the admin page.
     #[cold]
     fn show_unfinished(&self) {
         self.registered.set_unfinished(self.unfinished());
         self.show_kept();
     }
 
-    /// Lets others see the bytes that are kept for it.
+    /// Publishes the number of bytes that are kept for the connection.
     fn show_kept(&self) {
         let arrived = if let State::Body(body) = &self.state { body.filled() } else { 0 };
         self.registered.set_kept((self.buffers as usize).saturating_add(arrived));
@@ -132,7 +136,7 @@ impl Connection {
 enum State {
     /// No work is unfinished. The next input begins a request.
     Ready,
-    /// A retrieval whose keys are in the input.
+    /// A retrieval whose remaining keys are in the input.
     Keys(Get),
     /// The value of a refused request. Holds the number of bytes still to discard.
     Swallow(usize),
@@ -183,8 +187,9 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker that uses `session`. It calls `clock` for the time, in nanoseconds since
-    /// the Unix epoch: once per turn, and to time commands once per call that answers some.
+    /// Creates a worker that uses `session`. `clock` returns the time in nanoseconds since the Unix
+    /// epoch. The worker calls it once per turn, and once per call that answers commands, to time
+    /// them.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
@@ -199,7 +204,7 @@ impl Worker {
         Worker { session, context, counters, timer, sampler, policies, clock, text, binary, looked }
     }
 
-    /// Returns the session, for calls of its thread that come from no connection.
+    /// Returns the session, for calls that this worker's thread makes for no connection.
     pub(crate) fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -278,8 +283,9 @@ impl Worker {
         }
     }
 
-    /// Sends more of a dump. Closes the connection if the dump has lost its place or a part of it
-    /// was not kept, so that the reader knows that the dump is incomplete.
+    /// Sends more of a dump. Closes the connection if another dump has taken the dump's place, or
+    /// if a commit that a part of the dump depends on has failed. The closed connection tells the
+    /// client that the dump is incomplete.
     fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
         let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
             return Step::Next;
@@ -296,7 +302,7 @@ impl Worker {
         Step::Stop(if sent == Sent::Wait { Flow::Park } else { Flow::Drain })
     }
 
-    /// Answers one batch of the keys of a retrieval. The keys are in the input.
+    /// Answers the next batch of a retrieval's keys, which are in the input.
     fn keys(
         &mut self,
         get: &Get,
@@ -506,7 +512,7 @@ impl Worker {
         }
         self.session.forget_items();
         let mut wanted = self.session.retake_reads(reads);
-        // No input is read until a parked connection continues, so all its input waits.
+        // A parked connection reads no input, so all of its input waits.
         if flow == Flow::Park {
             let reads = wanted.as_mut().is_some_and(|reads| self.session.awaits(reads));
             connection.park(self.timer.began_ns(), connection.parks_for(reads));
@@ -520,7 +526,7 @@ impl Worker {
         if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
     }
 
-    /// Executes what has arrived.
+    /// Executes what has arrived, until the connection has to wait or end.
     #[inline]
     fn go_on(
         &mut self,

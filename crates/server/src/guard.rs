@@ -1,5 +1,5 @@
-//! The layer in front of the service, for every protocol: it enforces `--protocol`, so the parsers do
-//! not know this setting. Authentication would belong here too, before a parser sees a byte.
+//! The layer in front of the service, for every protocol: it enforces `--protocol`, so the parsers
+//! do not know this setting. Authentication would belong here too, before a parser sees a byte.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

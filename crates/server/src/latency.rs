@@ -1,7 +1,9 @@
 //! Latencies of commands: a histogram for each worker and class of commands. Only the worker writes
-//! its histograms, so timing a command needs no locked instruction and no shared cache line. A
-//! worker reads the clock once per call that answers commands, not once per command: the commands
-//! that arrived together are answered together.
+//! its histograms, so timing a command needs no locked instruction and no shared cache line.
+//!
+//! A *call* hands the input of one connection to the server, which answers all commands that
+//! arrived together. A worker reads the clock once per call that answers commands, not once per
+//! command. A *turn* is one iteration of the worker's event loop and makes many calls.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -75,7 +77,7 @@ const _: () = assert!(size_of::<LatencyCounters>() <= 4096);
 #[derive(Debug)]
 pub(crate) struct Latencies {
     on: AtomicBool,
-    /// The least time of a slow command, in nanoseconds; [`NEVER`] if none is slow.
+    /// The least duration of a slow command, in nanoseconds; [`NEVER`] if none is slow.
     slow_ns: AtomicU64,
     workers: Mutex<Vec<Arc<LatencyCounters>>>,
 }
@@ -113,17 +115,17 @@ impl Latencies {
         self.on.load(Relaxed)
     }
 
-    /// Turns timing on or off. Each worker follows in its next turn.
+    /// Turns timing on or off. Each worker notices the change in its next turn.
     pub(crate) fn set_on(&self, on: bool) {
         self.on.store(on, Relaxed);
     }
 
-    /// Returns the least time of a slow command; `None` if none is slow.
+    /// Returns the least duration of a slow command; `None` if none is slow.
     pub(crate) fn slow_from(&self) -> Option<Duration> {
         Some(self.slow_ns.load(Relaxed)).filter(|ns| *ns != NEVER).map(Duration::from_nanos)
     }
 
-    /// Sets the least time of a slow command. Each worker follows in its next turn.
+    /// Sets the least duration of a slow command. Each worker notices the change in its next turn.
     pub(crate) fn set_slow_from(&self, least: Option<Duration>) {
         let ns = least.and_then(|least| u64::try_from(least.as_nanos()).ok());
         self.slow_ns.store(ns.unwrap_or(NEVER), Relaxed);
@@ -148,31 +150,33 @@ impl Latencies {
 pub(crate) struct Timer {
     counters: Arc<LatencyCounters>,
     on: Cell<bool>,
-    /// True if a command that the call answers need only be counted.
+    /// True if [`answered`](Self::answered) need only count. False if timing is off, or while all
+    /// commands of the call so far are timed apart from it.
     counts: Cell<bool>,
-    /// How the present call began.
+    /// How the first command of the present call is timed.
     led_by: Cell<Lead>,
-    /// The least time of a slow command.
+    /// The least duration of a slow command.
     slow_ns: Cell<u64>,
-    /// The second of the last slow command with details, and the number of those in this second.
+    /// The second of the last slow command, and the number of commands in this second whose details
+    /// were recorded.
     detailed: Cell<(u64, u32)>,
     /// When the present turn of the event loop began.
     turn_ns: Cell<u64>,
-    /// When the requests of the present call had arrived.
+    /// When the first request of the present call arrived: in this turn, or earlier if it had to
+    /// wait.
     began_ns: Cell<u64>,
-    /// The commands answered by the present call.
+    /// The number of commands of each class that the present call has answered.
     done: [Cell<u32>; CLASSES],
 }
 
-/// The first command of a call.
+/// How the first command of a call is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lead {
-    /// The call has counted it, or it has no command yet.
+    /// With the call, or the call has no command yet.
     Counted,
-    /// It is timed apart from the call. The call has counted no command yet.
+    /// Apart from the call. The call has counted no other command yet.
     Apart,
-    /// It is timed apart from the call. The first command that the call has counted is of this
-    /// class.
+    /// Apart from the call. The first command that the call counted after it is of this class.
     ApartBefore(CommandClass),
 }
 
@@ -181,18 +185,18 @@ enum Lead {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     began_ns: u64,
-    /// When the turn of the event loop began that has executed it.
+    /// Start of the turn of the event loop that executed the command.
     turn_ns: u64,
-    /// Its first key.
+    /// The first key of the command.
     key: Option<SecretHash>,
     /// Length of the request, in bytes.
     request_bytes: u32,
     class: CommandClass,
-    /// What it has waited for so far.
+    /// What the command has waited for so far.
     waits: Waits,
 }
 
-// Each withheld reply has one.
+// Each withheld reply holds a `Timing`.
 const _: () = assert!(size_of::<Timing>() <= 32);
 
 impl Timing {
@@ -212,7 +216,7 @@ impl Timing {
         self.waits
     }
 
-    /// Returns the timing of the same command, if it has waited for another reason, too.
+    /// Returns this timing with `wait` added to what the command has waited for.
     pub(crate) fn with(self, wait: Wait) -> Timing {
         Timing { waits: self.waits.with(wait), ..self }
     }
@@ -222,9 +226,9 @@ impl Timing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) commands: u32,
-    /// The class of one of them, the first one if `follows`.
+    /// The class of one of these commands. If `follows`, it is that of the first one.
     pub(crate) class: CommandClass,
-    /// True if they follow a command of the call that is timed apart from it.
+    /// True if the first command of the call is timed apart, so that these commands follow it.
     pub(crate) follows: bool,
     pub(crate) took_ns: u64,
 }
@@ -237,7 +241,8 @@ impl Timer {
         self.slow_ns.set(latencies.slow_ns.load(Relaxed));
     }
 
-    /// Begins a call. Its first request waits since `since_ns`; 0 means that it has just arrived.
+    /// Begins a call whose first request has waited since `since_ns`. A value of 0 means that the
+    /// request arrived in the present turn.
     #[inline]
     pub(crate) fn begin(&self, since_ns: u64) {
         self.began_ns.set(if since_ns == 0 { self.turn_ns.get() } else { since_ns });
@@ -250,7 +255,7 @@ impl Timer {
         self.turn_ns.get()
     }
 
-    /// Returns when the requests of the present call had arrived.
+    /// Returns when the first request of the present call arrived.
     #[inline]
     pub(crate) fn began_ns(&self) -> u64 {
         self.began_ns.get()
@@ -266,8 +271,8 @@ impl Timer {
         done.set(done.get() + 1);
     }
 
-    /// Returns true if the call counts a command of this class, which is the first one that it
-    /// counts.
+    /// Handles a command while `counts` is false: timing is off, or the call has counted nothing
+    /// after a command that is timed apart. Returns true if the command must be counted.
     #[cold]
     fn counts_first(&self, class: CommandClass) -> bool {
         let on = self.on.get();
@@ -278,10 +283,10 @@ impl Timer {
         on
     }
 
-    /// Returns the timing of a command that may be timed apart from its call, and which had already
-    /// waited for `waited_ns` when the call began. Pass it to [`released`](Self::released) with the
-    /// time of the reply. `key` is the command's first key, and `waits` what it has waited for so
-    /// far.
+    /// Returns the timing of a command that may be timed apart from its call; `None` if timing is
+    /// off. When the reply is sent, the caller passes the timing to [`released`](Self::released).
+    /// `key` is the command's first key. When the call began, the command had already waited for
+    /// `waited_ns`, for the reasons `waits`.
     pub(crate) fn apart(
         &self,
         class: CommandClass,
@@ -336,8 +341,8 @@ impl Timer {
         took_ns
     }
 
-    /// Counts a reply that has waited for its commit until now. Its wait begins with the turn of the
-    /// event loop that executed its command.
+    /// Counts a reply that has waited for its commit until now. The wait begins with the turn of
+    /// the event loop that executed the command.
     pub(crate) fn note_commit_wait(&self, timing: &Timing, now_ns: u64) {
         self.counters.commit_waits.add(now_ns.saturating_sub(timing.turn_ns), 1);
     }
@@ -354,8 +359,8 @@ impl Timer {
         self.on.get()
     }
 
-    /// Counts slow commands. Returns true if their details should be recorded. Recording is limited,
-    /// so that a worker whose commands are all slow does not become slower.
+    /// Counts slow commands. Returns true if their details should be recorded. Recording is
+    /// limited, so that a worker whose commands are all slow does not become slower.
     #[cold]
     pub(crate) fn count_slow(&self, commands: u32, now_ns: u64) -> bool {
         self.counters.slow.add(commands.into());
@@ -424,14 +429,14 @@ mod tests {
         // The call has answered nothing, so it does not read the clock.
         timer.begin(0);
         timer.end(|| panic!("the clock was read"));
-        // This command waits since an earlier turn.
+        // This command has waited since an earlier turn.
         timer.begin(600_000);
         timer.answered(CommandClass::Get);
         timer.end(|| 1_100_000);
         let totals = latencies.totals();
         let get = class(&totals, "get");
         assert_eq!((get.count(), get.sum), (3, 2 * 3000 + 500_000));
-        // A bound belongs to the bucket below it.
+        // A value that equals a bound counts in the bucket below that bound.
         assert!(get.cumulative().any(|pair| pair == (3000, 2)));
         assert!(get.cumulative().any(|pair| pair == (300_000, 2)));
         assert!(get.cumulative().any(|pair| pair == (500_000, 3)));
@@ -443,7 +448,8 @@ mod tests {
         timer.note_commit_wait(&timing, 700_000_000);
         timer.begin_turn(2_000_000, &latencies);
         let waits = latencies.totals().since(&before).commit_waits;
-        // The wait begins with the turn, also for a command that has waited before.
+        // The wait for the commit begins with the turn that executed the command, not with the
+        // earlier wait of 50 µs.
         assert_eq!((waits.count(), waits.sum), (1, 699_000_000));
         assert_eq!((timing.key(), timing.request_bytes()), (None, 9));
         let get = class(&latencies.totals().since(&before), "get");
@@ -471,7 +477,7 @@ mod tests {
         timer.note_apart();
         timer.answered(CommandClass::Delete);
         assert_eq!(ended(), (2, CommandClass::Get, true));
-        // A call of which all commands are timed apart does not concern the next one.
+        // After a call in which all commands are timed apart, the next call must begin anew.
         timer.begin(0);
         timer.note_apart();
         assert!(timer.end(|| 5).is_none());

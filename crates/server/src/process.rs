@@ -181,7 +181,7 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
     (is_private && is_file).then_some((parse(first)?, parse(end)?))
 }
 
-/// Returns random bytes of the kernel that nobody can predict.
+/// Returns unpredictable random bytes from the kernel.
 pub(crate) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256, "the kernel returns more bytes in parts") };
     let mut bytes = [0; N];
@@ -221,7 +221,7 @@ pub(crate) fn become_user(user: &str) -> io::Result<()> {
 /// The two processes after [`daemonize`].
 #[derive(Debug)]
 pub enum Daemon {
-    /// The process that called. It exits with this code.
+    /// The calling process. It must exit with this code.
     Parent(u8),
     /// The background process, which continues.
     Child(Background),
@@ -258,7 +258,7 @@ pub fn daemonize() -> io::Result<Daemon> {
         _ => {
             drop(write);
             let mut code = [1];
-            // A child that died has written nothing. The code is then 1, a failure.
+            // If the child died before it wrote a code, the code stays 1, a failure.
             let _ = read.read_exact(&mut code);
             Ok(Daemon::Parent(code[0]))
         }
@@ -266,8 +266,8 @@ pub fn daemonize() -> io::Result<Daemon> {
 }
 
 impl Background {
-    /// Reports a successful start: detaches from the terminal and the directory, and lets the
-    /// parent exit. With `keep_output` the standard outputs stay.
+    /// Reports a successful start: detaches from the terminal and the working directory, and lets
+    /// the parent exit. With `keep_output` the standard outputs stay.
     ///
     /// # Errors
     /// Fails if `/dev/null` or `/` cannot be opened.

@@ -1,6 +1,6 @@
-//! A running server: the engine, the listeners, the workers and the admin page, put together from
-//! [`Settings`]. Nothing here is global and nothing ends the process, so that a test can run
-//! several servers at once.
+//! A running server: the engine, the listeners, the workers and the admin page, built from
+//! [`Settings`]. A server has no global state and never ends the process, so a test can run several
+//! servers at once.
 //!
 //! Invariant: everything that can fail at start-up fails in [`Server::start`], before the first
 //! client is served.
@@ -51,13 +51,14 @@ use running::SetLogLevel;
 pub use stopper::Stopper;
 pub use store::Tell;
 
-/// Returns the number of lanes of a server without a store: one per four threads, because one
-/// cleaner keeps up with four threads.
+/// Returns the number of lanes of a server without a store: one per four threads, as far as the
+/// memory suffices. One cleaner keeps up with four threads.
 fn lanes_in_memory(settings: &Settings) -> usize {
     /// Number of threads that one cleaner serves.
     const THREADS: usize = 4;
-    /// The smallest memory of a lane, in bytes. A lane also has memory for at least `LARGEST_ITEMS`
-    /// items of the largest size, because it cannot use the memory of other lanes.
+    /// The smallest memory of a lane, in bytes, if there are several lanes. A lane also has memory
+    /// for at least `LARGEST_ITEMS` items of the largest size, because it cannot use the memory of
+    /// other lanes.
     const MEMORY: u64 = 1 << 30;
     const LARGEST_ITEMS: u64 = 64;
     let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
@@ -65,7 +66,7 @@ fn lanes_in_memory(settings: &Settings) -> usize {
     settings.threads.div_ceil(THREADS).min(at_most).clamp(1, MAX_LANES)
 }
 
-/// Why a server ended by itself.
+/// The reason why a server ended without being asked to.
 #[derive(Debug)]
 pub struct Failure(String);
 
@@ -77,13 +78,13 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The resources that the surrounding process gives a server. The server of a test needs none.
+/// The resources that the process provides to a server. The server of a test needs none.
 #[derive(Default)]
 pub struct Host {
-    /// Listening sockets that a service manager has opened. They are served in place of the
-    /// addresses of the settings.
+    /// Listening sockets that a service manager has opened. They replace the addresses of the
+    /// settings.
     pub sockets: Vec<OwnedFd>,
-    /// Sets how much is logged: called by `verbosity` and by a reload.
+    /// Sets the process's log level. Called for the `verbosity` command and by a reload.
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
     /// Called at intervals during a long start, with its progress. The calls also show that the
     /// start has not stalled.
@@ -99,7 +100,8 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Reports, when dropped, how a worker's thread ended: with a result or with a panic.
+/// Requests a stop of the server, when dropped, if the worker's thread ended with an error or a
+/// panic.
 struct WorkerEnd {
     running: Arc<Running>,
     index: usize,
@@ -139,7 +141,8 @@ impl Server {
         Self::start_in(settings, Host::default())
     }
 
-    /// Does the same as [`start`](Self::start), with the resources of the process in `host`.
+    /// Does the same as [`start`](Self::start), with the resources that the process provides in
+    /// `host`.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -190,15 +193,16 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // The recovered state must survive a failure to listen, so the store is closed
-                // cleanly.
+                // The state that this start has recovered must survive a failure to listen, so the
+                // store is closed cleanly.
                 store::close(&engine)?;
                 Err(error)
             }
         }
     }
 
-    /// Does the part of a start that follows recovery: listens, and starts the threads.
+    /// Does the part of a start that follows recovery: listens to the addresses and starts the
+    /// threads.
     fn run(
         settings: Settings,
         clock: Clock,
@@ -242,7 +246,7 @@ impl Server {
         let watch = watch::Watch::start(Arc::clone(&server.running));
         server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
-            // The cell is empty, because a server has only one admin page.
+            // This cannot fail. A server has only one admin page, so the cell is still empty.
             let _ = server.running.admin_token.set(Arc::clone(&admin.subject.token));
             let (survey, running) = (Arc::clone(&context.survey), &server.running);
             let survey = SurveyThread::start(survey, Arc::clone(&running.engine), running.clock);
@@ -274,7 +278,8 @@ impl Server {
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                // Moves the whole `WorkerEnd` into the closure, not just the field assigned below.
+                // Without this line the closure would capture only the field that is assigned
+                // below, and not drop the `WorkerEnd`.
                 let mut end = end;
                 end.result = worker.run(service);
             })
@@ -308,7 +313,7 @@ impl Server {
         );
     }
 
-    /// Returns the TCP addresses of the data port. A port 0 appears as the port the kernel chose.
+    /// Returns the TCP addresses of the data port. A port that the kernel chose replaces port 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.running.net.options().listeners.iter();
         listeners.filter_map(Listener::address).collect()
@@ -349,8 +354,8 @@ impl Server {
         self.running.settings().drain_timeout
     }
 
-    /// Blocks until a [`Stopper`], the `shutdown` command or a failure asks to stop. Returns the
-    /// source of that request. The server still serves when this returns.
+    /// Blocks until a [`Stopper`], the `shutdown` command or a failure requests a stop. Returns the
+    /// name of the requester. The server still serves clients when this returns.
     pub fn wait(&self) -> String {
         self.running.stopper.wait()
     }
@@ -390,7 +395,7 @@ impl Server {
         }
         self.limit_port = None;
         if let Some(admin) = &self.admin {
-            // A second request may have asked to stop at once.
+            // Meanwhile a second request may have asked to stop at once.
             if self.running.stopper.state().now {
                 admin.close_actions(Duration::ZERO);
             }
@@ -418,7 +423,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts the admin page, with the token of its file or a new one.
+/// Starts the admin page. Its token comes from the file of the settings; without a file, a new
+/// token is created.
 fn start_admin(listener: std::net::TcpListener, settings: &Settings) -> Result<Admin, StartError> {
     let file = settings.admin_token_file.as_deref();
     let token = AdminToken::of(file)

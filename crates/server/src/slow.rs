@@ -1,7 +1,7 @@
-//! The last slow commands. A worker looks for slow commands only once per call, when it knows the
-//! call's duration anyway. Everything else happens after a call was slow: the worker parses the
-//! call's first request again to learn its key. Invariant: recording waits for nothing and costs a
-//! bounded time per second, even if all commands are slow.
+//! The last slow commands. A worker checks for slow commands once per call, when it knows the
+//! call's duration anyway. Only after a slow call does it do more: it parses the call's first
+//! request again to learn the key. Invariant: a worker that records a command never waits, and
+//! spends a bounded time per second on recording, even if all commands are slow.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -36,9 +36,10 @@ pub(crate) struct SlowCommand {
     pub(crate) class: CommandClass,
     /// The name in the text protocol, or the number of the operation in the binary protocol.
     pub(crate) name: Option<Box<str>>,
-    /// The number of commands that were answered together. The others follow the first one.
+    /// The number of commands that were answered together. `class`, `name` and `key` describe the
+    /// first one, as far as it is known.
     pub(crate) commands: u32,
-    /// The first key.
+    /// The command's first key.
     pub(crate) key: Option<SecretHash>,
     /// Length of the requests, in bytes.
     pub(crate) request_bytes: u64,
@@ -77,7 +78,8 @@ impl SlowCommand {
 #[derive(Debug, Default)]
 pub(crate) struct SlowCommands {
     kept: Mutex<VecDeque<SlowCommand>>,
-    /// Makes names of keys that tell nothing about the keys' hashes.
+    /// A keyed hash that turns hashes of keys into names, so that a name reveals nothing about the
+    /// hash.
     names: RandomState,
 }
 
@@ -104,8 +106,8 @@ impl SlowCommands {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns a name of a key for operators. The same key has the same name until a restart, and
-    /// another one in another server.
+    /// Returns a name by which operators recognize a key. A key has the same name until a restart;
+    /// another server gives it another name.
     pub(crate) fn name_of(&self, key: SecretHash) -> String {
         format!("{:016x}", self.names.hash_one(key))
     }

@@ -7,7 +7,8 @@ pub(crate) enum Wait {
     Read,
     /// Memory or space is being reclaimed.
     Space,
-    /// A long value waits until others have arrived.
+    /// A long value waits in the queue of arriving values, because others use their share of
+    /// memory.
     Place,
     /// A commit is not durable yet.
     Commit,
@@ -28,12 +29,12 @@ impl Waits {
         (Wait::Commit, "commit"),
     ];
 
-    /// Returns the set with another reason.
+    /// Returns the set with `wait` added.
     pub(crate) fn with(self, wait: Wait) -> Waits {
         Waits(self.0 | 1 << wait as u8)
     }
 
-    /// Returns the reasons of both sets.
+    /// Returns the union of the two sets.
     pub(crate) fn and(self, other: Waits) -> Waits {
         Waits(self.0 | other.0)
     }

@@ -1,6 +1,7 @@
-//! The binary protocol over TCP: requests as exact bytes, replies compared in every field. The
-//! expected replies were recorded from memcached 1.6.45 with the same requests; only the values of
-//! cas ids are Larder's own. Every test runs on both back-ends of the event loop.
+//! Tests of the binary protocol over TCP. The tests send exact bytes and compare every field of the
+//! replies. The expected replies were recorded from memcached 1.6.45 with the same requests. The
+//! values of cas ids are not compared, because Larder's differ. Every test runs on both back-ends
+//! of the event loop.
 
 #![allow(clippy::duplicate_mod, reason = "the same tests run once per back-end")]
 
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 const NOW: u32 = 1_800_000_000;
 const OPAQUE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
-/// Opaque of the noop that ends an exchange.
+/// The opaque of the noop that ends an exchange.
 const LAST: [u8; 4] = [0x11, 0x22, 0x33, 0x44];
 
 struct TwoRows;
@@ -99,7 +100,8 @@ impl<B: Backend> On<B> {
         stream
     }
 
-    /// Sends requests and a noop on a new connection. Expects these replies and that of the noop.
+    /// Sends requests and a noop on a new connection. Expects exactly `replies`, and then the reply
+    /// to the noop.
     #[track_caller]
     fn expect(&self, requests: &[Vec<u8>], replies: &[Reply]) {
         let mut stream = self.connect();
@@ -107,12 +109,12 @@ impl<B: Backend> On<B> {
         assert_eq!(answers(&mut stream), replies);
     }
 
-    /// Sends a request and a noop on a new connection. Expects these replies and the connection's
-    /// end.
+    /// Sends a request and a noop on a new connection. Expects exactly `replies`, and then the end
+    /// of the connection.
     #[track_caller]
     fn expect_closed(&self, request: &[u8], replies: &[Reply]) {
         let mut stream = self.connect();
-        // In one piece, so that nothing arrives after the close, which would cause a reset.
+        // Sent in one piece, because bytes that arrive after the close would cause a reset.
         stream.write_all(&[request, &noop()].concat()).unwrap();
         for expected in replies {
             let (reply, opaque) = read_reply(&mut stream);
@@ -171,7 +173,7 @@ fn count(opcode: u8, key: &[u8], delta: u64, initial: u64, exptime: u32) -> Vec<
     packet(opcode, &[&numbers[..], &exptime.to_be_bytes()].concat(), key, b"")
 }
 
-/// A reply. Of its cas id only the presence is compared.
+/// A reply. Its cas id is compared only with regard to its presence.
 #[derive(Clone, PartialEq, Eq)]
 struct Reply {
     opcode: u8,
@@ -190,17 +192,17 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// Returns a success without a cas id.
+/// Returns the expected reply for a success without a cas id.
 fn done(opcode: u8) -> Reply {
     failed(opcode, 0, "")
 }
 
-/// Returns a success with a cas id and a value.
+/// Returns the expected reply for a success with a cas id and a value.
 fn value(opcode: u8, value: &[u8]) -> Reply {
     Reply { value: value.to_vec(), has_cas: true, ..done(opcode) }
 }
 
-/// Returns the reply with an item.
+/// Returns the expected reply with an item.
 fn item(opcode: u8, flags: u32, key: &[u8], bytes: &[u8]) -> Reply {
     Reply { extras: flags.to_be_bytes().to_vec(), key: key.to_vec(), ..value(opcode, bytes) }
 }
@@ -256,7 +258,7 @@ fn read_with_cas(stream: &mut TcpStream) -> (Reply, [u8; 4], u64) {
     (reply, tail[..4].try_into().unwrap(), cas)
 }
 
-/// Sends the last noop and reads the replies that precede the reply to it.
+/// Sends the noop that ends the exchange. Returns the replies that precede its reply.
 #[track_caller]
 fn answers(stream: &mut TcpStream) -> Vec<Reply> {
     stream.write_all(&noop()).unwrap();

@@ -1,6 +1,6 @@
-//! The requests that change the server or show what clients stored. Each needs the token, is a POST
-//! with a JSON body, and is logged with the address of its client and its outcome; see [`origin`](super::origin) for
-//! what else it must look like.
+//! The requests that change the server or show what clients stored. Each needs the token and is a
+//! POST with a JSON body. [`origin`](super::origin) says what else is required. Each is logged with
+//! the address of its client and its outcome.
 //!
 //! Keys, values and replies have the notation of [`escape`](super::escape).
 
@@ -82,7 +82,7 @@ fn refuse((code, reason): BadAction) -> Response {
     (code, HARDENED, format!("{reason}\n")).into_response()
 }
 
-/// Returns the status and the sentence that say what is known of the effect.
+/// Returns the status and the sentence that say what is known of the task's effect.
 fn explain(undone: Undone) -> BadAction {
     let (code, reason) = match undone {
         Undone::Busy => {
@@ -135,7 +135,8 @@ async fn execute(
     }
 }
 
-/// Returns the outcome of an action for the log: no value, but an error if the reply is one.
+/// Returns the outcome of an action for the log: the error if the reply is an error, and never the
+/// value of an item.
 fn outcome(done: &Done) -> String {
     const ERRORS: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
     match done {
@@ -149,9 +150,9 @@ fn outcome(done: &Done) -> String {
     }
 }
 
-/// An action in the log: one line before it is executed, so that nothing is executed without one, and
-/// one with its outcome. They have the level of warnings, because they tell of a person who changes a
-/// server by hand, and should be in every log.
+/// An action in the log. One line is written before the action is executed, so that no executed
+/// action is missing from the log. A second line has the outcome. Both are warnings, so that every
+/// log shows when a person changes the server by hand.
 struct Logged {
     action: &'static str,
     client: String,
@@ -164,7 +165,8 @@ impl Logged {
         let client = client.map_or("unknown".to_owned(), |client| client.to_string());
         let what: String = what.chars().take(LOGGED).collect();
         warn!(event = "admin_action", action, client, what);
-        // A client that goes away ends the execution of the handler, but not that of the task.
+        // When a client disconnects, this handler is dropped, but a task that has begun is executed
+        // to its end.
         let outcome = "the client has gone".to_owned();
         Logged { action, client, what, outcome }
     }
@@ -182,7 +184,8 @@ fn bytes(text: &str) -> Result<Vec<u8>, BadAction> {
     unescape(text).ok_or_else(|| bad("a backslash is \\\\ and any other byte is \\xHH"))
 }
 
-/// Returns the bytes of a key. It never becomes a part of a command line, so any byte may occur.
+/// Returns the bytes of a key. The key never becomes a part of a command line, so any byte may
+/// occur.
 fn key(text: &str) -> Result<Vec<u8>, BadAction> {
     let key = bytes(text)?;
     match key.len() {
@@ -228,7 +231,8 @@ impl CommandRequest {
             }
             Parse::NeedMore { .. } => (None, false),
         };
-        // Without a reply, nobody would know whether it was done, or wait for its commit.
+        // Without a reply, nobody would wait for the command's commit, or know whether it was
+        // executed.
         if is_silent {
             return Err(bad("an action has a reply: leave noreply out"));
         }
@@ -392,7 +396,7 @@ async fn delete(
 struct DrainRequest {
     /// The device as `--store` names it.
     device: String,
-    /// False to keep a device that is being drained.
+    /// False to stop the drain of the device.
     drain: bool,
 }
 
@@ -458,7 +462,7 @@ mod tests {
             ("get \\", None, "backslash"),
             // The binary protocol, which `--protocol ascii` forbids.
             ("\\x80                       ", None, "text protocol"),
-            // Nobody would know whether it was done.
+            // Without a reply, nobody would know whether these were executed.
             ("set a 0 0 3 noreply", Some("abc"), "leave noreply out"),
             ("delete a noreply", None, "leave noreply out"),
             ("flush_all noreply", None, "leave noreply out"),

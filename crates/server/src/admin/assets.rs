@@ -1,5 +1,5 @@
-//! The files of the page, which are parts of the program. The page is one document, one style, and
-//! modules of script; its chart library is shared with the report of the lab.
+//! The files of the page, which are embedded in the program: one document, style sheets, and
+//! modules of script. The report of the lab uses the same chart library.
 
 use std::sync::Arc;
 
@@ -139,12 +139,12 @@ mod tests {
             for path in quoted(module.text, " from \"") {
                 named(&path.replace("./", "/script/"));
             }
-            // Names and values reach the document as text only.
+            // Names and values may reach the document as text only, so these words are forbidden.
             for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
             {
                 assert!(!module.text.contains(word), "{}: {word}", module.path);
             }
-            // The name of a drawing's elements looks like an address.
+            // The XML namespace of drawings looks like an address.
             let text = module.text.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http:") && !text.contains("https:"), "{}", module.path);
         }

@@ -1,5 +1,5 @@
-//! `/v1/clients`: the connections and the last slow commands as JSON. Rates are those since the last
-//! answer, so the server remembers the counts of that answer for as long as somebody asks.
+//! `/v1/clients`: the connections and the last slow commands as JSON. Rates cover the time since
+//! the last answer. So the server keeps the counts of that answer while clients continue to ask.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use crate::slow::{SentBy, SlowCommand, SlowCommands};
 const CONNECTIONS: usize = 1000;
 /// The largest number of addresses in an answer: those whose connections moved the most bytes.
 const ADDRESSES: usize = 50;
-/// Answers are made at most this often. Within this time, the same answer is given again.
+/// Time within which the last answer is given again instead of a new one.
 const FRESH: Duration = Duration::from_millis(900);
 /// Time after which the last answer is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ struct LastAnswer {
 pub(super) struct ClientList(Mutex<Option<LastAnswer>>);
 
 impl ClientList {
-    /// Returns the answer for now.
+    /// Returns the present answer.
     fn answer(&self, running: &Running) -> Arc<str> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = Instant::now();
@@ -154,11 +154,11 @@ struct ConnectionRow {
     commands: Option<u64>,
     bytes_per_second: Option<f64>,
     commands_per_second: Option<f64>,
-    /// Bytes that are kept for it: buffers of the event loop, and the part of a value that has
-    /// arrived.
+    /// Memory that is held for the connection, in bytes: buffers of the event loop, and the part of
+    /// a value that has arrived.
     kept: u32,
     state: &'static str,
-    /// The order in the list: bytes of the interval, then all bytes.
+    /// The sort key of the list: bytes of the interval, then all bytes.
     #[serde(skip)]
     rank: (u64, u64),
 }
@@ -201,10 +201,10 @@ struct AddressTally {
     commands: u64,
 }
 
-/// Collects connections.
+/// Collects the connections for an answer. They are added in the order of their ids.
 struct ClientsCollector<'b> {
     now: u32,
-    /// The counts of the last answer that may belong to connections to come.
+    /// The counts of the last answer, without those whose ids are passed.
     before: &'b [Traffic],
     seconds: Option<f64>,
     counts_commands: bool,
@@ -241,7 +241,7 @@ impl<'b> ClientsCollector<'b> {
         self.counts.push(counts);
         let passed = self.before.partition_point(|earlier| earlier.id < counts.id);
         self.before = &self.before[passed..];
-        // A connection that the last answer did not have has moved all its bytes since.
+        // A connection that is not in the last answer has moved all its bytes since then.
         let moved = match self.before.first() {
             Some(earlier) if earlier.id == counts.id => counts.since(*earlier),
             _ => counts,
@@ -278,7 +278,7 @@ impl<'b> ClientsCollector<'b> {
         }
     }
 
-    /// Drops all rows but those that moved the most bytes, and sorts these.
+    /// Keeps the [`CONNECTIONS`] rows that moved the most bytes, and sorts them.
     fn keep_busiest(&mut self) {
         self.rows.sort_unstable_by_key(|row| Reverse(row.rank));
         self.rows.truncate(CONNECTIONS);
@@ -300,7 +300,7 @@ impl<'b> ClientsCollector<'b> {
     }
 }
 
-/// Returns what a connection is doing, as far as others can see it.
+/// Returns what a connection is doing or waiting for.
 fn state_of(entry: &Registered) -> &'static str {
     match entry.waits().names().next() {
         Some(wait) => wait,
@@ -315,8 +315,8 @@ fn state_of(entry: &Registered) -> &'static str {
 }
 
 impl ClientsAnswer {
-    /// Returns the answer for now, and the counts of all connections. `before` has those of the last
-    /// answer, and the time since.
+    /// Returns the present answer, and the counts of all connections. `before` has the time since
+    /// the last answer and its counts.
     fn of(
         running: &Running,
         before: Option<(Duration, &[Traffic])>,

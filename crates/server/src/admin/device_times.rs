@@ -1,5 +1,5 @@
-//! How long the reads, writes and syncs of each device took over time, in steps of three seconds. The
-//! last 50 steps are kept: in the worst case, 32 devices with a lower one each, 0.9 MB.
+//! How long the reads, writes and syncs of each device took over time, in steps of three seconds.
+//! The last 50 steps are kept. The worst case, 32 devices with a lower device each, takes 0.9 MB.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,16 +11,18 @@ use crate::server::Running;
 
 /// The length of a step, in milliseconds: three samples.
 pub(super) const STEP_MS: u64 = 3000;
-/// A sample may be early by this time, in milliseconds.
+/// A step may be shorter than [`STEP_MS`] by this time, because samples may come early, in
+/// milliseconds.
 const EARLY_MS: u64 = 500;
 /// The number of steps that are kept.
 pub(super) const STEPS: usize = 50;
-/// The least bound of a row, in nanoseconds. No call of a device is much faster.
+/// The bound of the first row, in nanoseconds. No call of a device is much faster.
 const LEAST_NS: u64 = 1000;
-/// The number of rows: one for each bound, and one above them.
+/// The number of rows. Each row counts the calls that took at most its bound and longer than the
+/// bound before it. The last row has no bound.
 const ROWS: usize = 23;
 
-// Positions of cells are bytes.
+// `CallSteps::cells` returns steps and rows as bytes.
 const _: () = assert!(STEPS <= 256 && ROWS <= 256);
 
 type OfTimes = fn(&DeviceHistograms) -> &Histogram;
@@ -37,11 +39,11 @@ type DeviceCalls<N> = [[N; ROWS]; KINDS.len()];
 struct CallStep {
     /// The end, in milliseconds since the Unix epoch.
     to: u64,
-    /// Of each device: for each lane, its device and then its lower one.
+    /// The calls of each device: for each lane, first its device and then its lower device.
     devices: Vec<DeviceCalls<u32>>,
 }
 
-/// The calls at one moment since the start.
+/// The calls from the start to one moment.
 #[derive(Clone, Debug)]
 struct MeasuredCalls {
     /// Milliseconds since the Unix epoch.
@@ -101,13 +103,14 @@ impl CallSteps {
         self.last = Some(now);
     }
 
-    /// Returns the beginning of the first step and the ends of all; nothing without a step.
+    /// Returns the beginning of the first step and the ends of all steps; nothing if there is no
+    /// step.
     pub(super) fn times(&self) -> impl Iterator<Item = u64> {
         let from = (!self.steps.is_empty()).then_some(self.from);
         from.into_iter().chain(self.steps.iter().map(|step| step.to))
     }
 
-    /// Returns the cells of a device that are not empty.
+    /// Returns step, row and number of calls of each cell of a device that is not empty.
     pub(super) fn cells(&self, kind: usize, device: usize) -> impl Iterator<Item = (u8, u8, u32)> {
         let of = move |step: &CallStep| step.devices.get(device).map(|calls| calls[kind]);
         self.steps.iter().enumerate().flat_map(move |(at, step)| {
@@ -126,7 +129,7 @@ fn calls_of(times: &DeviceHistograms) -> DeviceCalls<u64> {
     KINDS.map(|(_, of)| rows_of(of(times)))
 }
 
-/// Returns the upper bounds of the rows in nanoseconds. A last row has no bound.
+/// Returns the upper bounds of the rows in nanoseconds. The last row has no bound.
 pub(super) fn bounds() -> impl Iterator<Item = u64> {
     Histogram::few_bounds(LEAST_NS)
 }
@@ -187,7 +190,7 @@ pub(super) mod tests {
         assert_eq!(steps.times().count(), 0, "there is no step yet");
         assert!(!steps.is_over(7400) && steps.is_over(7500));
         steps.push(measured(8000, &[(&[700, 1500, 1600], &[]), (&[], &[30_000])]));
-        // The machine slept, and a device was counted anew.
+        // The machine was suspended, and the counts of a device began anew.
         steps.push(measured(70_000, &[(&[700], &[9000]), (&[], &[30_000, 30_000])]));
         assert_eq!(steps.times().collect::<Vec<_>>(), [5000, 8000, 70_000]);
         let cells = |kind, device| steps.cells(kind, device).collect::<Vec<_>>();

@@ -1,7 +1,8 @@
 //! Limits on connections to the admin page: their number, and the time that one may stay silent.
-//! The page shares the process's descriptors with the data port. A new connection therefore
-//! replaces the one that has been silent for longest, but not one whose action is being executed:
-//! otherwise whoever can connect could cut off an operator from the result.
+//! The page shares the process's descriptors with the data port. So at the limit, a new connection
+//! replaces the connection that has been silent for longest. Connections with a running action are
+//! replaced last. Otherwise anybody who can connect could cut off an operator from the result of an
+//! action.
 
 use std::future::Future;
 use std::io;
@@ -31,7 +32,8 @@ pub(super) struct Door {
     silence: Duration,
 }
 
-/// The state that the door keeps for a connection. The door ends the connection through it.
+/// The state of a connection that the door shares with it. Through it, the door ends the
+/// connection.
 #[derive(Debug)]
 struct Guest {
     state: Mutex<GuestState>,
@@ -41,7 +43,7 @@ struct Guest {
 struct GuestState {
     /// Time of the last byte moved, or of the connect.
     moved: Instant,
-    /// Number of actions that are being executed for it.
+    /// Number of actions that are being executed for the connection.
     actions: usize,
     is_to_go: bool,
     waker: Option<Waker>,
@@ -57,7 +59,7 @@ impl Guest {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the order in which connections are replaced.
+    /// Returns the rank of the connection. The connection with the least rank is replaced first.
     fn rank(&self) -> (bool, Instant) {
         let state = self.lock();
         (state.actions > 0, state.moved)
@@ -92,7 +94,7 @@ impl Door {
         self.inside.retain(|guest| guest.strong_count() > 0);
         while self.inside.len() >= CONNECTIONS {
             let guests = self.inside.iter().map(Weak::upgrade).enumerate();
-            // A connection that has ended meanwhile is removed first.
+            // A connection that has ended meanwhile has the least rank, `None`.
             let silent = guests.min_by_key(|(_, guest)| guest.as_ref().map(|guest| guest.rank()));
             let Some((at, guest)) = silent else { break };
             self.inside.swap_remove(at);
@@ -170,7 +172,7 @@ pub(super) struct Visit {
 
 impl Visit {
     /// Returns the result of an attempt to move bytes, or an error if the connection has to end: it
-    /// was silent for too long, or a new one takes its place.
+    /// was silent for too long, or a new connection replaces it.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -239,7 +241,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
                 let door = Door::new(TcpListener::from_std(listener).unwrap());
-                // A request for `/stay` is answered after one for `/go`.
+                // The reply to `/stay` is sent only after a request for `/go`.
                 let go = Arc::new(tokio::sync::Notify::new());
                 let goes = Arc::clone(&go);
                 let stay = async move |ConnectInfo(visitor): ConnectInfo<Visitor>| {
@@ -292,7 +294,7 @@ mod tests {
         for client in &mut first {
             ask(client);
         }
-        // The oldest connection sends another request.
+        // The oldest connection sends another request, so it must stay.
         ask(&mut first[0]);
         let mut others: Vec<Client> = (0..5).map(|_| connect(address)).collect();
         for client in &mut others {
@@ -312,13 +314,13 @@ mod tests {
         let (address, _end) = serve(SILENCE);
         let mut acting = connect(address);
         acting.write_all(b"GET /stay HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        // The server answers this after it has received that.
+        // The reply to this request shows that the server has received the request for `/stay`.
         ask(&mut connect(address));
         let mut others: Vec<Client> = (0..2 * CONNECTIONS).map(|_| connect(address)).collect();
         others.iter_mut().rev().take(CONNECTIONS - 1).for_each(ask);
         others[2 * CONNECTIONS - 1].write_all(b"GET /go HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         hear(&mut acting);
-        // Afterwards it is replaced like any other.
+        // After the action, the connection is replaced like any other.
         let mut later: Vec<Client> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         later.iter_mut().for_each(ask);
         assert!(is_closed(&mut acting));

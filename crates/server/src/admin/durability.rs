@@ -1,5 +1,5 @@
-//! `/v1/durability`: the histograms of the view Durability as JSON, of about the last minute and since
-//! the start.
+//! `/v1/durability`: the histograms of the view Durability as JSON, of about the last minute and
+//! since the start.
 
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ pub(super) async fn show(
 struct DurabilityAnswer {
     /// The length of the recent time in seconds.
     seconds: f64,
-    /// The upper bounds of the buckets, in nanoseconds or bytes. A last bucket has no bound.
+    /// The upper bounds of the buckets, in nanoseconds or bytes. The last bucket has no bound.
     bounds: Vec<u64>,
     waits: Option<ShapePair>,
-    /// The sum of all lanes, if there are several; then each lane.
+    /// If there are several lanes, their sum comes first. Then each lane follows.
     lanes: Vec<LaneShapes>,
 }
 
@@ -41,7 +41,7 @@ struct LaneShapes {
     lane: Option<u8>,
     device: Option<String>,
     lower_device: Option<String>,
-    /// By bytes.
+    /// Commits by the bytes that they made durable.
     commits: ShapePair,
     syncs: ShapePair,
     lower_syncs: Option<ShapePair>,
@@ -113,7 +113,7 @@ impl LaneShapes {
 }
 
 impl ShapePair {
-    /// Without an earlier histogram nothing is recent.
+    /// If there is no earlier histogram, the recent one is empty.
     fn of(now: &Histogram, earlier: Option<&Histogram>) -> ShapePair {
         let recent = now.since(earlier.unwrap_or(now));
         ShapePair { recent: HistogramShape::of(&recent), ever: HistogramShape::of(now) }

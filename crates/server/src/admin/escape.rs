@@ -1,6 +1,6 @@
 //! The notation in which the page shows and takes keys, values and replies, whatever bytes they
 //! have. Printable text stands for itself. A backslash is `\\`, and every other byte is `\xHH`:
-//! control characters, characters that look like nothing or change the direction of text, and bytes
+//! control characters, characters that are invisible or change the direction of text, and bytes
 //! that are not UTF-8.
 //!
 //! Invariant: different bytes have different texts, and [`unescape`] returns the bytes of a text.
@@ -32,7 +32,7 @@ fn escape_bytes(bytes: &[u8], text: &mut String) {
 
 /// Returns true for characters that a reader sees as they are.
 fn is_shown(letter: char) -> bool {
-    /// Letters and symbols without ink: the Hangul fillers, and the blank of Braille.
+    /// Letters and symbols that are displayed blank: the Hangul fillers, and the blank of Braille.
     const BLANK: [char; 5] = ['\u{115f}', '\u{1160}', '\u{2800}', '\u{3164}', '\u{ffa0}'];
     matches!(letter, '\'' | '"') || (letter.escape_debug().len() == 1 && !BLANK.contains(&letter))
 }
@@ -76,7 +76,7 @@ mod tests {
             // Right-to-left override, zero-width space, line separator.
             ("\u{202e}".as_bytes(), "\\xe2\\x80\\xae"),
             ("\u{200b}\u{2028}".as_bytes(), "\\xe2\\x80\\x8b\\xe2\\x80\\xa8"),
-            // Fillers that look like nothing.
+            // Fillers, which are displayed blank.
             ("a\u{3164}\u{2800}".as_bytes(), "a\\xe3\\x85\\xa4\\xe2\\xa0\\x80"),
             ("\u{115f}\u{1160}".as_bytes(), "\\xe1\\x85\\x9f\\xe1\\x85\\xa0"),
             ("\u{ffa0}".as_bytes(), "\\xef\\xbe\\xa0"),

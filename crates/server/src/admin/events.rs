@@ -1,4 +1,4 @@
-//! Notices the events that charts mark: the start, evictions that begin, devices that change their
+//! Finds the events that charts mark: the start, evictions that begin, devices that change their
 //! state, reloads.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::settings::Settings;
 /// Milliseconds without evictions after which the next one counts as a beginning.
 const CALM: u64 = 60_000;
 
-/// The state that earlier samples had.
+/// What earlier samples showed.
 #[derive(Debug, Default)]
 pub(super) struct EventFinder {
     settings: Option<Arc<Settings>>,
@@ -21,7 +21,7 @@ pub(super) struct EventFinder {
 }
 
 impl EventFinder {
-    /// Compares a sample with the one before it, and passes on the events in between.
+    /// Compares a sample with the previous one, and calls `note` with the events in between.
     pub(super) fn look(&mut self, span: Span<'_>, running: &Running, note: &mut dyn FnMut(Event)) {
         let settings = running.settings();
         match self.settings.replace(Arc::clone(&settings)) {

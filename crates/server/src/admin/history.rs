@@ -1,5 +1,5 @@
 //! The past of the series, in bounded memory: every second of the last ten minutes, every ten
-//! seconds of the last day, and the latest events. It begins anew when the server starts.
+//! seconds of the last day, and the latest events. The history is lost when the server restarts.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,8 @@ const SECONDS: usize = 600;
 /// The length of a long step in seconds, and the number of long steps that are kept.
 const LONG: u64 = 10;
 const LONG_STEPS: usize = 24 * 360;
-/// The largest number of steps in an answer. Steps are merged until they are as few, so that slow
-/// readers do not hold much memory.
+/// The largest number of steps in an answer. If there are more, steps are merged. So slow readers
+/// do not hold much memory.
 const ANSWER_STEPS: usize = 1440;
 /// The number of events that are kept.
 const EVENTS: usize = 200;
@@ -57,11 +57,11 @@ impl Steps {
     }
 }
 
-/// The answer to a question about the past. `values` has a list for each series, as long as
+/// The answer to a request for the past. `values` has a list for each series, of the same length as
 /// `times`. An absent value is `null`.
 #[derive(Debug, Serialize)]
 pub(super) struct Past {
-    /// Milliseconds since the Unix epoch of the first step that is kept.
+    /// Time of the oldest step that is kept, in milliseconds since the Unix epoch.
     begins: Option<u64>,
     /// The length of a step in seconds.
     step: u64,
@@ -118,7 +118,7 @@ impl History {
     }
 }
 
-/// Merges the values of several seconds. Absent values do not count.
+/// Merges the values of several seconds or steps. Absent values do not count.
 fn merged(seconds: &[Values]) -> Values {
     std::array::from_fn(|at| {
         let here = seconds.iter().filter(|values| values[at].is_finite());

@@ -1,5 +1,5 @@
-//! The host that a request names in its head. With DNS rebinding, the name of a foreign page leads to
-//! this server, so only some hosts are accepted.
+//! The host that a request names in its header `Host`. With DNS rebinding, the host name of a
+//! foreign page resolves to this server, so only some hosts are accepted.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub(super) fn is_this_machine(host: &str) -> bool {
     name_of(host).is_some_and(|name| name.eq_ignore_ascii_case(LOCALHOST) || is_loopback(name))
 }
 
-/// Returns the host without its port; `None` if it is not of this form.
+/// Returns the host without its port; `None` if `host` is malformed.
 fn name_of(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,

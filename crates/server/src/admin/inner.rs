@@ -1,14 +1,14 @@
-//! The session of the admin port: it executes commands and look-ups of people, one at a time, as a
-//! worker does for its clients. It begins with the first request, on a thread of its own, so that it
-//! costs nothing on a server whose page only reads, and so that no command delays a health check.
+//! The session of the admin port executes commands and look-ups of people, one at a time, as a
+//! worker does for its clients. It begins with the first such request and has its own thread. So it
+//! costs nothing on a server whose page only reads, and no command delays a health check.
 //!
 //! A command goes through the [`Service`] of the workers, with memory in place of a socket. So a
-//! reply that waits for a commit waits here too, and a command does here what it does for a client.
+//! command has the same effect as the command of a client, and its reply waits for the same commit.
 //!
-//! Invariants: the session is asleep whenever the thread waits. Nothing begins after
-//! [`InnerSession::close`], and nothing is executed after [`InnerSession::stop`], so the store can be
-//! closed. Every request ends within [`PATIENCE`] of its arrival. Whatever has no result is told with
-//! what is known of its effect.
+//! Invariants: the session is asleep whenever the thread waits. No task begins after
+//! [`InnerSession::close`], and none is executed after [`InnerSession::stop`], so the store can be
+//! closed. Every request ends within [`PATIENCE`] of its arrival. If a task has no result, its
+//! reply says what is known of its effect, see [`Undone`].
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ const WAITING: usize = 4;
 pub(super) const REPLY_MAX: usize = 1 << 20;
 /// The soft limit of the output of one call of the service, in bytes.
 const OUTPUT: usize = 64 << 10;
-/// The longest time for which a stop waits until finished requests are answered.
+/// The longest time that a stop waits until all requests are answered.
 const TELLING: Duration = Duration::from_secs(1);
 /// The largest part of a value that a look-up returns, in bytes.
 pub(super) const VALUE_MAX: usize = 64 << 10;
@@ -93,15 +93,17 @@ pub(super) struct Seen {
 /// Why a task has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Undone {
-    /// Too many requests wait. It was not executed.
+    /// Too many requests wait. The task was not executed.
     Busy,
-    /// The server stops. It was not executed.
+    /// The server stops. The task was not executed.
     Stopping,
-    /// Its time was over before it was executed, or before all of it was.
+    /// The time of the task was over before it was executed completely. A part of it may have been
+    /// executed.
     Late,
-    /// It was executed, at least in part, but its time was over before its commit had ended.
+    /// The task was executed, at least in part, but its time was over before its commit had ended.
     Unconfirmed,
-    /// The devices have not recorded the change in time. They still will.
+    /// The task asked for a change that the devices have not recorded in time. They will record it
+    /// later, unless the server stops before.
     Asked,
     /// The reply ended before it was complete.
     Broken,
@@ -132,7 +134,7 @@ enum InnerState {
     #[default]
     NotBegun,
     Runs(InnerThread),
-    /// Nothing new begins.
+    /// No task begins any more.
     Closed(Option<InnerThread>),
 }
 
@@ -143,7 +145,8 @@ struct InnerThread {
     thread: JoinHandle<()>,
 }
 
-/// The time at which the session ends, once the server stops. Nothing begins afterwards.
+/// The deadline of the task that is being executed, once the server stops. When it is set, no task
+/// begins any more.
 #[derive(Debug, Default)]
 struct InnerEnd(Mutex<Option<Instant>>);
 
@@ -214,8 +217,8 @@ impl InnerSession {
         matches!(*lock(&self.state), InnerState::NotBegun)
     }
 
-    /// Begins no task any more. The one that is being executed has `grace` to finish, within its own
-    /// time. A later call may shorten this.
+    /// Begins no further tasks. The task that is being executed has `grace` to finish, but not more
+    /// than its own time. A later call may shorten `grace`.
     pub(super) fn close(&self, grace: Duration) {
         let mut state = lock(&self.state);
         let thread = match std::mem::replace(&mut *state, InnerState::Closed(None)) {
@@ -230,13 +233,14 @@ impl InnerSession {
         *state = InnerState::Closed(thread);
     }
 
-    /// Ends the session: waits for the task that is being executed, and until all are answered.
+    /// Ends the session. Waits for the task that is being executed, and at most [`TELLING`] until
+    /// all requests are answered.
     pub(super) fn stop(&self) {
         self.close(PATIENCE);
         let state = std::mem::replace(&mut *lock(&self.state), InnerState::Closed(None));
         if let InnerState::Closed(Some(InnerThread { calls, thread, .. })) = state {
             drop(calls);
-            // After a panic nothing executes any more either.
+            // If the thread has panicked, it executes nothing either.
             let _ = thread.join();
         }
         let unanswered = lock(&self.unanswered);
@@ -322,7 +326,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Executes a command as a connection that ends afterwards.
+    /// Executes a command on a connection that is closed afterwards.
     fn command(&mut self, input: &[u8], client: Peer) -> Result<CommandReply, Undone> {
         // No connection with a socket has the number 0.
         let mut connection = self.worker.connect(client, ConnectionId::new(0));
@@ -353,7 +357,9 @@ impl Turn<'_> {
                 Flow::Close if nature == Nature::Closes => return Ok(reply),
                 Flow::Close => return Err(Undone::Broken),
                 Flow::Read if given.is_postponed() => {}
-                // A refused value is not waited for, because it was not sent.
+                // The reply is complete once the connection is idle. A connection that has replied
+                // but is not idle expects the bytes of a refused value. They were not sent, so its
+                // reply is complete too.
                 Flow::Read if input.is_empty() && self.worker.is_idle(connection) => {
                     return Ok(reply);
                 }
@@ -369,8 +375,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Repeats an engine call until it has a result that may be told.
-    /// It is `late` if the time is over before.
+    /// Repeats an engine call until it has a result that a client may see. Returns `late` if the
+    /// time of the task is over before.
     fn settle<T>(
         &mut self,
         attempt: impl Fn(&Session) -> Outcome<T>,
@@ -426,7 +432,7 @@ enum Nature {
     Replies,
     /// The connection closes after the reply.
     Closes,
-    /// It asks for a change that goes on if nobody waits for it.
+    /// With its reply. It asks for a change that continues even if nobody waits for the reply.
     Asks,
 }
 
@@ -553,7 +559,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(50);
 
-    /// Executes while another thread makes commits.
+    /// Executes a task while another thread makes commits.
     fn with_commits(engine: &Arc<Engine>, task: Task) -> Result<Done, Undone> {
         with_commits_until(engine, &InnerEnd::default(), task)
     }
@@ -613,7 +619,8 @@ mod tests {
         assert_eq!(seen.value, b"x");
     }
 
-    /// A long value is withheld in another way than a short reply.
+    /// A long value is withheld in another way than a short reply. In both cases, the result must
+    /// be `Unconfirmed`.
     #[test]
     fn a_withheld_long_value_is_not_told_as_not_executed() {
         let (engine, _) = store();
@@ -632,7 +639,8 @@ mod tests {
         }
     }
 
-    /// The connection closes, because no reply can replace the beginning of a value.
+    /// When the commit that a long reply waits for fails, the connection closes, because no error
+    /// can replace the beginning of a value. The result must be `Broken`.
     #[test]
     fn a_reply_that_breaks_off_is_told() {
         let (engine, device) = store();
@@ -650,7 +658,8 @@ mod tests {
         }
     }
 
-    /// Nobody moves partitions here, so what was asked for does not happen.
+    /// No thread moves partitions in this test, and a held sync delays the growth of the store. So
+    /// a request that waits for either must end as `Asked`.
     #[test]
     fn what_goes_on_without_a_reply_is_told_as_such() {
         let [first, second] = [1, 2].map(|seed| Arc::new(SimDevice::new(64 << 20, seed)));
@@ -670,7 +679,8 @@ mod tests {
         assert_eq!(grown.unwrap_err(), Undone::Asked);
     }
 
-    /// A stop gives the task that is being executed some time, and tells what it knows.
+    /// During a stop, the task that is being executed has some time left. Its result must say
+    /// whether it was executed.
     #[test]
     fn a_stop_tells_whether_a_task_was_executed() {
         let (engine, _) = store();
@@ -695,7 +705,7 @@ mod tests {
             waiting.unpark();
             assert_eq!(thread.join().unwrap().unwrap_err(), Undone::Unconfirmed);
         });
-        // A command that need not wait gets its reply, however late it is.
+        // A command that need not wait gets its reply even after the deadline of the stop.
         assert!(matches!(execute_until(&engine, long, &over, command("mn")), Ok(Done::Replied(_))));
     }
 

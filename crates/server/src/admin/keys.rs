@@ -1,4 +1,5 @@
-//! The report of the keys, as JSON. It has names of keys, so only those who may see them get it.
+//! `/v1/keys`: the report of the keys, as JSON. It contains names of keys, so only [`Trusted`]
+//! clients get it.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

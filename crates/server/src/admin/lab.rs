@@ -1,18 +1,19 @@
 //! The report of `larder bench all` that `--lab-report` names, at `/lab/report.html`, and what the
-//! page says about it, at `/v1/lab`. The setting names one file, so no request can name another one.
-//! The file is read for each request, because a new run replaces it.
+//! page says about it, at `/v1/lab`. The setting names one file, so no request can name another
+//! one. The file is read for each request, because a new run replaces it.
 //!
 //! If the setting names a directory, the name of the file in it is fixed, and the lab writes no
-//! links. So a link with that name is not followed: whoever may write to the directory could name
-//! any file that the server may read. A link that the setting itself names is followed.
+//! links. So a link with that name is not followed. Otherwise, any user who may write to the
+//! directory could make the server show any file that it may read. A link that the setting itself
+//! names is followed.
 //!
 //! A report is a document of another program and perhaps of another machine, so it gets less trust
 //! than the page, although both come from the same port. With `sandbox`, its origin is opaque: the
-//! browser keeps it apart from the page, and [`origin`](super::origin) refuses what it sends.
-//! `default-src 'none'` lets it load nothing and ask nobody. Its script and style stand inside the
-//! document, so they are allowed. Hashes of them would have to be computed from the same file, and
-//! would then allow whatever it contains. Only `allow-downloads` is added, for the report's link to
-//! its figures. The report has a stricter policy of its own in its document; both hold.
+//! browser keeps it apart from the page, and [`origin`](super::origin) refuses what it sends. With
+//! `default-src 'none'`, it can load nothing and send no requests. Its script and style are inside
+//! the document, so inline ones are allowed. Hashes instead would have to be computed from the same
+//! file, and would then allow whatever the file contains. `allow-downloads` is there for the
+//! report's link to its figures. The document itself states a stricter policy; both hold.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -39,11 +40,13 @@ const NAME: &str = "report.html";
 pub(super) const REPORT_MAX: u64 = 64 << 20;
 /// The largest file of results that is read for its date and build, in bytes.
 const RESULTS_MAX: u64 = 16 << 20;
-/// The number of bytes that are read at a time. A client that does not read holds no more memory.
+/// The number of bytes that are read at a time. A client that does not read the reply holds at most
+/// this much memory.
 const CHUNK: u64 = 64 << 10;
-/// The number of files of results that are read at a time.
+/// The largest number of files of results that are read at a time.
 static DESCRIBERS: Semaphore = Semaphore::const_new(1);
-/// The number of threads that read reports. A device that does not answer holds up no others.
+/// The largest number of threads that read reports. A device that does not answer blocks only
+/// these.
 static READERS: Semaphore = Semaphore::const_new(4);
 
 pub(super) const HEADERS: [(HeaderName, &str); 5] = [
@@ -62,14 +65,14 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
 /// What the page says about the report.
 #[derive(Debug, Default, Serialize)]
 struct Description {
-    /// The file; absent if the setting is.
+    /// The path of the report; absent if `--lab-report` is not set.
     file: Option<String>,
     /// The reason why the report cannot be opened.
     problem: Option<String>,
     bytes: u64,
     /// Time of the last change of the file, in milliseconds since the Unix epoch.
     changed: u64,
-    /// From the JSON beside the report; absent if there is none.
+    /// From the JSON file beside the report; absent if there is none.
     results: Option<Results>,
 }
 
@@ -110,8 +113,8 @@ fn count<S: serde::Serializer>(items: &[IgnoredAny], serializer: S) -> Result<S:
     serializer.serialize_u64(items.len() as u64)
 }
 
-/// Runs `work`, which may block, on a thread of its own. The permit belongs to the work: if a client
-/// goes away, its request ends, but the thread cannot be stopped.
+/// Runs `work`, which may block, on another thread. The permit is held until `work` ends, even if
+/// the client disconnects before, because the thread cannot be stopped.
 pub(super) async fn on_thread<T: Send + 'static>(
     permits: &'static Semaphore,
     work: impl FnOnce() -> T + Send + 'static,
@@ -157,7 +160,7 @@ struct ReportFile {
 }
 
 impl ReportFile {
-    /// Returns the place of the report. `path` is its file or the directory of that file.
+    /// Returns the file of the report. `path` is that file or its directory.
     fn of(path: &Path) -> ReportFile {
         match path.is_dir() {
             true => ReportFile { path: path.join(NAME), follows: false },
@@ -165,7 +168,7 @@ impl ReportFile {
         }
     }
 
-    /// Returns the place of the results beside the report.
+    /// Returns the file of the results beside the report.
     fn results(&self) -> ReportFile {
         ReportFile { path: self.path.with_extension("json"), ..*self }
     }
@@ -200,7 +203,7 @@ struct Sized {
     length: u64,
 }
 
-/// Reads the file in chunks. It ends with an error if the file became shorter meanwhile.
+/// Reads the file in chunks. The stream ends with an error if the file became shorter meanwhile.
 fn chunks(file: Sized) -> impl Stream<Item = io::Result<Vec<u8>>> {
     unfold(Some(file), |rest| async move {
         let rest = rest.filter(|rest| rest.length > 0)?;

@@ -1,5 +1,5 @@
-//! The heartbeat of the page: once a second it samples the server, keeps the past, and tells every
-//! open page.
+//! The heartbeat of the page: once a second it samples the server, adds the sample to the history,
+//! and sends it to every open page.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,7 +42,7 @@ struct Beat<'a> {
     condition: Condition,
     series: Vec<&'static str>,
     values: Vec<Option<f32>>,
-    /// The rows of `stats` that are text or describe lanes and policies.
+    /// All rows of `stats`.
     rows: Vec<(&'a str, &'a str)>,
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn beat(subject: Arc<Subject>) {
     }
 }
 
-/// Returns the past as JSON. The query `seconds=N` says how much of it.
+/// Returns the past as JSON. The query `seconds=N` selects the last N seconds.
 pub(super) async fn history(
     State(subject): State<Arc<Subject>>,
     RawQuery(query): RawQuery,
@@ -125,8 +125,8 @@ fn seconds_of(query: Option<&str>) -> Option<u64> {
     }
 }
 
-/// Sends a message to the page every second. Each open page holds a connection, and others need some
-/// too, so a page above the limit is refused.
+/// Sends a message to the page every second. Each open page holds a connection, and other clients
+/// need some too. So more than [`PAGES`] open pages are refused.
 pub(super) async fn stream(State(subject): State<Arc<Subject>>) -> Response {
     if subject.live.latest.receiver_count() >= PAGES {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();

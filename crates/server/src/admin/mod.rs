@@ -1,11 +1,15 @@
-//! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
-//! already answers before a store is read. It takes no lock that a request takes, but for a moment
-//! those of a writer that opens a segment and of copies that are kept. A connection that opens or
-//! closes takes the lock of the list of connections, under which this thread copies a bounded
-//! number of entries at a time. Workers do not wait for the lock of the last slow commands.
-//! Invariants: a foreign web page cannot read it, see [`origin`]. Only requests with the token change
-//! the server or see values, see [`token`] and [`actions`]; they run on a thread of their own, see
-//! [`inner`].
+//! The admin page: health checks, metrics and a page for people, over HTTP, on its own port and
+//! thread. It answers even before the store is read.
+//!
+//! The thread of the page takes only a few of the locks that requests take, and holds them only for
+//! a moment. For statistics, it takes the locks of free places and of copies, which a request takes
+//! when it opens a segment or keeps a copy. For the list of connections, it takes the lock that a
+//! connection takes when it opens or closes, and copies a bounded number of entries at a time.
+//! Workers do not wait for the lock of the last slow commands.
+//!
+//! Invariants: a foreign web page cannot read the admin page, see [`origin`]. Only requests with
+//! the token change the server or see values, see [`token`] and [`actions`]. Such requests are
+//! executed on a separate thread, see [`inner`].
 
 mod actions;
 mod assets;
@@ -71,8 +75,8 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Admin {
-    /// Serves on its own thread. Until the server serves, reports the progress of its start.
-    /// `settings` are those of the start.
+    /// Serves the page on its own thread. Until the server accepts clients, the page reports the
+    /// progress of the start. `settings` are the settings at the start.
     pub(crate) fn start(
         listener: TcpListener,
         settings: &Settings,
@@ -93,7 +97,7 @@ impl Admin {
             tokio::select! {
                 // A message and a dropped sender both mean the end. The stop does not wait for
                 // requests in flight, because a reader that keeps its connection open must not
-                // delay it.
+                // delay the stop.
                 _ = ended => {}
                 () = live::beat(watched) => {}
                 result = axum::serve(Door::new(listener), service) => if let Err(error) = result {
@@ -109,12 +113,13 @@ impl Admin {
 }
 
 impl Admin {
-    /// Begins no actions any more. The one that is being executed has `grace` to finish.
+    /// Begins no further actions. The action that is being executed has `grace` to finish.
     pub(crate) fn close_actions(&self, grace: Duration) {
         self.subject.inner.close(grace);
     }
 
-    /// Waits until no action is executed any more, and all are answered. The page goes on.
+    /// Waits for the action that is being executed, and a bounded time until all actions are
+    /// answered. The page continues to serve other requests.
     pub(crate) fn stop_actions(&self) {
         self.subject.inner.stop();
     }

@@ -4,9 +4,10 @@
 //! and neither is accepted.
 //!
 //! A POST is accepted only for an action, only as JSON, and by its handler only with the token. A
-//! form cannot send JSON. A script of another origin that sends JSON or the header `Authorization`
-//! first makes the browser ask with OPTIONS, which is refused, so no other header is needed that only
-//! scripts can add. The checks of Origin and `Sec-Fetch-Site` and the token hold each by itself.
+//! form cannot send JSON. Before a script of another origin may send JSON or the header
+//! `Authorization`, the browser asks with OPTIONS, which is refused. So no special header that only
+//! scripts can add is needed. Each of the checks of Origin, of `Sec-Fetch-Site` and of the token
+//! suffices alone.
 
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ pub(super) async fn check(
     }
 }
 
-/// Judges the headers of a POST, after [`judge`].
+/// Checks the headers of a POST, after [`judge`].
 fn judge_action(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => {}
@@ -65,7 +66,8 @@ fn judge_action(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     }
 }
 
-/// `authority` is the host of an address that the request names as a whole.
+/// Checks the host and the origin of a request. `authority` is the host in the request line, if the
+/// request line has a whole address.
 fn judge(
     authority: Option<&Authority>,
     headers: &HeaderMap,

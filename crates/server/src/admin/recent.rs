@@ -1,5 +1,5 @@
-//! The histograms of the store during the last minute. Those of every ten seconds are kept: in the worst
-//! case, 32 devices with a lower one each, 0.3 MB.
+//! The histograms of the store during the last minute. One reading per ten seconds is kept. The
+//! worst case, 32 devices with a lower device each, takes 0.3 MB.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,8 @@ use crate::server::Running;
 
 /// Interval between two histograms that are kept, in milliseconds.
 const STEP_MS: u64 = 10_000;
-/// The time that the kept histograms reach back, in milliseconds; up to a step more.
+/// The kept histograms reach back for at least this time, and at most [`STEP_MS`] longer, in
+/// milliseconds.
 const SPAN_MS: u64 = 60_000;
 
 /// The histograms of one moment, counted since the start.
@@ -21,7 +22,7 @@ pub(super) struct MeasuredStore {
     pub(super) up_ms: u64,
     /// How long replies waited for their commits; `None` if that is not measured.
     pub(super) waits: Option<Histogram>,
-    /// Of each lane, in the order of the lanes.
+    /// The histograms of each lane, in the order of the lanes.
     pub(super) lanes: Vec<MeasuredLane>,
 }
 
@@ -55,7 +56,7 @@ impl RecentStore {
     }
 }
 
-/// Adds the newest histograms, and drops those that are not needed for the span.
+/// Adds the newest histograms, and drops those that are not needed to reach back [`SPAN_MS`].
 fn keep(kept: &mut VecDeque<MeasuredStore>, newest: MeasuredStore) {
     let needed_ms = newest.up_ms.saturating_sub(SPAN_MS);
     kept.push_back(newest);

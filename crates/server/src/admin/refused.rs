@@ -1,5 +1,5 @@
-//! The keys that rate limits refuse most, as JSON. It has names of keys, so only those who may see
-//! them get it.
+//! `/v1/refused`: the keys that rate limits refuse most, as JSON. The reply contains names of keys,
+//! so only [`Trusted`] clients get it.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use crate::keys::{RefusedKey, RefusedList};
 struct RefusedReport {
     /// Milliseconds since the Unix epoch.
     time: u64,
-    /// False if keys are not sampled. Nothing else is here then.
+    /// False if refusals are not counted. All fields of `parts` are then absent.
     on: bool,
     #[serde(flatten)]
     parts: Option<RefusedParts>,

@@ -27,7 +27,7 @@ enum Source {
 pub(super) enum Merge {
     Mean,
     Largest,
-    /// The mean, where each value counts as often as there were reads.
+    /// The mean, weighted by the number of reads.
     ByReads,
 }
 
@@ -101,8 +101,8 @@ pub(super) type Values = [f32; SERIES.len()];
 /// The rows of `stats` at one moment.
 #[derive(Debug)]
 pub(super) struct Moment {
-    /// Milliseconds since the Unix epoch: the wall clock at the server's start, and the time that has
-    /// passed since.
+    /// Milliseconds since the Unix epoch: the wall clock at the server's start, plus the time
+    /// since.
     pub(super) time: u64,
     rows: HashMap<String, String>,
     /// The latencies of all commands since the start; `None` if commands are not timed.
@@ -123,7 +123,7 @@ impl Moment {
         self.rows.get(row).map(String::as_str)
     }
 
-    /// Returns the rows of which `wanted` returns true, in the order of their names.
+    /// Returns the rows whose names `wanted` accepts, in the order of their names.
     pub(super) fn texts(&self, wanted: impl Fn(&str) -> bool) -> Vec<(&str, &str)> {
         let rows = self.rows.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let mut rows: Vec<(&str, &str)> = rows.filter(|(name, _)| wanted(name)).collect();

@@ -33,7 +33,7 @@ pub(crate) struct Subject {
     pub(super) address: SocketAddr,
     /// The token for changes.
     pub(crate) token: Arc<AdminToken>,
-    /// The session that makes them.
+    /// The session that executes these changes, and look-ups.
     pub(super) inner: InnerSession,
 }
 
@@ -76,8 +76,8 @@ impl Subject {
     }
 }
 
-/// Extractor for requests that only a serving server can answer. Before that, the reply is the
-/// progress of the start.
+/// Extractor for requests that need a running server. During the start, the reply is the progress
+/// of the start.
 pub(super) struct Serving(pub(super) Arc<Running>);
 
 impl FromRequestParts<Arc<Subject>> for Serving {

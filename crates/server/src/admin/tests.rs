@@ -69,11 +69,12 @@ fn health_checks_report_the_state_of_the_server() {
     assert_eq!(get(&server, "/livez").0, 200);
 }
 
-/// Sends requests while the store is about to be read.
+/// Sends requests just before the store is read. `/livez` and the page must work, and all other
+/// paths must reply with the progress of the start.
 #[test]
 fn a_start_shows_its_progress() {
     let folder = std::env::temp_dir().join(format!("larder-start-{}", std::process::id()));
-    // Its own address, so that no client of another test can get the port meanwhile.
+    // A separate loopback address, so that no client of another test can get the port meanwhile.
     let address = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let mut settings = Settings { admin: Some(address), ..settings() };
     settings.store = vec![StorePath { path: folder.clone(), size: Some(64 << 20), tier: None }];
@@ -129,7 +130,6 @@ fn the_statistics_have_every_row_that_the_page_reads() {
     assert_eq!(code, 200);
     // The page fetches nothing from the network.
     assert!(!page.contains("http"), "{page}");
-    // The statistics have every row that the page reads.
     for asset in ASSETS.iter().filter(|asset| asset.path.starts_with("/script/")) {
         for call in [".number(\"", ".text(\"", ".rate(\""] {
             for rest in asset.text.split(call).skip(1) {

@@ -1,5 +1,5 @@
-//! `/v1/tiers`: how long the reads, writes or syncs of each device took over time, for the heat maps
-//! of the view Tiers.
+//! `/v1/tiers`: how long the reads, writes or syncs of each device took over time, for the heat
+//! maps of the view Tiers.
 
 use std::sync::Arc;
 
@@ -35,11 +35,12 @@ fn kind_of(query: Option<&str>) -> Option<usize> {
 
 #[derive(Debug, Serialize)]
 struct TiersAnswer {
-    /// The upper bounds of the rows in nanoseconds. A last row has no bound.
+    /// The upper bounds of the rows in nanoseconds. The last row has no bound.
     bounds: Vec<u64>,
     /// The longest time that the steps span, in seconds.
     span: u64,
-    /// The beginning of the first step and the ends of all steps, in milliseconds since the Unix epoch.
+    /// The beginning of the first step and the ends of all steps, in milliseconds since the Unix
+    /// epoch.
     times: Vec<u64>,
     devices: Vec<DeviceCells>,
 }
@@ -50,12 +51,12 @@ struct DeviceCells {
     device: String,
     /// True for a lane's lower device.
     lower: bool,
-    /// Step, row, and number of calls, where there were any.
+    /// Step, row and number of calls of each cell that is not empty.
     cells: Vec<(u8, u8, u32)>,
 }
 
 impl TiersAnswer {
-    /// `lanes` have the order of the devices.
+    /// `lanes` have the same order as the devices of `steps`.
     fn of(kind: usize, steps: &CallSteps, lanes: &[LaneState]) -> TiersAnswer {
         let names = lanes.iter().flat_map(|lane| {
             let fast = (lane.number.0, &lane.name, false);

@@ -1,15 +1,16 @@
-//! The token of the admin port: who has it may change the server and see keys and values.
+//! The token of the admin port. A client with the token may change the server and see keys and
+//! values.
 //!
-//! It travels only in the header `Authorization`. A browser never adds that header by itself, and a
-//! page from elsewhere cannot add it without a preflight request, which is refused (see
-//! [`origin`](super::origin)). A token in a cookie would be sent with every request, whichever page
-//! makes it; a token in an address would end up in logs and in the browser's history.
+//! The token travels only in the header `Authorization`. A browser never adds that header by
+//! itself, and a page from elsewhere cannot add it without a preflight request, which is refused
+//! (see [`origin`](super::origin)). A token in a cookie would be sent with every request, from any
+//! page. A token in an address would end up in logs and in the browser's history.
 //!
-//! Invariants: a comparison takes as long for any wrong token as for the right one of its length. The
-//! right token is always accepted: whoever sends wrong ones cannot lock out the operator. What makes
-//! guessing hopeless is the length of the token, not a limit on attempts: even the shortest one of
-//! random hexadecimal digits has 80 bits. The state does not grow with the number of clients or
-//! attempts.
+//! Invariants: the time of a comparison depends on the length of the given token only, not on its
+//! bytes. The right token is always accepted, so a client that sends wrong ones cannot lock out the
+//! operator. The length of the token makes guessing hopeless, not a limit on attempts: even the
+//! shortest token of random hexadecimal digits has 80 bits. The state does not grow with the number
+//! of clients or attempts.
 
 use std::fs::File;
 use std::io::Read;
@@ -36,9 +37,10 @@ const RANDOM: usize = 20;
 const SHORTEST: usize = 20;
 /// The longest token that a file may hold, in bytes.
 const LONGEST: usize = 256;
-/// Interval at which one more wrong token is no reason for [`Checked::TooMany`].
+/// One wrong token in each such interval is not yet [`Checked::TooMany`].
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Number of such tokens at once after a pause.
+/// The largest number of wrong tokens at once, after a pause, that are not yet
+/// [`Checked::TooMany`].
 const BURST: u32 = 16;
 /// The shortest interval between two log lines about wrong tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -58,8 +60,9 @@ struct TokenState {
     secret: Secret,
     /// True if this start has created the token. False if a file holds it.
     is_created: bool,
-    /// The rate of wrong tokens from this machine, and from elsewhere. They are separate, so that the
-    /// operator of this machine is told that a token is wrong, whatever others send.
+    /// The rate of wrong tokens from this machine, and the rate of those from elsewhere. With
+    /// separate rates, an operator on this machine learns that a token is wrong even while others
+    /// send many wrong ones.
     rates: [FailureRate; 2],
     logged: Option<Instant>,
 }
@@ -73,7 +76,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The time until which wrong tokens have used up their rate.
+/// The end of the intervals that wrong tokens have used: each wrong token moves it by [`INTERVAL`],
+/// from now or from a later end.
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureRate(Option<Instant>);
 
@@ -92,7 +96,7 @@ impl FailureRate {
 enum Checked {
     Right,
     Wrong,
-    /// Wrong, and many others came before.
+    /// Wrong, after too many other wrong tokens.
     TooMany,
 }
 
@@ -115,7 +119,7 @@ impl AdminToken {
         AdminToken { state, failures: AtomicU64::new(0), actions: AtomicU64::new(0) }
     }
 
-    /// Reads the token from a file. Returns true if it has changed.
+    /// Reads the token from a file. Returns true if the token has changed.
     ///
     /// # Errors
     /// Returns the reason why the file cannot be used. The token then stays as it was.
@@ -153,8 +157,8 @@ impl AdminToken {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares `given` with the token. Counts and logs a failure. `is_here` is true for a client on
-    /// this machine.
+    /// Compares `given` with the token. Counts and logs a failure. `is_here` is true for a client
+    /// on this machine.
     fn check(
         &self,
         given: &[u8],
@@ -191,7 +195,7 @@ fn create() -> std::io::Result<String> {
 
 /// Reads a token from a file. Its owner, and at most a group, may access the file.
 fn read(path: &Path) -> Result<String, String> {
-    // Without this flag, the open of a pipe waits for a writer.
+    // Without `O_NONBLOCK`, opening a pipe would wait for a writer.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = file.map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -202,7 +206,8 @@ fn read(path: &Path) -> Result<String, String> {
         return Err("other users may access it: chmod 600".to_owned());
     }
     let mut text = Vec::new();
-    // One byte more shows that there are more.
+    // The longest token, a line end of two bytes, and one more byte, which shows that the file is
+    // too long.
     let limit = LONGEST as u64 + 3;
     file.take(limit).read_to_end(&mut text).map_err(|error| error.to_string())?;
     let token = text.trim_ascii_end();
@@ -248,9 +253,10 @@ fn visitor_of(parts: &Parts) -> Option<&Visitor> {
     parts.extensions.get::<ConnectInfo<Visitor>>().map(|visitor| &visitor.0)
 }
 
-/// Returns true if no proxy says that it asks for another client, and the client is on this machine.
+/// Returns true if the client is on this machine and no header says that it is a proxy of another
+/// client.
 fn is_from_here(parts: &Parts) -> bool {
-    /// Headers by which a proxy says for whom it asks.
+    /// Headers in which a proxy names its client or itself.
     const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
     let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
     !is_forwarded && visitor_of(parts).is_some_and(|visitor| is_local(visitor.address))
@@ -261,8 +267,8 @@ fn refuse(code: StatusCode, reason: &'static str) -> Response {
     (code, HARDENED, scheme, reason).into_response()
 }
 
-/// Extractor for requests that carry the token. While it lives, no other connection replaces that of
-/// the client.
+/// Extractor for requests that carry the token. While this value lives, the client's connection is
+/// not replaced by a new one.
 #[derive(Debug)]
 pub(super) struct Authorized {
     /// The address of the client.
@@ -300,9 +306,9 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
 }
 
 /// Extractor for requests that may see names of keys: they come from this machine, or carry the
-/// token. A request that a proxy has forwarded counts as from elsewhere: the proxy says so in a
-/// header, or it passes on the host that its client named. A proxy that does neither cannot be told
-/// from a client.
+/// token. A request that a proxy has forwarded counts as from elsewhere. It is recognized by a
+/// header of the proxy, or by the host that the proxy's client named. A proxy that passes on
+/// neither cannot be told from a local client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trusted;
 
@@ -421,7 +427,7 @@ mod tests {
         assert_eq!(check(TOKEN, there, zero), Checked::Right);
         assert_eq!(check(TOKEN, here, zero), Checked::Right);
         assert_eq!(wrong(here, zero), Checked::Wrong);
-        // One more per interval.
+        // After an interval, one more wrong token is not too many.
         assert_eq!(wrong(there, INTERVAL), Checked::Wrong);
         assert_eq!(wrong(there, INTERVAL), Checked::TooMany);
         // After a long pause there is one burst, not more.
@@ -473,7 +479,7 @@ mod tests {
         extracted.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
     }
 
-    /// Names of keys are for this machine, and with the token for others.
+    /// Clients on this machine see names of keys without the token. Others need the token.
     #[test]
     fn this_machine_is_trusted_unless_a_proxy_asks() {
         let subject = subject();

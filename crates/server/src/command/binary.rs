@@ -1,6 +1,6 @@
 //! The binary protocol. A request has at most one key; a multi-get is a batch of quiet requests. So
-//! only a long value can interrupt a request half-way. A quiet request still receives error
-//! replies; a quiet get receives none for a miss.
+//! a reply is interrupted half-way only within a long value. A quiet request still receives error
+//! replies, except that a quiet get receives no reply for a miss.
 
 use super::count::count;
 use super::execution::conclude;
@@ -25,7 +25,7 @@ use std::fmt::Write;
 /// Length of the flags in front of a value, in bytes.
 const FLAGS_LEN: usize = 4;
 
-/// Texts of error replies that say more than the default text of their status.
+// Texts of error replies. Each says more than the default text of the reply's status.
 const NO_MEMORY_STORING: &str = "Out of memory allocating item";
 const NO_MEMORY_COUNTING: &str = "Out of memory incrementing value";
 const STORE_FAILED: &str = "Store failed: write not kept";
@@ -155,7 +155,7 @@ fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, why: EngineRefusal)
         }
         (EngineRefusal::OutOfMemory, _) => (Status::OutOfMemory, Status::OutOfMemory.text()),
         (EngineRefusal::StoreFailed, _) => (Status::InternalError, STORE_FAILED),
-        // Clients understand this status as "no room".
+        // The protocol has no status for a full store. Clients treat this one as "no room".
         (EngineRefusal::StoreFull, _) => (Status::OutOfMemory, STORE_FULL),
     };
     error_text(x, request.head, status, text)
@@ -203,12 +203,14 @@ fn on_refusal(request: &Store<'_>) -> OnRefusal {
     }
 }
 
-/// Replies that the request's commit failed, so its write, or the data that it read, was not kept.
+/// Writes the reply to a request whose commit failed: its write, or the data that it read, was not
+/// kept.
 pub(crate) fn put_failure_reply(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }
 
-/// Sends a reply without a body unless the request is quiet. `cas` is 0 if there is no item.
+/// Sends a success without a body, unless the request is quiet. `cas` is the item's cas id, or 0 if
+/// there is no item.
 #[inline]
 fn ok(x: &mut Execution<'_, '_>, head: Head, quiet: bool, cas: u64) -> Executed {
     if !quiet {
@@ -250,7 +252,8 @@ fn get(
     })
 }
 
-/// Sends the part of a retrieval's reply before the value, which has `value_len` bytes.
+/// Sends the part of a retrieval's reply that precedes the value. `value_len` is the length of the
+/// value in bytes.
 #[inline]
 fn put_head(x: &mut Execution<'_, '_>, head: Head, item: &Item<'_>, key: &[u8], value_len: usize) {
     let response = Response {
@@ -309,7 +312,7 @@ fn store(
 ) -> Result<Executed, Unready> {
     x.context.prefixes.set(key.bytes());
     let grows = matches!(request.mode, StoreMode::Append | StoreMode::Prepend);
-    // As in memcached, a cas id turns every other mode into cas.
+    // As in memcached, a cas id turns every mode except append and prepend into cas.
     let is_cas = request.compare.is_some() && !grows;
     let mode = if is_cas { StoreMode::Set } else { request.mode };
     let store = EngineStore {
@@ -348,8 +351,8 @@ fn delete(
     Ok(error(x, head, status))
 }
 
-/// Executes an increment or decrement. A missing counter is created under the same lock that found
-/// it missing, so no client is refused when several create it at once.
+/// Executes an increment or decrement. The engine looks up and creates a missing counter under one
+/// lock. So when several clients create the same counter at once, none of them is refused.
 fn arithmetic(
     x: &mut Execution<'_, '_>,
     head: Head,
@@ -405,7 +408,8 @@ fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
                 let _ = write!(text, "{value}");
                 put_row(x, head, name.as_bytes(), text.as_bytes());
             });
-            // As in the text protocol, other connections have their turn first.
+            // With a full output, the connection yields to other connections before its next
+            // request, as in the text protocol.
             x.output.withhold(x.output.limit());
             if !known {
                 return error(x, head, Status::NotFound);

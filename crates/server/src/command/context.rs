@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-/// Operations of commands that the engine does not offer. The server implements them; only rare
-/// commands call them.
+/// Operations that commands need and the engine does not offer. The server implements them. Only
+/// rare commands call them.
 pub trait Hooks: Send + Sync {
-    /// Calls `row` with name and value of every statistic of `group`. The empty group is that of
-    /// `stats` without arguments. Returns false without any row if the group does not exist.
+    /// Calls `row` with the name and the value of every statistic in `group`. The empty group
+    /// stands for `stats` without arguments. Returns false, without a row, for an unknown group.
     fn stats(&self, group: &[u8], row: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> bool;
-    /// Sets all counters to zero except those of the engine and of [`ServerContext`], which the
-    /// caller has already reset.
+    /// Sets the server's counters to zero. The caller has already reset the counters of the engine,
+    /// of prefixes and of policies.
     fn reset_stats(&self);
     /// Begins to shut down. If `graceful`, running requests get time to finish.
     fn shutdown(&self, graceful: bool);
@@ -53,10 +53,11 @@ impl Default for Switches {
     }
 }
 
-/// The largest number of concurrent dumps. Each takes memory until its client has read it.
-/// memcached allows one at a time, but there a client that does not read blocks all other dumps.
+/// The largest number of concurrent dumps. Each dump takes memory until its client has read it.
+/// memcached allows only one dump at a time, so a client that does not read blocks all others.
 const DUMPS: usize = 4;
-/// Time after which a dump whose client has stopped reading may lose its place, in seconds.
+/// Time after which a dump whose client has stopped reading may lose its [`DumpPlace`] to a new
+/// dump, in seconds.
 const STALLED: UnixSeconds = 10;
 /// The lowest reading rate that a client is assumed to have, in bytes per second. A dump counts as
 /// stalled [`STALLED`] seconds after its client could have read all sent bytes at this rate.
@@ -64,7 +65,7 @@ const LEAST_RATE: u64 = 64 << 10;
 /// The largest number of bytes assumed to be in transit to a client.
 const ON_THE_WAY: u64 = 2 << 20;
 
-/// The place of a running dump, with its scan cursor.
+/// One of the [`DUMPS`] places for running dumps, with the cursor of the dump's scan.
 #[derive(Debug)]
 pub(super) struct DumpPlace {
     /// `None` after another dump has taken the place.
@@ -89,7 +90,8 @@ impl DumpPlace {
         self.arrives.store(arrives.min(now + ON_THE_WAY * 1000 / LEAST_RATE), Relaxed);
     }
 
-    /// Returns true if the client has stopped reading for [`STALLED`] seconds.
+    /// Returns true if the client should have read all sent bytes [`STALLED`] seconds ago, but the
+    /// dump has not continued since.
     fn stalls(&self, now: UnixSeconds) -> bool {
         u64::from(now.saturating_sub(STALLED)) * 1000 >= self.arrives.load(Relaxed)
     }
@@ -102,10 +104,10 @@ pub struct ServerContext {
     switches: Mutex<Switches>,
     /// The version that the reply `VERSION` names.
     pub version: String,
-    /// When the server started. An absolute expiry time up to then counts as past.
+    /// The server's start time. An absolute expiry time up to this time counts as past.
     pub started: UnixSeconds,
     /// Seconds by which the wall clock was ahead of the engine's time when the server started;
-    /// negative if it was behind. Absolute times of clients are times of the wall clock.
+    /// negative if the wall clock was behind. Clients send absolute times of the wall clock.
     pub wall_ahead: i64,
     /// The level that the last `verbosity` command set.
     pub verbosity: AtomicU32,
@@ -154,7 +156,7 @@ impl ServerContext {
         }
     }
 
-    /// Returns the wall clock's time at a second of the engine's time.
+    /// Converts a time of the engine to a time of the wall clock.
     pub(super) fn wall(&self, second: UnixSeconds) -> u64 {
         u64::from(second).saturating_add_signed(self.wall_ahead)
     }
@@ -169,8 +171,8 @@ impl ServerContext {
         Ok(())
     }
 
-    /// Returns a place for a new dump, or `None` if too many are running. If no place is free, ends
-    /// a stalled dump to make one.
+    /// Returns a place for a new dump. If no place is free, ends a stalled dump and takes its
+    /// place. Returns `None` if no dump is stalled either.
     pub(super) fn begin_dump(&self, now: UnixSeconds) -> Option<Arc<DumpPlace>> {
         let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
         dumps.retain(|place| place.strong_count() > 0);
@@ -189,13 +191,14 @@ impl ServerContext {
         Some(place)
     }
 
-    /// Executes `stats reset` for every protocol: sets all counters to zero.
+    /// Sets all counters to zero. All protocols use this for `stats reset`.
     pub(crate) fn reset_stats(&self) {
         self.engine().reset_stats();
         self.prefixes.clear();
         self.policies.reset_counters();
         self.hooks().reset_stats();
-        // Last, so that none is kept that is not counted.
+        // Cleared after the hooks have reset the count of slow commands, so that no command is
+        // recorded that is not counted.
         self.slow.clear();
     }
 
@@ -209,7 +212,7 @@ impl ServerContext {
         *self.switches.lock().unwrap_or_else(PoisonError::into_inner) = switches;
     }
 
-    /// Returns the policies of rate limits. Each worker has a reader of them.
+    /// Returns the policies of rate limits. Each worker reads them through a reader of its own.
     pub fn policies(&self) -> &Arc<CurrentPolicies> {
         &self.policies
     }
@@ -271,8 +274,8 @@ mod tests {
         fn shutdown(&self, _: bool) {}
     }
 
-    /// Models sockets that accept a few hundred KiB at once, then nothing until the client has read
-    /// most of that.
+    /// Each socket accepts 1.25 MiB at once, and then nothing for 20 s, while its client reads that
+    /// much at [`LEAST_RATE`]. No such dump may lose its place.
     #[test]
     fn a_dump_that_is_read_slowly_but_steadily_keeps_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };
@@ -288,7 +291,7 @@ mod tests {
                 assert!(context.begin_dump(now).is_none(), "at {now}");
             }
         }
-        // From now on the client of `dumps[0]` reads nothing.
+        // From now on the client of `dumps[0]` reads nothing, so only this dump may lose its place.
         dumps[1..].iter().for_each(|dump| (0..20).for_each(|_| dump.note(now, 64 << 10)));
         let began = now;
         let fifth = loop {
@@ -311,7 +314,8 @@ mod tests {
         let engine = Engine::open_without_threads(options).unwrap();
         let context = ServerContext::new(engine, 1000, Box::new(NoHooks));
         let dumps: Vec<_> = (0..DUMPS).map(|_| context.begin_dump(1000).unwrap()).collect();
-        // Of the bytes that a socket accepted, at most `ON_THE_WAY` count.
+        // Only `ON_THE_WAY` of these bytes count: reading 2 MiB at `LEAST_RATE` takes 32 s. After
+        // `STALLED` more seconds a new dump gets a place.
         dumps.iter().for_each(|dump| dump.note(1000, 1 << 30));
         assert!(context.begin_dump(1041).is_none());
         assert!(context.begin_dump(1042).is_some());

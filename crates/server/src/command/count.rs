@@ -3,8 +3,8 @@
 use super::{Execution, Unready};
 use larder_engine::{Arith, Counted, Create, Expiry, Key, NANOS, UnixSeconds};
 
-/// Increments or decrements a counter. If the key's prefix has a policy, an increment is counted
-/// under the policy and creates a missing counter, which expires with the policy's window. The
+/// Increments or decrements a counter. If the key's prefix has a policy, an increment counts in the
+/// policy's statistics, and creates a missing counter that expires with the policy's window. The
 /// policy never refuses an increment.
 pub(super) fn count(
     x: &mut Execution<'_, '_>,
@@ -19,7 +19,7 @@ pub(super) fn count(
         Ok(seconds) => Expiry::at(x.session.now().saturating_add(seconds)),
         Err(_) => Expiry::at(UnixSeconds::MAX),
     };
-    // A client that compares a cas id means an existing item, so none is created.
+    // A client that sends a cas id expects an existing item, so the policy creates none.
     let new = arith.compare.is_none().then_some(Create { initial: arith.delta, expiry });
     let create = arith.create.or(new);
     let counted = x.settle(x.session.arith(key, &Arith { create, ..arith }))?;

@@ -1,5 +1,6 @@
-//! The differences between the protocols behind one trait. Connections handle batches and long
-//! values with the same code, compiled once per dialect. A dialect stands beside its commands.
+//! The trait that hides the differences between the text and the binary protocol. Connections
+//! handle batches and long values of both protocols with the same code, compiled once per dialect.
+//! `text.rs` and `binary.rs` implement the trait.
 
 use super::{Executed, Execution, Properties, binary};
 use crate::latency::CommandClass;
@@ -8,16 +9,16 @@ use larder_engine::{Key, Value};
 use larder_protocol::binary::Head;
 use larder_protocol::{KeySink, Parse, reply};
 
-/// A protocol as connections use it.
+/// The operations of a protocol that connections need.
 pub(crate) trait Dialect: Sized {
     /// A parsed request.
     type Request<'a>: Copy;
     /// The reason why input is not a request.
     type Refusal: Copy + 'static;
 
-    /// Parses the request at the beginning of `input` if it is one of the most common ones, which
-    /// have one key and never end the turn. Calls `take` with the request and its length. Returns
-    /// false if [`Dialect::parse`] must parse it.
+    /// Parses the request at the beginning of `input` if it is one of the most common requests.
+    /// These have one key and never [end the turn](Properties::ends_turn). Calls `take` with the
+    /// request and its length. Returns false if [`Dialect::parse`] must parse the input instead.
     fn parse_common<'a>(
         input: &'a [u8],
         keys: &mut impl KeySink<'a>,
@@ -30,8 +31,8 @@ pub(crate) trait Dialect: Sized {
         keys: &mut impl KeySink<'a>,
     ) -> Parse<Self::Request<'a>, Self::Refusal>;
 
-    /// Executes a request on its keys. The first [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW)
-    /// of them are prefetched. `value` is present if it was received separately.
+    /// Executes a request. The first [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) of its
+    /// `keys` are prefetched. `value` is present if the value was received apart from the request.
     fn execute(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,
@@ -58,29 +59,29 @@ pub(crate) trait Dialect: Sized {
         keys: &[Key<'_>],
     ) -> Executed;
 
-    /// Replies that a value is not followed by its terminator.
+    /// Replies that the terminator after a value is missing.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
 
     /// Returns the properties of a request that do not depend on its keys. Called for every
     /// request.
     fn properties<'r>(request: &'r Self::Request<'_>) -> Properties<'r>;
 
-    /// Returns the class in whose histogram the latency of a request counts. Called for every
-    /// request.
+    /// Returns the class of commands under which the latency of a request is counted. Called for
+    /// every request.
     fn class(request: &Self::Request<'_>) -> CommandClass;
 
-    /// Returns the key of a request whose key is not among those of its batch, because it is
-    /// encoded.
+    /// Returns the decoded key of a request whose key is in base64. The keys of a batch do not
+    /// contain such a key.
     fn encoded_key(_request: &Self::Request<'_>) -> Option<Vec<u8>> {
         None
     }
 
-    /// Returns the reply for a request whose commit failed, so that its write or the data it read
+    /// Returns the reply for a request whose commit failed: its write, or the data that it read,
     /// was not kept.
     fn failure_reply(request: &Self::Request<'_>) -> FailureReply;
 }
 
-/// The reply to a request whose commit failed, so that its write or the data it read was not kept.
+/// The reply to a request whose commit failed: its write, or the data that it read, was not kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FailureReply {
     /// No reply, because the client wants none.

@@ -1,7 +1,7 @@
-//! Dumps of all items: metadump, mgdump and stats cachedump. A dump continues when its client has
-//! read the bytes sent so far and other connections have had their turn, so it never holds more
-//! than the output's limit. An item written during the dump may be absent, present or present
-//! twice.
+//! Dumps of all items: metadump, mgdump and stats cachedump. A dump sends its next part only after
+//! its client has read the earlier parts. So a dump never holds much more than the output's limit,
+//! and other connections are served between the parts. An item written during the dump may be
+//! absent, present or present twice.
 
 use super::context::DumpPlace;
 use super::refusal::refusal_line;
@@ -12,10 +12,11 @@ use larder_protocol::text::DumpFormat;
 use larder_protocol::{base64, reply};
 use std::sync::{Arc, PoisonError};
 
-/// The slab class in which all items are shown. Larder has no slab classes, but tools ask for one.
+/// The slab class that all items appear in. Larder has no slab classes, but tools ask for one.
 pub(super) const SHOWN_CLASS: u32 = 1;
 
-/// The largest number of scan steps of a dump before other connections have their turn.
+/// The largest number of scan steps per call of [`Dump::send`]. After that, other connections are
+/// served.
 const CALLS: usize = 4;
 
 /// The largest size of a cachedump, in bytes, as in memcached.
@@ -25,7 +26,7 @@ const CACHEDUMP_MAX: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Dump {
     format: Format,
-    /// `None` for a dump that scans no items.
+    /// The scan's cursor; `None` for a dump that scans no items.
     place: Option<Arc<DumpPlace>>,
 }
 
@@ -37,9 +38,9 @@ enum Format {
         items: usize,
         bytes: usize,
     },
-    /// The counters per prefix, from the first prefix after this one.
+    /// The counters of `stats detail`. Holds the last prefix that was sent.
     Prefixes(Option<Box<[u8]>>),
-    /// Only the last line is left to send.
+    /// Only this last line is left to send.
     Empty(&'static str),
 }
 
@@ -69,7 +70,7 @@ impl Dump {
         Dump::of(x, format)
     }
 
-    /// Creates a dump of the counters per prefix.
+    /// Creates a dump of the counters of `stats detail`.
     pub(super) fn prefixes() -> Self {
         Dump { format: Format::Prefixes(None), place: None }
     }
@@ -82,9 +83,9 @@ impl Dump {
         Some(Dump { format, place })
     }
 
-    /// Sends more of the dump. Like any reply, it waits for items that are not durable yet. If the
-    /// engine refuses the scan, an error replaces the last line. If the dump has lost its place,
-    /// returns [`Sent::Gone`].
+    /// Sends more of the dump. Like any reply, a part that shows items waits until these items are
+    /// durable. If the engine refuses the scan, an error replaces the last line. Returns
+    /// [`Sent::Gone`] if another dump has taken this dump's place.
     pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> Sent {
         for _ in 0..CALLS {
             if x.output.is_full() {

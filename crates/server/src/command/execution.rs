@@ -17,15 +17,15 @@ pub(crate) struct Execution<'e, 'o> {
     pub(crate) counters: &'e CommandCounters,
     /// The policies of rate limits.
     pub(crate) policies: &'e PolicyReader,
-    /// Receives the reply.
+    /// The output that receives the reply.
     pub(crate) output: &'e mut OutputBuffer<'o>,
     /// The commits that the reply waits for; `None` if it may be sent at once.
     pub(crate) points: Option<Points>,
 }
 
 impl Execution<'_, '_> {
-    /// Returns the answer of an engine call. If the answer depends on a commit, the whole reply
-    /// waits until that commit is durable.
+    /// Returns the answer of an engine call. If the answer depends on a commit, adds the commit to
+    /// `points`, so that the whole reply waits until the commit is durable.
     #[inline(always)]
     pub(crate) fn settle<T>(&mut self, outcome: Outcome<T>) -> Result<T, Unready> {
         match outcome {
@@ -105,11 +105,11 @@ pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
 pub(crate) enum Executed {
     /// The whole reply is in the output.
     Done,
-    /// Nothing was done, because memory is being reclaimed or a record is being read. The
-    /// connection executes the same request again after the worker is woken.
+    /// Nothing was done, because memory is being reclaimed or a record is being read. After the
+    /// worker is woken, the connection executes the request again.
     Again,
-    /// The output holds the reply up to a point within this value. The rest follows when the
-    /// client has read.
+    /// The output holds the reply up to a point within a long value. The rest of the value follows
+    /// when the client has read the output.
     Value(Box<LongValue>),
     /// Only the first keys of a retrieval are answered.
     Keys(Box<PartOfKeys>),
@@ -120,7 +120,7 @@ pub(crate) enum Executed {
 }
 
 impl Executed {
-    /// Returns the number of keys that were executed, out of the `all` keys of the request.
+    /// Returns how many of the request's `all` keys were executed.
     #[inline(always)]
     pub(crate) fn keys(&self, all: usize) -> usize {
         match self {
@@ -134,15 +134,14 @@ impl Executed {
 // Every request returns this type, so it must fit into two registers.
 const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
 
-/// A retrieval of which only the first keys are answered. After `value`, the connection reads the
-/// other keys from the input as if the retrieval began with them.
+/// A retrieval whose first keys are answered. The connection sends the rest of `value`, then parses
+/// and answers the remaining keys from the input.
 #[derive(Debug)]
 pub(crate) struct PartOfKeys {
-    /// The retrieval.
     pub(crate) get: Get,
-    /// Number of its keys that are answered or being answered.
+    /// Number of answered keys. The answer to the last one may still be incomplete, see `value`.
     pub(crate) answered: usize,
-    /// The value of the last of these, if it is long.
+    /// The rest of the last answered key's value, if the value exceeds the output's limit.
     pub(crate) value: Option<Box<LongValue>>,
 }
 
@@ -171,9 +170,9 @@ impl LongValue {
 /// How far a value or dump was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// All of it.
+    /// The whole value or dump was sent.
     All,
-    /// Up to the output's limit.
+    /// The output is full, and a part is left to send.
     Part,
     /// A record is being read. The caller tries again after the worker is woken.
     Wait,
@@ -183,7 +182,7 @@ pub(crate) enum Sent {
 }
 
 /// Appends an item's value and `trailer`. If the value is longer than the output's limit, appends
-/// only a part and returns the rest.
+/// only a part of the value and returns the rest, which includes `trailer`.
 #[inline(always)]
 pub(crate) fn put_value(
     output: &mut OutputBuffer<'_>,
@@ -218,6 +217,6 @@ fn put_part(
 pub(crate) enum Unready {
     /// The call must be repeated after the worker is woken.
     Again,
-    /// The engine refused the call. The reply says so.
+    /// The engine refused the call. The client receives an error.
     Refused(Refusal),
 }

@@ -11,8 +11,8 @@ use larder_engine::{
 pub(super) enum OnRefusal {
     /// The item stays as it was.
     Keep,
-    /// The item is removed, as in memcached: the client believes that the old value is gone, so
-    /// nobody should read it any more.
+    /// The item is removed, as in memcached. Its client believes that the old value is gone, so no
+    /// client should read the old value any more.
     Remove,
 }
 
@@ -74,9 +74,11 @@ impl<'e> Execution<'e, '_> {
     }
 
     /// Removes or keeps the existing item after a refused write. Returns `Err` if the call must be
-    /// repeated. A store that never evicts always keeps the item: an acknowledged item stays until
-    /// a newer version exists. Otherwise an item to be removed stays only if the device fails,
-    /// because its removal would not last.
+    /// repeated.
+    ///
+    /// A store that never evicts always keeps the item: there, an acknowledged item stays until a
+    /// newer version exists. Otherwise, [`OnRefusal::Remove`] keeps the item only if the device
+    /// fails, because the removal would not be durable.
     pub(super) fn leave(&mut self, key: &Key<'_>, on_refusal: OnRefusal) -> Result<(), Unready> {
         let options = self.context.engine().options();
         let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;
@@ -91,8 +93,8 @@ impl<'e> Execution<'e, '_> {
     }
 
     /// Flushes all items, now or at the time that `exptime` means. A time before the server's start
-    /// flushes nothing: in memcached, no item is older than the server. Every flush replaces one
-    /// that is not due yet.
+    /// flushes nothing: in memcached, no item is older than the server. A flush replaces an earlier
+    /// flush that is not due yet.
     pub(super) fn flush(&mut self, exptime: i64) -> Result<(), Unready> {
         let at = match self.expiry(exptime).seconds() {
             _ if exptime <= 0 => None,

@@ -16,7 +16,8 @@ use larder_protocol::meta::{Flags, Meta, Verb};
 use larder_protocol::{KEY_LEN_MAX, StoreMode, base64, reply};
 use line::{LINE_MAX, Line, Target, put_line, put_number, put_status};
 
-/// Executes a meta command. `keys` holds its key unless the key is in base64 or too long.
+/// Executes a meta command. `keys` holds the command's key, unless the key is in base64 or too
+/// long.
 pub(super) fn execute(
     x: &mut Execution<'_, '_>,
     command: &Meta<'_>,
@@ -47,7 +48,7 @@ pub(super) fn execute(
 /// Buffer for a key that was sent in base64.
 const DECODED: [u8; base64::DECODED_KEY_MAX] = [0; base64::DECODED_KEY_MAX];
 
-/// Returns the key of a command. If `keys` does not have it, decodes it from base64.
+/// Returns the key of a command. If `keys` is empty, decodes the key from base64 into `decoded`.
 fn key_of<'k>(
     x: &Execution<'_, '_>,
     command: &Meta<'_>,
@@ -71,14 +72,14 @@ pub(super) fn encoded_key(command: &Meta<'_>) -> Option<Vec<u8>> {
 pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {
     let effect = Effect::Flags(command);
     match command.verb {
-        // `locks` stays false: a retrieval seldom locks, and only its flags show whether it does.
+        // `locks` stays false. A retrieval seldom takes the lock, and only its flags show whether
+        // it does.
         Verb::Get | Verb::Debug => Properties { effect, ..Properties::default() },
         Verb::Set => Properties { effect, stores: true, ..Properties::CHANGES },
         Verb::Delete | Verb::Arithmetic => Properties { effect, ..Properties::CHANGES },
     }
 }
 
-/// Returns the class of a command.
 pub(super) fn class(command: &Meta<'_>) -> CommandClass {
     match command.verb {
         Verb::Get => CommandClass::Get,
@@ -198,7 +199,7 @@ fn set(
     let grows = matches!(mode, StoreMode::Append | StoreMode::Prepend);
     let overwrites = matches!(mode, StoreMode::Set | StoreMode::Replace);
     let store = Store {
-        // With a cas id to compare, the reply for a missing item is that of cas.
+        // With a cas id to compare, `replace` acts as `cas`: a missing item gives `NF`, not `NS`.
         mode: engine_mode(match flags.compare {
             Some(_) if overwrites => StoreMode::Set,
             _ => mode,
@@ -209,7 +210,7 @@ fn set(
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
         // 0 requests no particular cas id.
         cas: flags.cas.filter(|&cas| cas != 0),
-        // No item has cas id 0, so 0 names no older version.
+        // No item has the cas id 0, so 0 does not stand for an older version.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
@@ -317,7 +318,8 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
     Ok(Executed::Done)
 }
 
-/// Returns the expiry before the command changes it, if the reply shows it (`t` before `T`).
+/// Returns the item's expiry before the command changes it. Returns `None` unless the reply shows
+/// this old expiry, because the flag `t` precedes `T`.
 fn old_expiry(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,
@@ -330,15 +332,16 @@ fn old_expiry(
     Ok(x.settle(x.session.get_with(target.key, &get))?.map(|got| got.item.expiry()))
 }
 
-/// Executes `me`: describes an item for people.
+/// Executes `me`, which describes an item for debugging.
 fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unready> {
     if command.key.len() > KEY_LEN_MAX {
         return Ok(x.say(reply::BAD_FORMAT));
     }
     let mut decoded = DECODED;
     let key = if command.base64 { base64::decode(command.key, &mut decoded) } else { None };
-    // memcached obeys `b` only if another flag follows it. Here that matters only for a key that is
-    // not valid base64.
+    // memcached obeys `b` only together with another flag. Larder always decodes valid base64. It
+    // treats other keys as memcached does: with another flag it refuses the key, otherwise it uses
+    // the key undecoded.
     let base64 = key.is_some();
     let bytes = match key {
         None if command.base64 && command.tokens().count() > 1 => {

@@ -1,6 +1,7 @@
-//! Translates requests into engine calls and outcomes into replies. Only here do the protocols and
-//! the engine meet. `text.rs` and `meta.rs` answer the text protocol, `binary.rs` the binary one.
-//! The connection calls them with keys that it has already hashed and prefetched.
+//! Translates requests into engine calls, and the engine's outcomes into replies. No other module
+//! translates between a protocol and the engine. `text.rs` and `meta.rs` answer the text protocol,
+//! `binary.rs` answers the binary protocol. The connection hashes and prefetches the keys before it
+//! calls them.
 
 pub(crate) mod binary;
 mod context;

@@ -1,13 +1,13 @@
-//! The commits that a reply waits for: each engine call of a command may name one.
+//! The commits that a reply waits for. Each engine call of a command may add one commit.
 
 use larder_engine::{CommitPoint, CommitState};
 
-/// The commits that a reply waits for. All commits of a lane count, not only the last: after a
-/// failed commit, a later one of the same lane may succeed.
+/// The commits that a reply waits for. The last commit of a lane does not stand for earlier ones:
+/// after a failed commit, a later commit of the same lane may succeed.
 #[derive(Debug)]
 pub(crate) struct Points {
     first: CommitPoint,
-    /// The other commits. Most replies wait for only one.
+    /// The other commits. Most replies wait for a single commit, so this list is mostly empty.
     more: Vec<CommitPoint>,
 }
 

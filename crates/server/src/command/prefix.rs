@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const DELIMITER: u8 = b':';
 /// The largest number of prefixes. Further prefixes are not counted.
 const PREFIXES_MAX: usize = 65_536;
-/// The largest memory of all prefixes, in bytes. Prefixes beyond it are not counted.
+/// The largest memory of all counted prefixes, in bytes. Prefixes beyond it are not counted.
 const BYTES_MAX: usize = 4 << 20;
-/// Approximate memory of a prefix beside its own bytes, in bytes.
+/// Approximate memory overhead of a counted prefix, in bytes, without the prefix itself.
 const ROW: usize = size_of::<(Box<[u8]>, PrefixRow)>() * 3 / 2 + 16;
 
 #[derive(Debug, Default)]
@@ -103,7 +103,6 @@ impl PrefixStats {
         }
     }
 
-    /// Removes all counters.
     pub(crate) fn clear(&self) {
         *self.lock() = PrefixRows::default();
     }
@@ -119,8 +118,8 @@ impl PrefixStats {
         out
     }
 
-    /// Calls `put` with the line of each prefix after `last` until `put` returns false. Returns the
-    /// prefix of the last line in that case, and `None` if no line is left.
+    /// Calls `put` with the line of each prefix after `last`, until `put` returns false. Returns
+    /// the prefix of the last line if `put` returned false, and `None` if no line is left.
     pub(crate) fn dump_behind(
         &self,
         last: Option<&[u8]>,

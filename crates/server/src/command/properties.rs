@@ -1,11 +1,11 @@
-//! The properties of a request that do not depend on its keys. Each request type lists them in one
-//! exhaustive `match`, so the compiler demands the properties of every new verb.
+//! The properties of a request that do not depend on its keys. Each dialect assigns them in one
+//! exhaustive `match`, so the compiler demands the properties of every new request.
 
 use super::meta;
 use larder_protocol::StoreMode;
 use larder_protocol::meta::Meta;
 
-/// The properties of a request. The default has none of them.
+/// The properties of a request. By default, none of them applies.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Properties<'r> {
     /// True if the client wants no reply, not even an error.
@@ -14,8 +14,8 @@ pub(crate) struct Properties<'r> {
     pub(crate) stores: bool,
     /// True if the request most probably takes the lock of its key's stripe.
     pub(crate) locks: bool,
-    /// True if the requests behind this one wait for another turn, because this one may take long
-    /// or closes the connection.
+    /// True if requests after this one must wait for the connection's next turn, because this
+    /// request may take long or closes the connection.
     pub(crate) ends_turn: bool,
     /// The effect of the request on its items.
     pub(super) effect: Effect<'r>,
@@ -28,10 +28,10 @@ pub(super) enum Effect<'r> {
     Reads,
     /// The request sets its key unconditionally.
     Overwrites,
-    /// Any other effect, or no items.
+    /// The request has another effect, or none on items.
     #[default]
     Other,
-    /// The effect depends on the flags of a meta command. They are parsed only when needed.
+    /// The effect depends on the flags of a meta command. The flags are parsed only when needed.
     Flags(&'r Meta<'r>),
 }
 

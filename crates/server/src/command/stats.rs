@@ -1,5 +1,5 @@
-//! The `stats` command, and the groups that belong to the commands. The server provides the other
-//! groups through [`Hooks::stats`](super::Hooks::stats).
+//! The `stats` command. The groups `reset`, `detail` and `cachedump` are implemented here. The
+//! server provides all other groups through [`Hooks::stats`](super::Hooks::stats).
 
 use super::{Dump, Executed, Execution};
 use crate::net::OutputBuffer;
@@ -7,10 +7,10 @@ use larder_protocol::reply;
 use larder_protocol::scan::{Tokens, abbreviates, parse_u32};
 use std::fmt::{self, Write};
 
-/// The limit of memcached's slab class numbers. This number and larger ones are refused.
+/// Number of slab classes in memcached. `cachedump` refuses class numbers from this one on.
 const SLAB_CLASSES: u32 = 64;
 
-/// Formats into the output. Writing never fails.
+/// Lets [`write!`] append to the output. Writing never fails.
 struct Formatter<'b, 'o>(&'b mut OutputBuffer<'o>);
 
 impl Write for Formatter<'_, '_> {
@@ -20,8 +20,8 @@ impl Write for Formatter<'_, '_> {
     }
 }
 
-/// The groups that memcached accepts by an abbreviated name, in memcached's order. It accepts the
-/// others only by their full name.
+/// The statistics groups whose names clients may abbreviate, as in memcached and in its order: the
+/// first match counts. Other groups need their full name.
 const ABBREVIATED: [&[u8]; 6] =
     [b"reset", b"detail", b"settings", b"cachedump", b"conns", b"extstore"];
 
@@ -43,8 +43,8 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
                 let _ = write!(out, "STAT {name} {value}\r\n");
             });
             x.output.extend(if known { reply::END } else { reply::ERROR }.as_bytes());
-            // Statistics cost as much as hundreds of gets, so other connections have their turn
-            // before the next request.
+            // Statistics cost as much as hundreds of gets. With a full output, the connection
+            // yields to other connections before its next request.
             x.output.withhold(x.output.limit());
         }
     }

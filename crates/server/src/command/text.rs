@@ -111,7 +111,7 @@ impl Dialect for Text {
     fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
         let none = Properties::default();
         match request {
-            // `locks` stays false, because a retrieval seldom locks.
+            // `locks` stays false, because a retrieval seldom takes the lock.
             Request::Get(get) => {
                 let effect = if get.exptime.is_none() { Effect::Reads } else { Effect::Other };
                 Properties { effect, ..none }
@@ -171,7 +171,7 @@ impl Dialect for Text {
     }
 }
 
-/// Replies that the engine refused, unless the client wants no reply.
+/// Replies that the engine refused the request, unless the client wants no reply.
 #[cold]
 fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, refusal: Refusal) -> Executed {
     let properties = Text::properties(request);
@@ -200,13 +200,14 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
     })
 }
 
-/// The progress of a retrieval.
+/// How far a retrieval was answered.
 pub(crate) struct Progress {
-    /// Number of keys that are answered or being answered.
+    /// Number of answered keys. The answer to the last one may still be incomplete, see `value`.
     pub(crate) answered: usize,
-    /// The value of the last of them, if it is long.
+    /// The rest of the last answered key's value, if the value exceeds the output's limit.
     pub(crate) value: Option<Box<LongValue>>,
-    /// The reason why the next key is not answered; `None` if the output was full.
+    /// The reason why the engine did not answer the next key. `None` if all keys are answered, if
+    /// the output is full, or if the rest of `value` must be sent first.
     pub(crate) unready: Option<Unready>,
 }
 
@@ -217,7 +218,7 @@ fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Result<Execute
     }
     let Progress { answered, value, unready } = answer_keys(x, get, keys);
     match unready {
-        // A refusal replies with an error line instead of END, even after some values.
+        // After a refusal, an error line replaces END, even if some values were already written.
         Some(unready @ Unready::Refused(_)) => return Err(unready),
         Some(unready @ Unready::Again) if answered == 0 => return Err(unready),
         _ => {}

@@ -1,15 +1,16 @@
 //! Admission of values that are too long to stay in a connection's input until they are complete.
-//! Such a value needs a place before its first byte is kept. The places of all connections together
-//! take a bounded share of memory. So clients that announce values and send them slowly delay only
-//! each other.
+//! Such a value needs a *place* before its first byte is kept. The places of all connections
+//! together take a bounded share of memory, [`Engine::arriving_limit`]. So clients that announce
+//! values and send them slowly delay only each other.
 //!
-//! A value with a place continues at its client's speed. While others wait, its client must not
-//! pause for longer than [`PAUSE`], and after a grace period the value must arrive at
-//! [`LEAST_RATE`]. Otherwise its memory goes to the next in the queue, and the client is told that
-//! there was no memory.
+//! While no value waits for a place, the values with places may arrive at any speed. While others
+//! wait, the client of a value with a place must not pause for longer than [`PAUSE`]. After a grace
+//! period, its value must also arrive at [`LEAST_RATE`]. Otherwise the value's memory goes to the
+//! next value in the queue, and the client receives the error for a lack of memory.
 //!
 //! Values longer than 1/[`LONG_SHARE`] of the whole share have a separate queue and are received
-//! one at a time. So a client that announces a gigabyte does not delay one with a megabyte.
+//! one at a time. So a client that announces a gigabyte does not delay a client that announces a
+//! megabyte.
 
 use super::value_buffers::{self, ValueBuffer, ValueBufferPool};
 use larder_engine::{Engine, LargeValue, Value};
@@ -26,12 +27,13 @@ const LONG_SHARE: u64 = 4;
 const USUAL: u64 = 1 << 20;
 /// The longest pause of a client that sends an admitted value while others wait.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time after which a value loses its place while others wait, although its client may not be to
-/// blame: no byte was read yet, or the server had no memory for the bytes.
+/// Time after which a value loses its place while others wait, if the server may have caused the
+/// delay: it has not read a byte of the value yet, or had no memory for the bytes.
 const IDLE: Duration = Duration::from_secs(5);
-/// Time after a value's first byte in which its rate does not count yet.
+/// Grace period after a value's first byte, in which its rate does not count.
 const GRACE: Duration = Duration::from_millis(500);
-/// The lowest rate of an admitted value after [`GRACE`] while others wait, in bytes per second.
+/// The lowest rate at which an admitted value must arrive after [`GRACE`], while others wait, in
+/// bytes per second.
 const LEAST_RATE: u64 = 1 << 20;
 /// Interval between checks of the rates, while any value waits.
 pub(super) const LOOK: Duration = Duration::from_millis(40);
@@ -45,9 +47,9 @@ pub(super) enum Memory {
     /// Nothing has arrived, or the value has lost its place.
     #[default]
     None,
-    /// A buffer of the pool. The complete value is copied from it into the log.
+    /// A buffer of the pool. When the value is complete, it is copied from the buffer into the log.
     Buffer(ValueBuffer),
-    /// Memory of the engine, which becomes the item's own.
+    /// Memory of the engine, in which the item stays, so the value is not copied.
     Large(LargeValue),
 }
 
@@ -62,15 +64,15 @@ impl Memory {
     }
 }
 
-/// The state of a request for a place.
+/// The state of a value's request for a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It waits in the queue.
+    /// The value waits in the queue.
     #[default]
     Waiting,
-    /// It may receive its value.
+    /// The value has a place and may arrive.
     Admitted,
-    /// It was too slow while others waited, or it has given up.
+    /// The value arrived too slowly while others waited, or its connection has given up waiting.
     Expelled,
 }
 
@@ -78,7 +80,7 @@ pub(super) enum Standing {
 struct Place {
     /// Length of the value, in bytes.
     len: usize,
-    /// Bytes that it may take of the memory for arriving values.
+    /// Bytes that the value may take of the memory for arriving values.
     memory: u64,
     waker: Waker,
     state: Mutex<PlaceState>,
@@ -87,13 +89,13 @@ struct Place {
 #[derive(Default)]
 struct PlaceState {
     standing: Standing,
-    /// The times of the first and the last arrival of bytes since it was admitted.
+    /// The times of the first and of the last arrival of bytes since the value was admitted.
     times: Option<(Instant, Instant)>,
-    /// Time of the first check that found it admitted but without a byte.
+    /// Time of the first check that found the value admitted, but no byte of it received.
     idle_since: Option<Instant>,
     /// True if the server had no memory for the bytes that arrived last.
     starved: bool,
-    /// True if value and trailer have arrived completely.
+    /// True if the value and its trailer have arrived completely.
     complete: bool,
     arrived: usize,
     memory: Memory,
@@ -108,15 +110,16 @@ impl Place {
         self.lock().standing = Standing::Admitted;
     }
 
-    /// Takes the memory of a value that arrives too slowly, if `may` is true. Returns the number of
-    /// bytes that had arrived, or `None` if the value keeps its memory.
+    /// Checks the rate of the value. Takes the memory of a value that is too slow, if `may` is
+    /// true. Returns the number of bytes that had arrived, or `None` if the value keeps its memory.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
         let slow = match state.times {
             _ if state.complete => false,
-            // Perhaps the server has not looked at the input yet. The wait is bounded, because a
-            // client that does not read its replies could prolong it forever.
+            // No byte was received yet, perhaps because the server has not read the input. The time
+            // is bounded, because the server reads no input of a client that does not read its
+            // replies.
             None => since(*state.idle_since.get_or_insert(now)) > IDLE,
             Some((_, last)) if state.starved => since(last) > IDLE,
             Some((first, last)) => {
@@ -134,7 +137,7 @@ impl Place {
     }
 }
 
-/// The values of one kind, usual or long: those with a place, and those that wait for one.
+/// The values of one kind, usual or long: the values with a place, and those that wait for a place.
 #[derive(Default)]
 struct ArrivalQueue {
     taken: u64,
@@ -143,8 +146,9 @@ struct ArrivalQueue {
 }
 
 impl ArrivalQueue {
-    /// Returns true if a value that takes `memory` bytes may be admitted, when all admitted values
-    /// may take `room` bytes. A value that is alone may have any length.
+    /// Returns true if a value that takes `memory` bytes may be admitted. All admitted values
+    /// together may take `room` bytes. If no other value is admitted, the value may have any
+    /// length.
     fn has_room(&self, memory: u64, room: u64) -> bool {
         self.taken == 0 || self.taken + memory <= room
     }
@@ -223,8 +227,8 @@ impl Arrivals {
         }
     }
 
-    /// Requests a place for a value of `len` bytes. If it has to wait, `waker` is woken when it is
-    /// admitted.
+    /// Requests a place for a value of `len` bytes. If the value has to wait, wakes `waker` when
+    /// the value is admitted.
     pub(super) fn enter(self: &Arc<Self>, len: usize, waker: &Waker) -> Arrival {
         let memory = match len <= self.engine.large_value_threshold() {
             true => value_buffers::capacity(len),
@@ -246,7 +250,7 @@ impl Arrivals {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes the places of values that are too slow, and admits waiting ones.
+    /// Takes the places of values that arrive too slowly, and admits waiting values.
     pub(super) fn expel_slow(&self) {
         let now = Instant::now();
         self.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(now)));
@@ -266,7 +270,7 @@ impl Arrivals {
     }
 }
 
-/// A value's place, or its position in the queue. Dropping it gives the place up.
+/// A value's place, or its position in the queue. Dropping it gives up the place or the position.
 pub(super) struct Arrival {
     arrivals: Arc<Arrivals>,
     place: Arc<Place>,
@@ -290,7 +294,7 @@ impl Arrival {
         Ok(receive(memory))
     }
 
-    /// Stops waiting. Returns false if the value no longer waited.
+    /// Stops waiting for a place. Returns false if the value was not waiting.
     pub(super) fn give_up(&self) -> bool {
         let place = &self.place;
         let mut waited = false;
@@ -304,7 +308,7 @@ impl Arrival {
         waited
     }
 
-    /// Notes that `bytes` more of the value have arrived.
+    /// Notes that `bytes` more bytes of the value have arrived.
     pub(super) fn arrived(&self, bytes: usize) {
         let mut state = self.place.lock();
         let now = Instant::now();
@@ -313,7 +317,8 @@ impl Arrival {
         state.times = Some((state.times.map_or(now, |(first, _)| first), now));
     }
 
-    /// Notes that there was no memory for the bytes that arrived, so the client is not to blame.
+    /// Notes that the server had no memory for the bytes that arrived, so the client did not cause
+    /// the delay.
     pub(super) fn starved(&self) {
         let mut state = self.place.lock();
         let now = Instant::now();
@@ -321,7 +326,7 @@ impl Arrival {
         state.times = Some((state.times.map_or(now, |(first, _)| first), now));
     }
 
-    /// Notes that value and trailer have arrived completely.
+    /// Notes that the value and its trailer have arrived completely.
     pub(super) fn complete(&self) {
         self.place.lock().complete = true;
     }
@@ -397,7 +402,7 @@ mod tests {
         expel();
         assert_eq!(slow.standing(), Standing::Admitted);
         let others = [enter(), enter(), enter()];
-        // No check has run since these values came.
+        // No check has run since these values entered, so the slow value still has its place.
         assert_eq!(others[2].standing(), Standing::Waiting);
         expel();
         assert_eq!(others[2].standing(), Standing::Admitted);

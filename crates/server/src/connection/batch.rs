@@ -1,5 +1,6 @@
-//! Batches: parse everything, prefetch everything, execute everything. The worker reuses the
-//! memory of a batch from call to call, so a request costs no allocation.
+//! Batches of requests. The worker parses all requests of a batch, then prefetches the records of
+//! all keys, then executes all requests. It reuses the memory of a batch in the next call, so a
+//! request costs no allocation.
 
 use super::body::Announced;
 use super::{Connection, State, Step, Worker};
@@ -14,8 +15,8 @@ use larder_protocol::{KeySink, Parse, Then};
 
 /// The largest number of requests in a batch.
 const REQUESTS_MAX: usize = 64;
-/// The lock of a request is prefetched this many requests ahead of its execution. With a much
-/// larger number, another thread would take the cache line back before its use.
+/// Number of requests between the prefetch of a lock and its use. With a much larger number,
+/// another thread would take the lock's cache line back in between.
 const LOCKS_AHEAD: usize = 4;
 
 /// Vectors that a worker reuses for its batches. They are empty between batches.
@@ -40,7 +41,7 @@ impl<D: Dialect> Scratch<D> {
     }
 }
 
-/// A dialect for whose batches a worker has a [`Scratch`].
+/// A dialect for which each worker has a [`Scratch`].
 pub(super) trait Batched: Dialect {
     fn scratch(worker: &mut Worker) -> &mut Scratch<Self>;
 }
@@ -57,8 +58,8 @@ impl Batched for Binary {
     }
 }
 
-/// Reuses a vector's allocation for elements of the same layout but other lifetimes. Collecting a
-/// vector's own iterator into a vector keeps the allocation.
+/// Empties a vector and returns its allocation for elements with another lifetime. The standard
+/// library keeps the allocation when a vector's own iterator is collected into a vector.
 fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.clear();
     elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
@@ -67,9 +68,9 @@ fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
 /// A request of a batch, or the refusal of one.
 struct Entry<'a, D: Dialect> {
     action: Action<'a, D>,
-    /// Index of the key after its last key, among the keys of the batch.
+    /// Index just after the request's last key, among the keys of the batch.
     keys_end: usize,
-    /// Offset in the input at which it ends.
+    /// Offset in the input at which the request ends.
     end: usize,
 }
 
@@ -88,11 +89,12 @@ enum Stop<'a, D: Dialect> {
     Turn,
     /// A value has to be received first.
     Value { request: D::Request<'a>, value: Announced },
-    /// A refused request says how to treat the bytes behind it.
+    /// The last request was refused, and the bytes behind it need the given treatment.
     Then(Then),
 }
 
-/// The keys of a batch. Each key is hashed, and its buckets prefetched, as the parser finds it.
+/// The keys of a batch. When the parser finds a key, the key is hashed and its index buckets are
+/// prefetched.
 pub(super) struct KeyBatch<'s, 'a> {
     session: &'s Session,
     keys: Vec<Key<'a>>,
@@ -132,8 +134,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         self.keys
     }
 
-    /// Fetches the records once all keys are known: the second stage of prefetching. A single key
-    /// gains nothing from it.
+    /// Fetches the records of all keys. This is the second stage of prefetching, after the index
+    /// buckets. For a single key, prefetching would save nothing.
     #[inline]
     pub(super) fn fetch_records(&mut self) {
         if self.keys.len() > 1 {
@@ -143,9 +145,10 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Fetches the records of a whole batch, and of the request behind it whose value has not
-    /// arrived. `overwrites` is true if that last request sets its key unconditionally. An
-    /// overwritten record is read from the device only if it must be.
+    /// Fetches the records of all requests in `entries`, and of the request behind them whose value
+    /// has not arrived. `overwrites` is true if that last request sets its key unconditionally. The
+    /// engine reads a record that is overwritten from the device only if the set needs the old
+    /// record.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
@@ -170,7 +173,7 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Prefetches the records of keys that are only guessed. Reads nothing from the store.
+    /// Prefetches the records of keys that are only guessed. Does not read records from a device.
     #[inline]
     pub(super) fn prefetch_records(&mut self) {
         for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
@@ -273,8 +276,8 @@ impl Worker {
         step
     }
 
-    /// Executes a batch and consumes the executed input. Returns the next step if something must
-    /// happen before the rest of the batch.
+    /// Executes a batch and consumes the input of the executed requests. Returns `None` if all
+    /// requests were executed. Otherwise returns the step that must precede the rest of the batch.
     #[inline]
     fn execute_all<D: Dialect>(
         &self,
@@ -352,8 +355,8 @@ impl Worker {
         None
     }
 
-    /// Samples an executed request. `keys` are those that are answered, and `len` is its length in
-    /// bytes, with its value.
+    /// Passes an executed request to the sampler of keys. `keys` are the answered keys. `len` is
+    /// the length of the request in bytes, with its value.
     #[cold]
     #[inline(never)]
     pub(super) fn sample<D: Dialect>(
@@ -370,7 +373,8 @@ impl Worker {
         }
     }
 
-    /// Returns the hash of the first key of a request. `keys` are those of its batch.
+    /// Returns the hash of the first key of a request. `keys` are the request's keys. They are
+    /// empty if it has no key, or a key in base64.
     #[inline]
     pub(super) fn first_hash<D: Dialect>(
         &self,
@@ -379,7 +383,7 @@ impl Worker {
     ) -> Option<SecretHash> {
         match keys {
             [first, ..] => Some(first.secret_hash()),
-            // Only timed commands need the hash, and decoding a key allocates memory.
+            // Decoding a key allocates memory, and only timed commands need the hash.
             [] if self.timer.is_on() => self.encoded_hash::<D>(request),
             [] => None,
         }
@@ -401,8 +405,8 @@ impl Worker {
         }
     }
 
-    /// Continues behind the last complete request of a batch. `keys` are the keys of the request
-    /// that waits for its value.
+    /// Handles the input behind the last complete request of a batch. `keys` are the keys of the
+    /// request that waits for its value, if parsing stopped there.
     fn after<D: Dialect>(
         &self,
         stop: Stop<'_, D>,
@@ -436,16 +440,17 @@ impl Worker {
 
 /// Where the input continues after an execution that did not finish.
 enum End {
-    /// Before the request, which is executed again.
+    /// Before the request, which will be executed again.
     Before,
-    /// Within the request, at this place of the input.
+    /// Within the request, at this offset in the input.
     Within(usize),
     /// Behind the request.
     Behind,
 }
 
-/// Makes the connection do what `executed` asks for before the next request. `bytes` is the input
-/// and `keys` are those of the request.
+/// Prepares the connection for the work that `executed` requires before the next request. `bytes`
+/// is the input and `keys` are the request's keys. Returns the next step, and where the input
+/// continues.
 fn interrupt(
     connection: &mut Connection,
     executed: Executed,

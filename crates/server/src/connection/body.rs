@@ -1,8 +1,9 @@
-//! Values that are too long for the input of a connection. The connection keeps the header of such
-//! a value. The value's memory grows as bytes arrive, so a client that announces much and sends
-//! nothing costs nothing. When the value is complete, the header is parsed again and the request is
-//! executed. The largest values arrive in the engine's memory, where they stay. `arrivals.rs`
-//! decides which values may arrive.
+//! Values that are too long to wait in the input of a connection until they are complete. The
+//! connection keeps the request's header, and collects the value as it arrives. The value's memory
+//! grows with the bytes that arrive, so a client that announces much and sends nothing costs
+//! nothing. When the value is complete, the connection parses the header again and executes the
+//! request. The largest values are received into the engine's memory, where they stay.
+//! `arrivals.rs` decides which values may be received.
 
 use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
@@ -44,29 +45,31 @@ impl Announced {
 #[derive(Debug)]
 pub(super) struct Body {
     header: Arc<[u8]>,
-    /// Its place in the queue of arriving values; `None` before its first byte.
+    /// The value's place, or its position in the queue for a place; `None` before its first byte.
     arrival: Option<Arrival>,
     announced: Announced,
     /// Bytes of value and trailer that have arrived.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
-    /// Time for which the client had to wait before the rest could arrive, in nanoseconds. Requests
-    /// behind the value have not waited for so long.
+    /// Time for which the server made the client wait before it received more of the value, in
+    /// nanoseconds. Requests behind the value did not wait in this time, so it does not count for
+    /// them.
     waited_ns: u64,
-    /// What it waited for.
+    /// The reasons for which the client had to wait.
     waited_for: Waits,
 }
 
 /// How a storage request is timed.
 struct BodyTiming {
     class: CommandClass,
-    /// Its time, if it is timed apart from its call.
+    /// The timing with which the request can be timed apart from the other commands of its call.
+    /// `None` if commands are not timed.
     apart: Option<Timing>,
-    /// True if it is timed apart even if its reply is not withheld.
+    /// True if the request had to wait. It is then timed apart even if its reply is not withheld.
     has_waited: bool,
 }
 
-/// The progress of a value.
+/// The result of an attempt to receive more of a value.
 enum Received {
     /// Value and trailer are complete.
     All,
@@ -89,18 +92,19 @@ impl Body {
         self.filled
     }
 
-    /// Returns true if it waits for a place.
+    /// Returns true if the value waits for a place.
     pub(super) fn waits_for_place(&self) -> bool {
         self.arrival.as_ref().is_some_and(|arrival| arrival.standing() == Standing::Waiting)
     }
 
-    /// Gives up waiting for a place, so that the request is refused. Returns false if it did not
-    /// wait.
+    /// Gives up waiting for a place, so that the request is refused. Returns false if the value was
+    /// not waiting.
     pub(super) fn give_up(&mut self) -> bool {
         self.arrival.as_ref().is_some_and(Arrival::give_up)
     }
 
-    /// Takes the bytes of value and trailer that have arrived.
+    /// Moves the bytes of the value and its trailer that have arrived from the input to their
+    /// memory.
     fn fill(&mut self, worker: &Worker, keys: &[Key<'_>], input: &mut InputBuffer<'_>) -> Received {
         let len = self.announced.value;
         if self.filled < len {
@@ -153,8 +157,8 @@ impl Body {
 }
 
 impl Worker {
-    /// Begins to receive a value, unless it is short enough to wait for in the input. `keys` are
-    /// those of the request.
+    /// Begins to receive a value. A value that is short enough stays in the input until it is
+    /// complete. `keys` are the request's keys.
     pub(super) fn begin_body<D: Dialect>(
         &self,
         connection: &mut Connection,
@@ -202,7 +206,8 @@ impl Worker {
         Step::Next
     }
 
-    /// Returns how to time a request that had already waited for a time in ns, and for what.
+    /// Returns how to time a request. `waited` says for how many nanoseconds it had waited before
+    /// this call, and for which reasons.
     fn time_body<D: Dialect>(
         &self,
         request: &D::Request<'_>,
@@ -216,7 +221,8 @@ impl Worker {
         BodyTiming { class, apart, has_waited: waited.0 > 0 }
     }
 
-    /// Withholds the reply to a storage request, if it waits for a commit, and times the request.
+    /// Withholds the reply to a storage request if the reply waits for a commit, and times the
+    /// request.
     fn withhold_timed(
         &self,
         connection: &mut Connection,
@@ -287,7 +293,7 @@ impl Worker {
         }
     }
 
-    /// Receives more of a value. Executes its request when the value is complete.
+    /// Receives more of a value. Executes the request when its value is complete.
     pub(super) fn body<D: Dialect>(
         &self,
         connection: &mut Connection,
@@ -296,13 +302,13 @@ impl Worker {
     ) -> Step {
         let (since_ns, waits) = (connection.waits_since, connection.waits());
         let State::Body(body) = &mut connection.state else { return Step::Next };
-        // The keys borrow from the header while the rest of the body changes.
+        // Cloned because the keys borrow from the header while the rest of the body changes.
         let header = Arc::clone(&body.header);
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let parsed = D::parse(&header, &mut keys);
         let keys = keys.into_inner();
         let Parse::NeedValue { request, .. } = parsed else {
-            // This cannot happen: the same bytes parsed as a header when the value began.
+            // This cannot happen: the same bytes were parsed as a header before.
             return Step::Stop(Flow::Close);
         };
         let received = body.fill(self, &keys, input);
@@ -340,12 +346,12 @@ impl Worker {
         }
         let mut execute =
             |memory: &mut Memory| D::execute(&mut x, &request, &keys, Some(memory.value()));
-        // A value that is marked as complete keeps its place until it is executed.
+        // A value that is marked as complete keeps its place until its request is executed.
         let executed = match &mut body.arrival {
             Some(arrival) => arrival.with(&mut execute),
             None => Ok(execute(&mut Memory::None)),
         };
-        // Another worker may have taken the place before the value was marked as complete.
+        // Another worker may have taken the value's memory before the value was marked as complete.
         let executed = executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys));
         if self.sampler.counts(executed.keys(keys.len().max(1))) {
             let Announced { header, value, trailer } = body.announced;

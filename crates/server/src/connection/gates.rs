@@ -1,10 +1,11 @@
 //! Replies that may not be sent yet. A *gate* is a reply that waits for commits. All replies behind
-//! it wait too, because replies keep the order of their requests. A connection has a queue of gates
-//! only while it withholds replies.
+//! a gate wait too, because replies keep the order of their requests. A connection has a queue of
+//! gates only while it withholds replies.
 //!
-//! While a call of the service runs, replies go to the output as always. At its end the queue
-//! [absorbs](Gates::absorb) the output from the first gate on. Positions count the bytes of all
-//! replies since the queue was created, so they stay valid while bytes are released.
+//! During a call of the service, replies are written to the output, whether they are withheld or
+//! not. At the end of the call, the queue [absorbs](Gates::absorb) the output from the first gate
+//! on. A *position* counts the bytes of all replies since the queue was created. So positions stay
+//! valid while bytes are released.
 //!
 //! Invariants: gates stand in the order of their replies and do not overlap. The first withheld
 //! byte is the first byte of the first gate's reply. No byte is released before every gate in front
@@ -19,9 +20,9 @@ use smallvec::SmallVec;
 /// The replacement for a reply whose commit has failed.
 #[derive(Debug)]
 pub(super) enum Repair {
-    /// A reply that says that something was not kept.
+    /// An error reply, or none if the client wants no reply.
     Say(FailureReply),
-    /// The reply to the same request, executed again. The request only reads.
+    /// The new reply to the same request, which only reads and is executed again.
     Again(Box<[u8]>),
     /// No replacement is possible, so the connection closes.
     Close,
@@ -45,13 +46,13 @@ struct Gate {
     end: u64,
     points: Points,
     repair: Repair,
-    /// True if the rest of a long value follows.
+    /// True if the reply ends within a long value whose rest is not written yet.
     open: bool,
     /// Present if the latency of the command counts when the reply is sent.
     timing: Option<Timing>,
 }
 
-/// Size of a gate without the bytes of its reply, in bytes.
+/// Size of a gate in bytes, without its reply.
 const GATE: usize = size_of::<Gate>();
 
 impl Gate {
@@ -61,13 +62,14 @@ impl Gate {
     }
 }
 
-/// Bytes of withheld replies that need no allocation. Most clients wait for one short reply.
+/// The largest length of withheld replies, in bytes, that needs no allocation. Most clients wait
+/// for one short reply.
 const SHORT: usize = 32;
 
 /// The state of the queue after a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Front {
-    /// Everything is released.
+    /// All replies are released.
     None,
     /// The first gate still waits.
     Pending,
@@ -144,9 +146,9 @@ impl Gates {
         output.truncate(self.split);
     }
 
-    /// Appends to the output everything that may be sent. `state` returns the state of a commit.
-    /// `released` receives the timings of these replies and their lengths. Must be called at the beginning of a call,
-    /// or after the call's output was absorbed.
+    /// Appends all replies that may be sent to the output. `state` returns the state of a commit.
+    /// `released` receives the timing and the length of each of these replies that is timed. Must
+    /// be called at the beginning of a call, or after the call's output was absorbed.
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -190,8 +192,8 @@ impl Gates {
         (position - self.base) as usize
     }
 
-    /// Returns true if the last reply is a long value whose rest is not written yet. The rest must
-    /// wait until the withheld bytes are released.
+    /// Returns true if the last withheld reply ends within a long value. The rest of the value must
+    /// not be written before the withheld bytes are released.
     pub(super) fn is_open(&self) -> bool {
         self.gates.last().is_some_and(|gate| gate.open)
     }
@@ -217,7 +219,8 @@ impl Gates {
     }
 
     /// Puts back a gate that was [taken out](Self::take_failed). The output from `split` on becomes
-    /// its reply. The gate waits for `points`; without them it counts as failed, as before.
+    /// its reply. The gate then waits for `points`. Without `points`, the gate keeps its commits,
+    /// so it still counts as failed.
     pub(super) fn put_back(
         &mut self,
         failed: Failed,
@@ -242,8 +245,9 @@ impl Gates {
         self.gates.insert(0, gate);
     }
 
-    /// Returns true if the queue holds the reply to a change that has not failed. A retrieval
-    /// executed again would then see a change that follows it.
+    /// Returns true if the queue holds the reply to a change whose commit has not failed. A
+    /// retrieval in front of this change must then not be executed again, because it would see the
+    /// later change.
     pub(super) fn holds_change(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
         let changes = |gate: &Gate| !matches!(gate.repair, Repair::Again(_) | Repair::Close);
         self.gates
@@ -269,7 +273,6 @@ impl Gates {
         self.charged = owned;
     }
 
-    /// Returns the bytes charged.
     pub(super) fn charged(&self) -> usize {
         self.charged
     }
@@ -285,12 +288,12 @@ impl Gates {
 pub(super) struct Failed {
     /// The commits, at least one of which has failed.
     pub(super) points: Points,
-    /// The replacement for its reply.
+    /// The replacement for the gate's reply.
     pub(super) repair: Repair,
     /// True if the rest of a long value would have followed.
     pub(super) open: bool,
-    /// The timing of its command.
+    /// The timing of the gate's command.
     pub(super) timing: Option<Timing>,
-    /// True if nothing stands behind it.
+    /// True if no withheld reply follows the gate.
     pub(super) last: bool,
 }

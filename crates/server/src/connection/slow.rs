@@ -1,5 +1,5 @@
-//! What a worker records of slow commands. All of it happens after a call was slow, so it costs fast
-//! calls nothing.
+//! Records slow commands. Calls that are not slow pay little: a request is parsed again, to learn
+//! its name and key, only after its call was slow.
 
 use super::batch::KeyBatch;
 use super::{Connection, Protocol, State, Worker};
@@ -18,18 +18,19 @@ use std::sync::Arc;
 /// The longest name of a command that is recorded, in bytes.
 const NAME_MAX: usize = 16;
 
-/// The place of the first request of a call.
+/// Where the first request of a call is found.
 pub(super) enum First<'i> {
-    /// It begins with these bytes.
+    /// The request begins with these bytes of the input.
     Input(&'i [u8]),
-    /// Its value was being received: its header, and the length of the whole request in bytes.
+    /// The request's value was being received when the call began. Holds the request's header, and
+    /// the length of the whole request in bytes.
     Header(Arc<[u8]>, usize),
-    /// The call began in the middle of other work.
+    /// The call continued other work, for example a reply that was sent in part.
     Unknown,
 }
 
 impl<'i> First<'i> {
-    /// Finds the first request of a call that is about to begin.
+    /// Finds the first request of a call. Must be called before the call consumes input.
     #[inline]
     pub(super) fn of(connection: &Connection, input: &InputBuffer<'i>) -> First<'i> {
         match &connection.state {
@@ -62,8 +63,8 @@ fn name_of(protocol: Protocol, request: &[u8]) -> Option<Box<str>> {
 }
 
 impl Connection {
-    /// Returns what the connection waits for when it parks. `reads` is true if it has asked for
-    /// reads of records.
+    /// Returns what the connection waits for when it parks. `reads` is true if the connection waits
+    /// for reads of records.
     #[cold]
     pub(super) fn parks_for(&self, reads: bool) -> Wait {
         match &self.state {
@@ -76,7 +77,7 @@ impl Connection {
 }
 
 impl Worker {
-    /// Parses the first request of a call again.
+    /// Parses the first request of a slow call again to find its class, name and key.
     fn first_request<D: Dialect>(&self, protocol: Protocol, bytes: &[u8]) -> Option<FirstRequest> {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let (Parse::Request { request, .. } | Parse::NeedValue { request, .. }) =
@@ -88,7 +89,8 @@ impl Worker {
         Some(FirstRequest { class: D::class(&request), name: name_of(protocol, bytes), key })
     }
 
-    /// Records a slow call. `received` and `sent` are the lengths of its input and output, in bytes.
+    /// Records a slow call. `received` and `sent` are the lengths of its input and its output, in
+    /// bytes.
     #[cold]
     #[inline(never)]
     pub(super) fn note_slow_call(
@@ -104,7 +106,8 @@ impl Worker {
             return;
         }
         let (bytes, request_bytes) = match &first {
-            // The first request is timed and recorded apart from the call.
+            // The first request is timed and recorded apart from the call, so it must not be named
+            // here.
             _ if answered.follows => (&[][..], received),
             First::Input(bytes) => (*bytes, received),
             First::Header(header, len) => (&**header, *len),
@@ -131,8 +134,8 @@ impl Worker {
         });
     }
 
-    /// Counts a command that was timed apart from its call, and whose reply of `len` bytes may be
-    /// sent now.
+    /// Counts a command that was timed apart from its call, and records it if it was slow. Called
+    /// when the command's reply of `len` bytes may be sent.
     pub(super) fn note_released(
         &self,
         id: ConnectionId,

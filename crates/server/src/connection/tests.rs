@@ -1,6 +1,6 @@
-//! Requests and replies without a socket. `tests/replies.txt` is a table of replies observed from
-//! memcached 1.6.45. The other files test input in pieces, output that is not taken, and long
-//! values.
+//! Tests of requests and replies without a socket. `tests/replies.txt` is a table of replies
+//! observed from memcached 1.6.45. The other files test, for example, input in pieces, output that
+//! the client does not take, long values, and replies that wait for commits.
 
 mod commits;
 mod counters;
@@ -96,7 +96,7 @@ impl<'w> Client<'w> {
                 Flow::Read if postponed => {}
                 Flow::Read => break,
                 Flow::Drain => {}
-                // Meanwhile the cleaner makes room, or a commit ends.
+                // The connection waits until another thread has made room or ended a commit.
                 Flow::Park | Flow::Hold => std::thread::yield_now(),
                 Flow::Close => {
                     self.replies.extend_from_slice(b"<EOF>");

@@ -1,27 +1,28 @@
 //! A pool of buffers for arriving values. The allocator maps and unmaps every large buffer, and
-//! each of these calls stalls the page faults of all threads. So the pool keeps some buffers for
-//! later values.
+//! each of these system calls stalls the page faults of all threads. So the pool keeps some buffers
+//! for later values.
 //!
-//! Invariants: the charge of a buffer, lent or idle, is at most its capacity and at least its
-//! resident bytes less one page. Idle buffers are kept only while their charges and the capacities
-//! of the lent buffers together fit the limit for arriving values.
+//! Each buffer is charged to the engine's memory limit. Invariants: the charge of a buffer, lent or
+//! idle, is at most its capacity and at least its resident bytes less one page. Idle buffers are
+//! kept only while their charges and the capacities of the lent buffers together fit into
+//! [`Engine::arriving_limit`].
 
 use larder_engine::Engine;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// All idle buffers together are charged for at most 1/`IDLE_PART` of the limit for arriving
+/// The charges of all idle buffers together are at most 1/`IDLE_PART` of the limit for arriving
 /// values.
 const IDLE_PART: u64 = 8;
-/// The largest charge of all idle buffers, in bytes.
+/// The largest sum of the charges of all idle buffers, in bytes.
 const IDLE_MAX: u64 = 16 << 20;
 /// The largest number of idle buffers.
 const IDLE_COUNT: usize = 64;
 /// Time after which an idle buffer is freed.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-/// The smallest buffer that the pool keeps, in bytes. The allocator serves smaller ones from its
-/// heap, without a mapping.
+/// The smallest buffer that the pool keeps, in bytes. The allocator takes smaller buffers from its
+/// heap, without a system call.
 const POOLED_MIN: usize = 64 << 10;
 /// The largest buffer that the pool keeps, in bytes. Buffers from [`POOLED_MIN`] to `POOLED_MAX`
 /// bytes have power-of-two capacities, so that values of different lengths share them. All other
@@ -38,7 +39,7 @@ pub(super) fn capacity(len: usize) -> usize {
     }
 }
 
-/// The buffers that are not lent to a value.
+/// The pool of buffers that are not lent to a value.
 pub(crate) struct ValueBufferPool {
     engine: Arc<Engine>,
     idle: Mutex<Idle>,
@@ -85,8 +86,8 @@ impl ValueBufferPool {
         let allocation = match found {
             Some(allocation) => allocation,
             None => {
-                // Reserves the whole capacity: growing would map and copy again. A page becomes
-                // resident, and is charged, only when bytes arrive for it.
+                // Reserves the whole capacity, because growing would map and copy again. A page
+                // becomes resident, and is charged, only when bytes of the value reach it.
                 let mut bytes = Vec::new();
                 if bytes.try_reserve_exact(capacity).is_err() {
                     self.idle().lent -= capacity;
@@ -98,7 +99,8 @@ impl ValueBufferPool {
         Some(ValueBuffer { pool: Arc::clone(self), capacity, allocation })
     }
 
-    /// Takes back a buffer of `capacity` bytes, and frees the oldest ones beyond the limits.
+    /// Takes back a buffer of `capacity` bytes, and frees the oldest idle buffers beyond the
+    /// limits.
     fn put_back(&self, capacity: usize, mut allocation: Allocation) {
         allocation.bytes.clear();
         let mut idle = self.idle();
@@ -116,13 +118,12 @@ impl ValueBufferPool {
         self.free_excess(idle, None);
     }
 
-    /// Frees idle buffers that are beyond the limits, and those unused for [`IDLE_TIME`] before
-    /// `now`.
+    /// Frees idle buffers that are beyond the limits, and buffers that were idle for [`IDLE_TIME`].
     pub(crate) fn trim(&self, now: Instant) {
         self.free_excess(self.idle(), Some(now));
     }
 
-    /// Returns the largest charge of idle buffers, in bytes.
+    /// Returns the largest sum of the charges of all idle buffers at present, in bytes.
     fn room(&self, idle: &Idle) -> usize {
         let limit = self.engine.arriving_limit();
         let room = limit.saturating_sub(idle.lent as u64);
@@ -160,8 +161,8 @@ impl Drop for ValueBufferPool {
 }
 
 impl Idle {
-    /// Takes the most recently used buffer of this capacity, which may still be in the processor's
-    /// cache.
+    /// Takes the most recently returned buffer of this capacity, because it may still be in the
+    /// processor's cache.
     fn take(&mut self, capacity: usize) -> Option<Allocation> {
         let fits = |(_, allocation): &(_, Allocation)| allocation.bytes.capacity() == capacity;
         let at = self.buffers.iter().rposition(fits)?;
@@ -256,14 +257,15 @@ mod tests {
         assert!(buffer_bytes(&pool) > 2 * limit(&pool));
         drop(many);
         assert!((limit(&pool) / 2..=limit(&pool)).contains(&buffer_bytes(&pool)));
-        // Older buffers, which have another size, are freed first.
+        // The pool must free the older buffers, which have another size, before the latest ones.
         let latest = limit(&pool) as usize / (256 << 10);
         drop((0..latest).map(|_| receive(&pool, 200_000)).collect::<Vec<_>>());
         let before = buffer_bytes(&pool);
         let again: Vec<ValueBuffer> = (0..latest).map(|_| receive(&pool, 200_000)).collect();
         assert_eq!(buffer_bytes(&pool), before);
         drop(again);
-        // Buffers that the pool does not keep displace no others.
+        // The pool does not keep buffers that are too small, too large or hardly used. They must
+        // not displace idle buffers either.
         for len in [20_000, limit(&pool) as usize + 1] {
             drop(receive(&pool, len));
             assert_eq!(buffer_bytes(&pool), before);

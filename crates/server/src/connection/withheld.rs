@@ -1,9 +1,10 @@
-//! A worker's handling of replies that wait for commits. It withholds them at the end of a call,
-//! sends them when it may, and replaces them when their commit has failed.
+//! A worker's handling of replies that wait for commits. The worker withholds these replies at the
+//! end of a call, sends them when their commits are durable, and replaces them when a commit fails.
 //!
-//! A change that was not kept gets an error reply. A retrieval is executed again, as if it had come
-//! a moment later: the changes it saw were undone before its commit was reported as failed. If a
-//! later change of the same client has taken effect, the retrieval gets an error too, because a
+//! A change whose commit failed gets an error reply. A retrieval whose commit failed is executed
+//! again, as if it had arrived a moment later. It then no longer sees the changes that the failed
+//! commit should have made durable: they are undone before the commit is reported as failed. If a
+//! later change of the same client has taken effect, the retrieval gets an error instead, because a
 //! request must not see a change that follows it.
 
 use super::batch::KeyBatch;
@@ -20,18 +21,18 @@ use std::sync::Arc;
 
 /// Result of executing a retrieval again.
 enum Again {
-    /// The output holds the reply. If there is a value, its rest is still to be sent.
+    /// The output holds the reply. A long value is present if its rest is still to be sent.
     Done(Option<Box<LongValue>>),
-    /// Nothing was done. The worker's waker tells when to try again.
+    /// Nothing was done. The worker tries again after its waker is woken.
     Wait,
     /// The request cannot be answered.
     Impossible,
 }
 
 impl Connection {
-    /// Withholds the reply to `request`, which is the output from `start` on, until the commits it
-    /// waits for are durable. `whole` is the request as it arrived. Returns false if there is
-    /// nothing to withhold.
+    /// Withholds the reply to `request`, which is the output from `start` on, until the commits in
+    /// `x` are durable. `whole` is the request as it arrived. Returns false if there is nothing to
+    /// withhold.
     #[inline(never)]
     pub(super) fn withhold_reply<D: Dialect>(
         &mut self,
@@ -43,10 +44,10 @@ impl Connection {
         timing: Option<Timing>,
     ) -> bool {
         let (repair, open) = match executed {
-            // There is no reply yet.
+            // The request was not executed, so there is no reply yet.
             Executed::Again => (Repair::Say(FailureReply::Silent), false),
-            // This is only the beginning of the reply. Later calls write the rest, so no
-            // replacement would fit.
+            // Later calls write the rest of this reply. No replacement of its beginning alone would
+            // fit that rest.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
@@ -56,9 +57,9 @@ impl Connection {
         self.withhold_output(x, start, repair, open, timing)
     }
 
-    /// Withholds the output from `start` on until the commits it waits for are durable. `open`
-    /// means that the rest of a long value follows. With `timing`, the command's latency counts
-    /// when the reply is sent. Returns false if there is nothing to withhold.
+    /// Withholds the output from `start` on until the commits in `x` are durable. `open` means that
+    /// the output ends within a long value. With `timing`, the command's latency is counted when
+    /// the reply is sent. Returns false if there is nothing to withhold.
     pub(super) fn withhold_output(
         &mut self,
         x: &mut Execution<'_, '_>,
@@ -69,7 +70,8 @@ impl Connection {
     ) -> bool {
         let Some(points) = x.points.take() else { return false };
         if matches!(repair, Repair::Say(FailureReply::Silent)) && start == x.output.len() {
-            // No reply waits for the commit, but like that of any change it must be requested.
+            // No reply waits for the commit, but the change must become durable, so the commit must
+            // be requested.
             points.each(|point| x.session.wake_on_commit(point));
             return false;
         }
@@ -85,8 +87,8 @@ impl Connection {
 }
 
 impl Worker {
-    /// Sends the withheld replies that may be sent. Returns a flow if the connection must do
-    /// nothing else in this call.
+    /// Writes the withheld replies that may be sent to the output. Returns a flow if the connection
+    /// must do nothing else in this call.
     #[inline(never)]
     pub(super) fn release(
         &mut self,
@@ -113,7 +115,7 @@ impl Worker {
                     let closing = gates.closing;
                     return closing.then(|| self.withhold(connection, Flow::Park, output));
                 }
-                // The replacement needs an empty output, because a failed attempt clears the
+                // Making a replacement needs an empty output, because a failed attempt clears the
                 // output.
                 Front::Failed if !output.is_empty() => return Some(Flow::Drain),
                 Front::Failed => {
@@ -125,8 +127,8 @@ impl Worker {
         }
     }
 
-    /// Replaces the first withheld reply, whose commit has failed. Returns what the loop does next
-    /// with the connection, or `None` if the next withheld reply can be handled.
+    /// Replaces the first withheld reply, whose commit has failed. Returns `None` if the caller can
+    /// go on with the next withheld reply. Otherwise returns what the event loop does next.
     fn repair(
         &mut self,
         connection: &mut Connection,
@@ -197,7 +199,7 @@ impl Worker {
     ) -> (Again, Option<Points>) {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
-            // This cannot happen: the same bytes parsed as a request before.
+            // This cannot happen: the same bytes were parsed as a request before.
             return (Again::Impossible, None);
         };
         if overtaken {
@@ -218,8 +220,9 @@ impl Worker {
         }
     }
 
-    /// Ends a call of a connection that withholds replies: takes them out of the output and returns
-    /// how the connection continues. `flow` is how it would continue if nothing were withheld.
+    /// Ends a call of a connection that withholds replies. Takes these replies out of the output,
+    /// requests their commits, and returns how the connection continues. `flow` is how the
+    /// connection would continue if no reply were withheld.
     #[inline(never)]
     pub(super) fn withhold(
         &mut self,
@@ -234,7 +237,8 @@ impl Worker {
         gates.charge(&**self.session.engine());
         gates.each_lane(|point| self.session.wake_on_commit(point));
         if !gates.is_pending(|point| self.session.commit_state(point)) {
-            // The commit ended before the wake-up was requested, which may then come late or never.
+            // The commit has already ended. A wake-up that was requested after its end may come
+            // late or never, so the connection continues at once.
             return Flow::Drain;
         }
         match flow {

@@ -4,8 +4,8 @@ use super::sketch::Sketch;
 
 /// Time after which a request counts half, in seconds.
 pub(super) const HALF_LIFE: f64 = 30.0;
-/// The number of half-lives after which nothing is left of a request. If the process was suspended for
-/// so long, the sketch begins anew.
+/// The number of half-lives after which a request counts nothing. If the sketch was not aged for so
+/// long, because the process was suspended, it begins anew.
 const FORGOTTEN: f64 = 20.0;
 /// The least time that rates are based on, in seconds.
 pub(super) const LEAST: f64 = 0.1;
@@ -24,8 +24,9 @@ impl AgedSketch {
         AgedSketch { sketch: Sketch::default(), aged_ms: now_ms, seconds: 0.0 }
     }
 
-    /// Ages the weights by the time since the last call. The seconds that they stand for age in the
-    /// same way, so the rate of a steady load is right at any time. Returns the factor.
+    /// Ages the weights by the time since the last call. The seconds that the weights stand for age
+    /// in the same way, so the rate of a steady load is right at any time. Returns the factor by
+    /// which the weights were multiplied.
     pub(super) fn age(&mut self, now_ms: u64) -> f64 {
         let elapsed = now_ms.saturating_sub(self.aged_ms) as f64 / 1000.0;
         if elapsed > FORGOTTEN * HALF_LIFE {

@@ -1,21 +1,23 @@
-//! What a reply says about a key: whether it was found, and how long the reply is. Only sampled
-//! requests pay for this look.
+//! What a reply says about a key: whether it was found, and how long the reply is. Only the replies
+//! to sampled requests are examined.
 
 /// What a reply says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// The key was found. With the length of the part of the reply that is about the key, in bytes.
+    /// The key was found. The number is the length of the part of the reply that belongs to the
+    /// key, in bytes.
     Found(usize),
     Missing,
-    /// Nothing: the reply is an error, or has another form.
+    /// The reply is an error, or has an unknown form.
     Nothing,
 }
 
 /// Length of the header of a reply of the binary protocol, in bytes.
 const HEADER: usize = 24;
 
-/// Returns what the reply to a retrieval says about `key`, which is answered. A long value may be
-/// sent later: its length is in the part that is there.
+/// Returns what the reply to a retrieval says about `key`, one of the answered keys. The reply may
+/// end inside a long value, the rest of which is sent later. The length that the value's header
+/// states counts.
 pub(super) fn told(reply: &[u8], key: &[u8]) -> Told {
     match reply {
         [0x81, ..] => of_header(reply).unwrap_or(Told::Nothing),
@@ -39,7 +41,8 @@ fn of_header(reply: &[u8]) -> Option<Told> {
 fn of_lines(reply: &[u8], key: &[u8]) -> Option<Told> {
     let mut at = 0_usize;
     loop {
-        // A reply that ends without a line does not have the key: it ends later, or tells no misses.
+        // If `reply` ends here, the key is missing. No line says so if the end of the reply is sent
+        // later, or if misses get no reply.
         let Some(rest) = reply.get(at..).filter(|rest| !rest.is_empty()) else {
             return Some(Told::Missing);
         };

@@ -1,5 +1,5 @@
-//! The requests that were sampled, of all workers: a sketch of the hottest keys, and a window of the
-//! latest requests by prefix.
+//! The sampled requests of all workers: a sketch of the hottest keys, and a window of the latest
+//! requests with the prefixes of their keys.
 //!
 //! Workers never wait here: a sample that finds the lock taken is lost and counted. Only the admin
 //! port takes the lock for long, to copy the data.
@@ -13,14 +13,14 @@ use super::sampling::interval_for;
 use super::sketch::{Sampled, SketchEntry};
 use super::window::Window;
 
-/// The group of all keys of the sketch.
+/// The sketch counts keys by group. Here, all keys belong to this group.
 const ONE: u64 = 0;
 /// The age at which requests leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
-/// The number of samples per second that the interval aims at.
+/// The number of samples per second to which `interval` adapts.
 const AIM: u64 = 1024;
-/// The bounds of the mean number of keys per sample. The least one bounds the cost for a request,
-/// the largest one the time until a change of the load has an effect.
+/// The least and the largest mean number of keys per sample. The least one bounds the cost of a
+/// request. The largest one bounds the time until a change of the load takes effect.
 const INTERVALS: (u32, u32) = (16, 16_384);
 /// The mean number of keys per sample before the load is known.
 const FIRST: u32 = 64;
@@ -46,7 +46,7 @@ pub(super) enum RequestKind {
 pub(super) struct SeenRequest<'a> {
     pub(super) key: &'a [u8],
     pub(super) kind: RequestKind,
-    /// Bytes of the found item in the reply, and of a request that writes.
+    /// Bytes of the found item in the reply, plus the bytes of the request if it writes.
     pub(super) bytes: usize,
     /// The number of requests that this one stands for.
     pub(super) weight: u32,
@@ -70,7 +70,7 @@ type HotState = Option<Box<HotSamples>>;
 struct HotSamples {
     aged: AgedSketch,
     window: Window<RequestSample>,
-    /// Keys that the samples since the last heartbeat stand for.
+    /// Number of keys that the samples since the last [`beat`](HotKeys::beat) stand for.
     keys: u64,
     beat_ms: u64,
 }
@@ -116,7 +116,7 @@ impl HotKeys {
         self.interval() > 0
     }
 
-    /// Turns sampling on or off. Each worker follows in its next turn.
+    /// Turns sampling on or off. Each worker notices the change in its next turn.
     pub(crate) fn set_on(&self, on: bool) {
         if on != self.is_on() {
             let mut state = self.lock();
@@ -125,7 +125,7 @@ impl HotKeys {
         }
     }
 
-    /// Takes a sample. Loses it rather than wait.
+    /// Adds a sample. If the lock is taken, counts the sample as lost instead of waiting.
     pub(super) fn take(&self, seen: &SeenRequest<'_>) {
         let Ok(mut state) = self.state.try_lock() else {
             self.lost.fetch_add(1, Relaxed);
@@ -154,7 +154,8 @@ impl HotKeys {
         samples.aged.age(now_ms);
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
-        // Workers that have few requests may still use an earlier interval.
+        // `keys` is the sum of the samples' weights: a worker with few requests may still sample at
+        // an earlier interval.
         if let Some(interval) = interval_for(samples.keys, elapsed_ms, AIM, INTERVALS) {
             (samples.beat_ms, samples.keys) = (now_ms, 0);
             self.interval.store(interval, Relaxed);
@@ -228,7 +229,7 @@ mod tests {
             }
             hot.beat((second + 1) * 1000);
         }
-        // One half-life later, each of them has half of its rate.
+        // One half-life later, the estimate of each key is half of the steady rate of 160.
         for key in [&b"old"[..], b"new"] {
             let rate = rate(230_000, key);
             assert!((rate - 80.0).abs() < 2.0, "{rate}");
@@ -270,7 +271,8 @@ mod tests {
         hot.beat(0);
         hot.beat(1000);
         assert_eq!(hot.interval(), 16);
-        // Ten workers had much to do before, so each of these samples stands for 4096 keys.
+        // These samples come from workers that still use the interval 4096, so each stands for 4096
+        // keys.
         (0..50).for_each(|_| hot.take(&seen(b"key", 4096, 1500)));
         hot.beat(2000);
         assert_eq!(hot.interval(), 200);

@@ -1,9 +1,9 @@
-//! Which keys are used: the hottest keys, by sampling the requests; items, bytes and times to live
-//! by prefix and the largest items, by sampling the index; the keys that rate limits refuse most. The
-//! admin port shows them.
+//! Statistics of keys for the admin port. Samples of requests give the hottest keys. Samples of the
+//! index give items, bytes and times to live by prefix, and the largest items. Counted refusals
+//! give the keys that rate limits refuse most.
 //!
-//! Invariants: sampling allocates no memory that grows with the number of keys or clients. No worker
-//! waits for it.
+//! Invariants: sampling allocates no memory that grows with the number of keys or clients. Workers
+//! never wait for a sample.
 
 mod aged;
 mod answer;

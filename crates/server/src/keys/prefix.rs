@@ -1,4 +1,5 @@
-//! The prefixes of a key: the parts that end at a delimiter.
+//! The prefixes of a key: the leading parts that end at a delimiter, as `user:` and `user:7:` of
+//! `user:7:name`.
 
 /// The largest depth of a prefix. Deeper parts of a key count with the prefix above them.
 const DEPTH: usize = 4;
@@ -16,8 +17,8 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// Returns the longest prefix of a key, up to [`DEPTH`] delimiters, with the last one. It is
-    /// empty for a key without a delimiter.
+    /// Returns the longest prefix of a key, with at most [`DEPTH`] delimiters, the last one
+    /// included. The prefix is empty if the key has no delimiter.
     pub(super) fn of<'a>(&self, key: &'a [u8]) -> &'a [u8] {
         &key[..self.ends(key).last().unwrap_or(0)]
     }

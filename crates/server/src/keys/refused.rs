@@ -1,5 +1,5 @@
-//! The keys whose requests are refused most often by rate limits. Every refusal counts, unless there
-//! are many: then workers sample one in N.
+//! The keys whose requests are refused most often by rate limits. Every refusal counts while there
+//! are few. At high rates, workers sample one in N.
 //!
 //! A worker never waits here: a refusal that finds the lock taken is lost and counted. One sketch
 //! serves all policies, so the memory does not grow with their number.
@@ -14,15 +14,15 @@ use super::sketch::{Sampled, SketchEntry};
 
 /// The largest number of keys in a list.
 const LISTED: usize = 50;
-/// The number of requests below which a key is not listed. Ageing leaves this of a single refusal
-/// after 2 minutes.
+/// The least number of requests with which a key is listed. Ageing reduces a single refusal to this
+/// number in 2 minutes.
 const LEAST: f64 = 1.0 / 16.0;
 
-/// The number of refusals per second that sampling aims at. Sampling begins at twice this number, where
-/// the interval becomes 2.
+/// The number of refusals per second that sampling aims at. Sampling begins at twice this number,
+/// where the interval becomes 2.
 const AIM: u64 = 4096;
-/// The bounds of the mean number of refusals per sample. The largest one bounds the time until a change
-/// of the load has an effect.
+/// The least and the largest mean number of refusals per sample. The largest one bounds the time
+/// until a change of the load takes effect.
 const INTERVALS: (u32, u32) = (1, 4096);
 
 /// The refused keys of all workers.
@@ -30,11 +30,11 @@ const INTERVALS: (u32, u32) = (1, 4096);
 pub(crate) struct RefusedKeys {
     /// The mean number of refusals per sample; 0 while counting is off.
     interval: AtomicU32,
-    /// Refusals that found the lock taken and were not aged yet.
+    /// Refusals since the last ageing that found the lock taken.
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
-    /// The time of the last ageing; a new state starts with it. It is 0 before the first heartbeat, which
-    /// therefore forgets all earlier refusals.
+    /// The time of the last ageing, with which a new state begins. It is 0 before the first
+    /// [`beat`](Self::beat), which therefore ages away all earlier refusals.
     aged_ms: AtomicU64,
     /// Turns names of policies into groups of the sketch.
     groups: RandomState,
@@ -47,7 +47,8 @@ struct RefusedState {
     aged: AgedSketch,
     /// Lost refusals, aged like the weights.
     lost: f64,
-    /// The number of refusals since the last heartbeat, and its time.
+    /// The number of refusals since the last [`beat`](RefusedKeys::beat) that adapted the interval.
+    /// `beat_ms` is the time of that call.
     since_beat: u64,
     beat_ms: u64,
 }
@@ -63,13 +64,14 @@ impl RefusedState {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RefusedList {
     pub(crate) half_life_seconds: f64,
-    /// Refusals per second that no key has, because a worker found the lock taken: by another worker, by
-    /// the heartbeat, or by a request for the list.
+    /// Refusals per second that count for no key, because the worker found the lock taken: by
+    /// another worker, by [`beat`](RefusedKeys::beat), or by a request for the list.
     pub(crate) lost_per_second: f64,
     pub(crate) keys: Vec<RefusedKey>,
 }
 
-/// A key with the rates of its refusals, which are too low by at most `missing`, and by lost refusals.
+/// A key with the rates of its refusals. The rates are too low by at most `missing`, plus the lost
+/// refusals.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RefusedKey {
     /// The name of the policy; `None` if the limit was part of the requests.
@@ -109,9 +111,9 @@ impl RefusedKeys {
         self.lost.store(0, Relaxed);
     }
 
-    /// Counts a request of `key` over the limit of `policy`, or over a limit in the request itself. It
-    /// stands for `weight` such requests. `shadow` is true if the policy lets it pass. If the lock is
-    /// taken, adds the weight to the lost ones instead.
+    /// Counts a request of `key` over the limit of `policy`, or over a limit in the request itself.
+    /// It stands for `weight` such requests. `shadow` is true if the policy lets it pass. If the
+    /// lock is taken, adds the weight to the lost ones instead.
     #[cold]
     pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool, weight: u32) {
         if !self.is_on() {
@@ -124,7 +126,8 @@ impl RefusedKeys {
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
         state.since_beat = state.since_beat.saturating_add(weight.into());
         let weight = f64::from(weight);
-        // Each refusal counts with a probability of 1/weight. One that stands for itself has no error.
+        // Each refusal is sampled with a probability of 1/weight. With a weight of 1, the variance
+        // is 0.
         let variance = weight * (weight - 1.0);
         let sampled = Sampled { weight, variance, writes: shadow, bytes: 0 };
         state.aged.sketch.count(self.group_of(policy), key, sampled);
@@ -144,7 +147,8 @@ impl RefusedKeys {
         }
     }
 
-    /// Returns the most refused keys of `policies` and of limits of requests; `None` while counting is off.
+    /// Returns the most refused keys of `policies` and of limits of requests; `None` while counting
+    /// is off.
     pub(crate) fn list<'p>(
         &self,
         policies: impl Iterator<Item = &'p str>,
@@ -195,7 +199,8 @@ impl RefusedKeys {
         state
     }
 
-    /// Names practically never share a group.
+    /// Returns the group of a policy in the sketch. Different names practically never have the same
+    /// group.
     fn group_of(&self, policy: Option<&str>) -> u64 {
         self.groups.hash_one(policy)
     }
@@ -313,7 +318,8 @@ mod tests {
         assert_eq!(refused.interval(), 1, "few refusals are all counted");
     }
 
-    /// Ageing lowers a variance more than a rate, so one does not follow from the other.
+    /// Ageing lowers a variance more than a rate, so the error cannot be derived from the rate
+    /// alone.
     #[test]
     fn the_error_of_old_samples_is_stated() {
         let refused = on();

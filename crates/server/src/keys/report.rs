@@ -2,8 +2,8 @@
 //!
 //! All errors are two standard deviations of the sampling. Of n samples of items, a share p has the
 //! error 2·√(p(1-p)/n), where p counts four more samples, two of them with the prefix (A. Agresti
-//! and B. Coull, 1998): so a share of 0 or 1 has an error too. The samples of items, like the number of
-//! items, include expired ones that were not removed yet, but no prefix does.
+//! and B. Coull, 1998). So a share of 0 or 1 has an error too. The samples and the server's number
+//! of items include expired items that were not removed yet. The counts of prefixes do not.
 
 use larder_engine::Engine;
 use serde::Serialize;
@@ -25,7 +25,7 @@ const LEAST: f64 = 4.0;
 pub(crate) struct KeyReport {
     /// Milliseconds since the Unix epoch.
     time: u64,
-    /// False if keys are not sampled. Nothing else is here then.
+    /// False if keys are not sampled. All fields of `parts` are then absent.
     on: bool,
     #[serde(flatten)]
     parts: Option<KeyReportParts>,
@@ -55,10 +55,10 @@ struct Requests {
 /// The sampling of items.
 #[derive(Debug, Serialize)]
 struct Items {
-    /// With the expired items that were not removed yet.
+    /// Number of items in the server, including expired items that were not removed yet.
     total: u64,
     samples: usize,
-    /// The number of samples that are such items.
+    /// Number of samples that were such expired items.
     expired: usize,
     seconds: f64,
     /// The number of live items seen since the survey began.
@@ -83,12 +83,12 @@ struct PrefixReport {
     prefix: String,
     #[serde(flatten)]
     estimate: Estimate,
-    /// Keys that are in none of `children`.
+    /// The keys that belong to none of `children`.
     rest: Option<Estimate>,
     children: Vec<PrefixReport>,
 }
 
-/// Estimates for a set of keys. Those of items are absent before the first sample of items.
+/// Estimates for a set of keys. The estimates of items are absent before the first sample of items.
 #[derive(Debug, Serialize)]
 struct Estimate {
     items: Option<f64>,
@@ -113,7 +113,7 @@ struct Large {
     seconds_ago: u64,
 }
 
-/// Makes the report, and lets the survey go on.
+/// Makes the report, and makes the survey continue to take samples.
 pub(crate) fn report(hot: &HotKeys, survey: &Survey, engine: &Engine, now_ms: u64) -> KeyReport {
     let parts = hot.copy(now_ms).map(|copy| parts(hot, survey, engine, now_ms, copy));
     KeyReport { time: now_ms, on: parts.is_some(), parts }
@@ -171,8 +171,9 @@ fn parts(
 fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
     let seconds = copy.seconds;
     let requests = |entry: &SketchEntry| entry.reads + entry.writes;
-    // Of n samples with equal weights, the sum squared is n times the sum of squares. Ageing does not
-    // change this quotient, but a key that is no longer used soon weighs less than one new sample.
+    // With n samples of equal weight, the square of the sum is n times the sum of the squares. So
+    // the first condition requires n ≥ `LEAST`. Ageing does not change that quotient, so the second
+    // condition removes keys that are no longer used: they soon weigh less than one new sample.
     let is_sure = |entry: &&SketchEntry| {
         requests(entry).powi(2) >= LEAST * entry.variance
             && requests(entry) >= f64::from(copy.interval)
@@ -245,8 +246,8 @@ mod tests {
     use crate::keys::window::Window;
     use larder_disk::Random;
 
-    /// Draws samples of items of which every prefix has a known share, and counts how often the
-    /// estimate is further from the truth than the stated error.
+    /// Draws samples of items with a prefix that has a known share. Counts how often an estimate is
+    /// further from the truth than its stated error.
     #[test]
     fn estimates_are_within_their_error_as_often_as_stated() {
         let mut random = Random::new(5);
@@ -272,13 +273,15 @@ mod tests {
                 let off = (estimate.bytes.unwrap() - items * 550.0).abs();
                 wrong_bytes += u32::from(off > estimate.bytes_error.unwrap());
             }
-            // Two standard deviations leave out 4.6 %: 23 of 500, with a standard deviation of 4.7.
+            // Of normally distributed estimates, 4.6 % are off by more than two standard
+            // deviations: 23 of 500, with a standard deviation of 4.7.
             assert!(wrong_items < 45, "{percent} %: {wrong_items} of 500");
             assert!((2..60).contains(&wrong_bytes), "{percent} %: {wrong_bytes} of 500");
         }
     }
 
-    /// Of a million items, a third has expired but was not removed yet.
+    /// A third of a million items has expired but was not removed yet. The estimates must leave
+    /// these out.
     #[test]
     fn expired_items_are_no_items() {
         let mut random = Random::new(9);
@@ -305,7 +308,8 @@ mod tests {
                 wrong += u32::from(off > estimate.bytes_error.unwrap());
             }
         }
-        // Two standard deviations leave out 4.6 %: 36 of 800.
+        // Of normally distributed estimates, 4.6 % are off by more than two standard deviations: 36
+        // of 800.
         assert!((10..75).contains(&wrong), "{wrong} of 800");
     }
 

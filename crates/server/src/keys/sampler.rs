@@ -1,5 +1,5 @@
-//! A worker's sampling of the keys of its requests: about one key in N. Invariant: a key that is not
-//! sampled costs a subtraction, and no memory that another thread writes.
+//! The sampling of one worker: about one in N keys of its requests. Invariant: a key that is not
+//! sampled costs one subtraction, and no access to memory that another thread writes.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub(crate) struct KeySampler {
 /// An executed request that is sampled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampledRequest<'a> {
-    /// True unless it only reads.
+    /// True unless the request only reads.
     pub(crate) writes: bool,
-    /// Its length, in bytes, with its value.
+    /// Length of the request including its value, in bytes.
     pub(crate) len: usize,
     pub(crate) reply: &'a [u8],
 }
@@ -46,14 +46,14 @@ impl KeySampler {
         self.sampling.counts(keys as u64)
     }
 
-    /// Passes over a request that must be sampled but has no keys.
+    /// Skips a request that was chosen for sampling but has no keys, and chooses a later one.
     #[cold]
     #[inline(never)]
     pub(crate) fn pass_over(&self) {
         self.sampling.draw(self.hot.interval());
     }
 
-    /// Samples one or more of the answered keys of a request.
+    /// Samples the chosen keys of a request: one or more of its answered keys.
     #[cold]
     #[inline(never)]
     pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
@@ -119,7 +119,8 @@ mod tests {
     #[test]
     fn periodic_requests_are_sampled_without_bias() {
         let session = session();
-        // The period is the mean distance of samples. Requests have one to five keys.
+        // The keys repeat with a period that equals the mean distance between samples. Requests
+        // have one to five keys.
         let names: Vec<String> = (0..64).map(|number| format!("key{number}")).collect();
         let keys: Vec<_> = names.iter().map(|name| session.key(name.as_bytes())).collect();
         let (hot, sampler) = sampler();
@@ -181,7 +182,8 @@ mod tests {
         }
         let copy = hot.copy(3000).unwrap();
         let entry = copy.entries.iter().find(|entry| entry.key() == b"key").unwrap();
-        // About 100 samples of weight 16, more evenly spread than independent ones.
+        // About 100 samples of weight 16 are expected. Their number varies less than that of
+        // independent samples.
         assert!((1200.0..2000.0).contains(&entry.reads), "{}", entry.reads);
     }
 

@@ -1,13 +1,14 @@
-//! Random sampling of one event in N, with random distances, so that no pattern in the events can hide
-//! one or favour it. An event that is not sampled costs a subtraction.
+//! Random sampling of one event in N, with random distances, so that periodic events are neither
+//! missed nor preferred. An event that is not sampled costs a subtraction.
 
 use std::cell::Cell;
 
-/// Distance while sampling is off. No worker counts as many events.
+/// Distance to the next sample while sampling is off. No worker ever counts so many events.
 pub(super) const NEVER: u64 = u64::MAX / 2;
 
-/// Returns the mean number of events per sample that gives about `aim` samples per second, within the
-/// bounds, if the load stays at `events` in `elapsed_ms`. Returns `None` if no time has passed.
+/// Returns the mean number of events per sample, within the bounds, that gives about `aim` samples
+/// per second. Assumes that the load stays at `events` in `elapsed_ms`. Returns `None` if no time
+/// has passed.
 pub(super) fn interval_for(
     events: u64,
     elapsed_ms: u64,
@@ -34,8 +35,8 @@ impl Sampling {
         Sampling { left: Cell::new(NEVER), weight: Cell::new(0), random: Cell::new(seed | 1) }
     }
 
-    /// Begins a turn of the worker. Follows the switch that turns sampling on and off. If `interval` has
-    /// fallen, draws a new distance, because the old one is too long for the lower load.
+    /// Begins a turn of the worker. If sampling was turned on or off, or if `interval` has fallen,
+    /// draws a new distance. The old distance would be too long for the lower load.
     #[inline]
     pub(crate) fn begin_turn(&self, interval: u32) {
         let weight = self.weight.get();
@@ -45,7 +46,7 @@ impl Sampling {
     }
 
     /// Returns true if one of the next `events` events must be sampled. The caller then
-    /// [draws](Self::draw) the next distance. Otherwise subtracts them from the distance.
+    /// [draws](Self::draw) the next distance. Otherwise subtracts `events` from the distance.
     #[inline(always)]
     pub(crate) fn counts(&self, events: u64) -> bool {
         let left = self.left.get();
@@ -70,8 +71,8 @@ impl Sampling {
         self.weight.get()
     }
 
-    /// Draws the distance to the next sample: 1 to 2N - 1 events, whose mean is the `interval` N. An
-    /// interval of 0 turns sampling off.
+    /// Draws the distance to the next sample: 1 to 2N - 1 events, whose mean is the `interval` N.
+    /// An interval of 0 turns sampling off.
     pub(crate) fn draw(&self, interval: u32) {
         self.weight.set(interval);
         let Some(choices) = (2 * u64::from(interval)).checked_sub(1) else {

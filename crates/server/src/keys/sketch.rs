@@ -2,10 +2,10 @@
 //! Computation of Frequent and Top-k Elements in Data Streams" by A. Metwally, D. Agrawal and A. El
 //! Abbadi (ICDT 2005), with weights and ageing.
 //!
-//! A key that is not in a full sketch takes the place of the key with the least weight, and inherits
-//! its weight as an error. Invariant: the true weight of a key in the sketch is at most its `weight`
-//! and at least `weight - error`. A key that is not in it has at most the least weight, which is at
-//! most the total weight divided by [`KEYS`].
+//! When the sketch is full, a new key replaces the key with the least weight, and inherits this
+//! weight as an error. Invariant: the true weight of a key in the sketch is at most its `weight`
+//! and at least `weight - error`. The true weight of any other key is at most the least weight in
+//! the sketch. This least weight is at most the total weight divided by [`KEYS`].
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +20,7 @@ pub(super) const KEYS: usize = 512;
 pub(super) struct Sampled {
     /// The number of requests that this one stands for.
     pub(super) weight: f64,
-    /// The variance that the sample adds to that number.
+    /// The variance of `weight`.
     pub(super) variance: f64,
     pub(super) writes: bool,
     /// Bytes that the request moved.
@@ -37,13 +37,13 @@ pub(super) struct SketchEntry {
     pub(super) weight: f64,
     /// The inherited part of `weight`.
     pub(super) error: f64,
-    /// Requests of the key since it is in the sketch.
+    /// Requests of the key since it entered the sketch.
     pub(super) reads: f64,
     pub(super) writes: f64,
     pub(super) bytes: f64,
     /// The variance of `reads + writes`.
     pub(super) variance: f64,
-    /// The place of the entry in the heap.
+    /// The index of the entry in `heap`.
     at: u16,
     len: u8,
     key: [u8; KEY_LEN_MAX],
@@ -73,9 +73,9 @@ impl SketchEntry {
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     entries: Vec<SketchEntry>,
-    /// Numbers of entries, as a heap with the least weight first.
+    /// Indices of `entries`, as a binary heap with the least weight first.
     heap: Vec<u16>,
-    /// Numbers of entries by the hash of their key.
+    /// Indices of `entries` by the hash of group and key.
     by_hash: HashMap<u64, u16>,
     hasher: RandomState,
 }
@@ -84,15 +84,16 @@ pub(super) struct Sketch {
 const _: () = assert!(KEYS * (size_of::<SketchEntry>() + 2 + 2 * 18) <= 200_000);
 
 impl Sketch {
-    /// Counts a request of `key`, which has at most [`KEY_LEN_MAX`] bytes. A key of two groups counts as two
-    /// keys.
+    /// Counts a request of `key`, which has at most [`KEY_LEN_MAX`] bytes. The same key in two
+    /// groups counts as two keys.
     pub(super) fn count(&mut self, group: u64, key: &[u8], sampled: Sampled) {
         let Some(len) = u8::try_from(key.len()).ok().filter(|_| key.len() <= KEY_LEN_MAX) else {
             return;
         };
         let hash = self.hasher.hash_one((group, key));
         let number = match self.by_hash.get(&hash) {
-            // Two keys with the same hash practically do not exist.
+            // Two keys practically never have the same 64-bit hash. If they do, only the first one
+            // counts.
             Some(&number) if !self.entries[usize::from(number)].is_of(group, key) => return,
             Some(&number) => number,
             None => self.enter(hash, group, key, len),
@@ -101,7 +102,7 @@ impl Sketch {
         self.sink(usize::from(self.entries[usize::from(number)].at));
     }
 
-    /// Makes an entry for a new key. Returns its number.
+    /// Makes an entry for a new key. Returns the entry's index.
     fn enter(&mut self, hash: u64, group: u64, key: &[u8], len: u8) -> u16 {
         let number = if self.entries.len() < KEYS {
             let number = self.entries.len() as u16;
@@ -164,7 +165,7 @@ impl Sketch {
         }
     }
 
-    /// Moves the entry at this place of the heap towards its front.
+    /// Moves the entry at this index of the heap towards the front, to its place.
     fn rise(&mut self, mut at: usize) {
         while at > 0 && self.weight_at(at) < self.weight_at((at - 1) / 2) {
             self.swap(at, (at - 1) / 2);
@@ -172,7 +173,7 @@ impl Sketch {
         }
     }
 
-    /// Moves the entry at this place of the heap towards its end.
+    /// Moves the entry at this index of the heap towards the end, to its place.
     fn sink(&mut self, mut at: usize) {
         loop {
             let children = (2 * at + 1)..(2 * at + 3).min(self.heap.len());

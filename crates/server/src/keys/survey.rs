@@ -1,5 +1,5 @@
 //! A survey of all items: random samples of the index, for statistics by prefix and the largest
-//! items. Its thread takes them, at a limited rate and only while somebody looks.
+//! items. A thread takes the samples, at a limited rate and only while somebody reads the results.
 //!
 //! Invariant: the session of the thread is asleep whenever the thread waits.
 
@@ -21,10 +21,10 @@ const STEP_MS: u64 = 100;
 const ITEMS: usize = 200;
 /// The largest number of items read from devices per step: at most 200 per second.
 const READS: usize = 20;
-/// Time after which reads that have not arrived are given up, in milliseconds. Other devices may
-/// answer meanwhile.
+/// Time after which reads that have not arrived are abandoned, in milliseconds. So a device that
+/// does not answer does not keep the survey from items on other devices.
 const PATIENCE_MS: u64 = 3000;
-/// Time after the last look at the results after which the survey pauses, in milliseconds.
+/// The survey pauses when nobody has read its results for this time, in milliseconds.
 const WANTED_MS: u64 = 60_000;
 /// The age at which samples leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
@@ -51,7 +51,7 @@ pub(super) struct LargeItem {
     pub(super) seen_ms: u64,
 }
 
-/// The samples, and what the thread is to do.
+/// The samples, and what tells the thread whether to take more.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     prefixes: Prefixes,
@@ -61,7 +61,7 @@ pub(crate) struct Survey {
 #[derive(Debug, Default)]
 struct SurveyState {
     thread: Option<Thread>,
-    /// When somebody looked last, in milliseconds.
+    /// Time at which the results were last read, in milliseconds.
     looked_ms: Option<u64>,
     stopped: bool,
     samples: Option<ItemSamples>,
@@ -70,7 +70,8 @@ struct SurveyState {
 /// The samples of all items.
 #[derive(Clone, Debug)]
 pub(super) struct ItemSamples {
-    /// All draws that led to an item; `None` stands for one that has expired but was not removed yet.
+    /// One sample for each draw that found an item; `None` if the item has expired but was not
+    /// removed yet.
     pub(super) window: Window<Option<ItemSample>>,
     /// The largest items seen, the largest first.
     pub(super) large: Vec<LargeItem>,
@@ -86,7 +87,8 @@ impl Survey {
         Survey { prefixes, state: Mutex::default() }
     }
 
-    /// Returns a copy of the samples, if there are any. Makes the thread take more.
+    /// Returns a copy of the samples, if there are any. Makes the thread take samples for another
+    /// [`WANTED_MS`].
     pub(super) fn look(&self, now_ms: u64) -> Option<ItemSamples> {
         let mut state = self.lock();
         state.looked_ms = Some(now_ms);
@@ -100,7 +102,8 @@ impl Survey {
         self.lock().stopped
     }
 
-    /// Returns true if somebody has looked lately. Drops the samples if nobody has.
+    /// Returns true if the thread should take samples: the results were read within [`WANTED_MS`],
+    /// and the server does not stop. Drops samples that nobody has read for so long.
     fn is_wanted(&self, now_ms: u64) -> bool {
         let mut state = self.lock();
         let looked = state.looked_ms.is_some_and(|at| now_ms.saturating_sub(at) < WANTED_MS);
@@ -156,8 +159,9 @@ impl ItemSamples {
     }
 }
 
-/// What one step saw. The session collects it, and it is added to the shared samples when the
-/// session is asleep: engine calls may wait for locks, and whoever waits for the samples, for them.
+/// What one step saw. The thread adds it to the shared samples only after its session is asleep. If
+/// it held the lock of the samples during engine calls, which may wait for locks, readers of the
+/// samples would wait for those locks too.
 #[derive(Debug, Default)]
 struct Step {
     /// The keys of all items, one after another.
@@ -186,7 +190,7 @@ pub(crate) struct SurveyThread {
 }
 
 impl SurveyThread {
-    /// Starts a thread that waits until somebody looks at the survey.
+    /// Starts a thread that sleeps until somebody [looks](Survey::look) at the survey.
     pub(crate) fn start(
         survey: Arc<Survey>,
         engine: Arc<Engine>,
@@ -204,7 +208,7 @@ impl SurveyThread {
         };
         let thread = thread::Builder::new().name("survey".to_owned()).spawn(run)?;
         survey.lock().thread = Some(thread.thread().clone());
-        // Somebody may have looked before the thread was known.
+        // A call of `look` before the previous line did not wake the thread.
         thread.thread().unpark();
         Ok(SurveyThread { survey, thread: Some(thread) })
     }
@@ -220,8 +224,8 @@ impl Drop for SurveyThread {
     }
 }
 
-/// Takes samples until nobody looks any more. The session exists only meanwhile, because sessions
-/// share the memory for reads.
+/// Takes samples until nobody reads the results any more. The session exists only during this call,
+/// because all open sessions share the memory for reads.
 fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
     let mut session = engine.session(waker_of_this_thread());
     let mut sampler = ItemSampler::new(random_seed());
@@ -242,7 +246,8 @@ fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
             let items = if is_due { ITEMS } else { 0 };
             let mut seen = Step::default();
             let expired = sampler.expired();
-            // They are kept until the next turn.
+            // The released records stay in memory until the next `tick_at`, so the call below still
+            // finds them.
             reads.take().into_iter().for_each(|reads| session.release(reads));
             session.sample(&mut sampler, items, READS, &mut |item| seen.add(&item, session.now()));
             (seen.expired, seen.unreadable) = (sampler.expired() - expired, sampler.unreadable());
@@ -277,7 +282,7 @@ mod tests {
             samples.large.iter().map(|large| large.bytes).collect()
         };
         assert_eq!(sizes(&samples), (1000 - LARGE..1000).rev().collect::<Vec<_>>());
-        // An item that became smaller stays until others displace it.
+        // An item that became smaller stays in the list until larger ones displace it.
         let key = samples.large[0].key.clone();
         samples.note_large(&key, 3, 100_000);
         assert_eq!((samples.large.len(), sizes(&samples)[LARGE - 1]), (LARGE, 3));

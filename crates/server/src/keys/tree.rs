@@ -1,8 +1,8 @@
 //! The tree of prefixes, made from samples of items and of requests.
 //!
-//! Keys may all differ in their prefixes, so sums of all prefixes at once would take much memory. The
-//! samples are sorted by name instead: those of a prefix lie together then, and only the prefixes of
-//! one name are open at a time.
+//! If all keys have different prefixes, sums for all prefixes at once would take much memory.
+//! Sorting the samples by name brings the samples of each prefix together, so only the sums of one
+//! name's prefixes are needed at a time.
 
 use super::hot::{RequestKind, RequestSample};
 use super::prefix::Prefixes;
@@ -30,7 +30,7 @@ pub(super) struct Sums {
     /// Sums of the weights of sampled requests.
     pub(super) hits: f64,
     pub(super) misses: f64,
-    /// Of reads that do not tell whether they found an item.
+    /// Reads whose replies do not tell whether an item was found.
     pub(super) untold: f64,
     pub(super) writes: f64,
     pub(super) weights_squared: f64,
@@ -92,7 +92,7 @@ pub(super) struct Node {
     /// The prefix, from the beginning of the key and with its last delimiter; empty for all keys.
     pub(super) prefix: Vec<u8>,
     pub(super) sums: Sums,
-    /// The sums over the keys that are in no child.
+    /// The sums over the keys that belong to no child.
     pub(super) rest: Sums,
     pub(super) children: Vec<Node>,
 }
@@ -103,7 +103,7 @@ enum Sample {
     Request(RequestSample),
 }
 
-/// Sorting takes this much for each sample of both windows, 1 MB in all.
+/// `tree` sorts a vector with one such pair for each sample of both windows: at most 1 MB.
 const _: () = assert!(size_of::<(&[u8], Sample)>() <= 32);
 
 /// Makes the tree of the prefixes with the most samples. Its root stands for all keys.
@@ -139,7 +139,7 @@ pub(super) fn tree(
     root
 }
 
-/// The prefixes with the most samples so far, at most twice [`NODES`].
+/// The prefixes with the largest shares of samples so far, at most twice [`NODES`].
 struct Chosen<'a> {
     all: Sums,
     prefixes: Vec<(&'a [u8], Sums)>,
@@ -155,8 +155,9 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// Drops all but the first [`NODES`]. A prefix has at least the share of a longer one that begins
-    /// with it, and comes before it, so it is kept too.
+    /// Keeps the [`NODES`] prefixes with the largest shares. A prefix has at least the share of any
+    /// longer prefix that begins with it, and wins a tie. So every kept prefix has its parents in
+    /// the tree.
     fn truncate(&mut self) {
         let share = |sums: &Sums| {
             f64::from(sums.items) / f64::from(self.all.items.max(1))
@@ -170,8 +171,8 @@ impl<'a> Chosen<'a> {
 }
 
 impl Node {
-    /// Takes the nodes that begin with this prefix from `sorted`, in which a prefix is followed by
-    /// longer ones that begin with it.
+    /// Takes the nodes that begin with this prefix from `sorted`. There, a prefix comes directly
+    /// before the longer prefixes that begin with it.
     fn take_children<'a>(
         &mut self,
         sorted: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Sums)>>,
@@ -201,7 +202,7 @@ mod tests {
         for (key, bytes) in items {
             let ttl = key.len().is_multiple_of(2).then_some(60);
             item_window.push(1, COLON.of(key.as_bytes()), Some(ItemSample { bytes: *bytes, ttl }));
-            // Draws of expired items show in no prefix.
+            // Draws of expired items must not count in any prefix.
             item_window.push(1, &[], None);
         }
         for key in requests {
@@ -237,7 +238,7 @@ mod tests {
         check(&tree);
         assert_eq!((tree.sums.items, tree.sums.requests), (56, 6));
         assert_eq!(tree.sums.bytes, 40.0 * 100.0 + 10.0 * 1000.0 + 60.0);
-        // Keys without a prefix, and prefixes with few samples, are the rest.
+        // The rest consists of keys without a prefix and of prefixes with few samples.
         assert_eq!((tree.rest.items, tree.rest.requests, tree.rest.bytes), (10, 2, 10_000.0));
         let names: Vec<_> = tree.children.iter().map(|child| &*child.prefix).collect();
         assert_eq!(names, [&b"user:"[..], b"a:"]);
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!((count(&empty), empty.sums.samples()), (1, 0));
     }
 
-    /// Sums over all prefixes of all samples at once, from which the largest are chosen.
+    /// Returns the largest prefixes, chosen from the sums over all prefixes of all samples at once.
     fn largest(items: &[(String, u32)], requests: &[&str]) -> Vec<(Vec<u8>, u32, u32)> {
         let mut sums: HashMap<&[u8], Sums> = HashMap::new();
         for key in items.iter().map(|(key, _)| key.as_bytes()) {

@@ -1,12 +1,12 @@
 //! The latest samples, each with a prefix of its key, in a bounded amount of memory. Statistics by
-//! prefix are made from them when somebody asks. So the tree of prefixes needs no upkeep, and each
-//! of its numbers is that of a plain sample with a known error.
+//! prefix are made from them when somebody asks. So no tree of prefixes has to be maintained, and
+//! every number in the statistics is an estimate from a plain sample with a known error.
 
 use std::collections::VecDeque;
 
 /// The largest number of samples.
 const SAMPLES: usize = 16 << 10;
-/// The largest total length of their prefixes, in bytes.
+/// The largest total length of the samples' prefixes, in bytes.
 const NAMES: usize = 512 << 10;
 
 /// The latest samples, the oldest first.
@@ -15,7 +15,7 @@ pub(super) struct Window<T> {
     samples: VecDeque<Timed<T>>,
     /// The prefixes of all samples, one after another.
     names: VecDeque<u8>,
-    /// The time since which all samples are here, in milliseconds.
+    /// The time since which no sample was dropped, in milliseconds.
     since_ms: u64,
 }
 
@@ -32,7 +32,7 @@ impl<T: Copy> Window<T> {
         Window { samples: VecDeque::new(), names: VecDeque::new(), since_ms: now_ms }
     }
 
-    /// Adds a sample. The oldest samples make room for it.
+    /// Adds a sample with the prefix `name`. Drops the oldest samples to make room.
     pub(super) fn push(&mut self, now_ms: u64, name: &[u8], sample: T) {
         let Ok(len) = u8::try_from(name.len()) else { return };
         while self.samples.len() >= SAMPLES || self.names.len() + name.len() > NAMES {
@@ -57,7 +57,7 @@ impl<T: Copy> Window<T> {
         }
     }
 
-    /// Returns the memory that it takes, in bytes.
+    /// Returns the memory that the window takes, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.samples.capacity() * size_of::<Timed<T>>() + self.names.capacity()
@@ -67,7 +67,7 @@ impl<T: Copy> Window<T> {
         self.samples.len()
     }
 
-    /// Returns the seconds in which these samples were taken.
+    /// Returns the length of the period that these samples cover, in seconds.
     pub(super) fn seconds(&self, now_ms: u64) -> f64 {
         now_ms.saturating_sub(self.since_ms).max(1) as f64 / 1000.0
     }

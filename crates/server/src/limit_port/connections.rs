@@ -1,6 +1,8 @@
-//! The connections of the limit port: their number, the memory and the time that each may take.
+//! The connections of the limit port, with limits of their number, and of the memory and the time
+//! that each may take.
 //!
-//! hyper serves them, because it can limit the length of heads, which axum's server cannot.
+//! hyper serves the connections, because it can limit the length of request heads. axum's server
+//! cannot.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -24,11 +26,11 @@ use super::call::Call;
 use super::{reply, request};
 use crate::server::Running;
 
-/// The largest number of connections at a time. A further one replaces the one that has waited for
-/// a request for longest.
+/// The largest number of connections at a time. Beyond it, a new connection replaces the one that
+/// has waited longest for a request.
 pub(crate) const CONNECTIONS: usize = 1024;
-/// The largest number of bytes kept of a request, and of replies that the client does not read. It
-/// leaves room for the cookies of clients, which proxies pass on.
+/// The largest number of bytes that are held of a request, and of replies that the client does not
+/// read. Requests need room for the cookies of clients, which proxies pass on.
 pub(super) const BUFFER: usize = 16 << 10;
 /// The longest time between two complete requests of a connection. Proxies close idle connections
 /// earlier.
@@ -48,19 +50,20 @@ pub(super) struct Callee {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 
-/// The state of a connection. A new connection can end an old one through it.
+/// The state of a connection. Through it, a new connection can close an old one.
 #[derive(Debug)]
 struct LimitClient {
     /// True while a request is being executed.
     is_busy: Cell<bool>,
-    /// Time of the last reply, or of the connect.
+    /// Time of the last reply, or of the connect if there was no reply.
     waits_since: Cell<Instant>,
     /// Notified when the connection has to end.
     leave: Notify,
 }
 
 impl Clients {
-    /// Returns the state of a new connection; `None` if there is no room for it.
+    /// Returns the state of a new connection. Closes the connection that has waited longest if
+    /// there are [`CONNECTIONS`]. Returns `None` if all of them are busy.
     fn enter(&self) -> Option<Rc<LimitClient>> {
         let mut clients = self.0.borrow_mut();
         if clients.len() >= CONNECTIONS {
@@ -91,7 +94,7 @@ pub(super) async fn accept(
 ) {
     loop {
         let stream = tokio::select! {
-            // This logs errors and tries again.
+            // `Listener::accept` logs errors and tries again.
             (stream, _) = Listener::accept(&mut listener) => stream,
             _ = stopped.wait_for(Option::is_some) => return,
         };

@@ -1,24 +1,24 @@
 //! Rate limits over HTTP, on a port and a thread of their own (`--limit-port`).
 //!
-//! A request for units takes a lock of the data path for a moment, so it has no place on the admin
-//! port. It has none on the workers either: they speak memcached's protocols, and disconnect
-//! clients that speak HTTP. Instead, this port has one thread, which owns an engine session like a
+//! A request for units briefly takes a lock of the data path, so the admin port must not execute
+//! such requests. The workers cannot do so either: they speak memcached's protocols, and disconnect
+//! clients that speak HTTP. Instead, the limit port has one thread with an engine session, like a
 //! worker.
 //!
 //! The thread runs two kinds of tasks. The tasks of the connections parse requests (`request.rs`)
 //! and send them to the task of the [`LimitWorker`]. In one turn of the session, that task executes
 //! all requests that have arrived and replies. Then the session sleeps until more requests arrive
-//! or the engine wakes it. So the session ticks once per turn, however many requests the turn has,
-//! and is asleep whenever another task runs.
+//! or the engine wakes it. So the session ticks once per turn, for all requests of the turn, and is
+//! asleep whenever another task runs.
 //!
-//! The key of a limiter is the prefix of its policy and the key of the request. So
+//! The key of a limiter is the prefix of its policy followed by the key of the request. So
 //! `POST /v1/limit/logins?key=ann` and `ma login/ann Qlogins` share one limiter if `login/` is the
 //! prefix.
 //!
-//! Invariants: a client, whatever it sends, holds one of [`CONNECTIONS`] connections and at most
-//! [`BUFFER`] bytes in each direction. The body of a request is never read. A connection that
-//! completes no request for [`SILENCE`] is closed, and every request is answered within
-//! [`PATIENCE`]. Web pages cannot take units, see `request.rs`.
+//! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
+//! connection holds at most [`BUFFER`] bytes in each direction. The body of a request is never
+//! read. A connection that completes no request for [`SILENCE`] is closed, and every request is
+//! answered within [`PATIENCE`]. Web pages cannot take units, see `request.rs`.
 //!
 //! [`BUFFER`]: connections::BUFFER
 //! [`SILENCE`]: connections::SILENCE
@@ -55,7 +55,7 @@ use worker::LimitWorker;
 pub(crate) struct LimitPort {
     /// The addresses, with the ports that the kernel chose for port 0.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The deadline of requests in flight, once the port is told to stop.
+    /// `None` until the port is told to stop, then the deadline of the requests in flight.
     stop: watch::Sender<Option<Instant>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -87,8 +87,8 @@ impl LimitPort {
         Ok(LimitPort { addresses, stop, thread: Some(thread) })
     }
 
-    /// Accepts no new connections, and gives requests in flight at most `grace` to finish. Later
-    /// calls change nothing.
+    /// Stops accepting connections, and gives requests in flight at most `grace` to finish. A
+    /// second call does not change the deadline.
     pub(crate) fn stop(&self, grace: Duration) {
         // No request takes longer than `PATIENCE`.
         let end = Instant::now() + grace.min(PATIENCE);
@@ -118,7 +118,7 @@ async fn serve(
         let (clients, server, stopped) = (clients.clone(), server.clone(), stopped.clone());
         tokio::task::spawn_local(accept(socket, clients, server, stopped));
     }
-    // The worker ends when no connection can call it any more.
+    // With this sender gone, `worker.run` returns when all connections and listeners have ended.
     drop(server);
     tokio::select! {
         () = worker.run() => {}

@@ -2,14 +2,14 @@
 //! or repeated parameter is an error: a misspelt cost must not become the default.
 //!
 //! A web page can make a browser send requests to any address. `/v1/limit/` refuses them by their
-//! headers: `Origin`, which names the page, or `Sec-Fetch-Site`, which says that a page asks.
-//! `/v1/forward-auth/` cannot refuse them, because proxies pass on the headers of their clients. It
-//! takes the key from a header that a page cannot set for another site.
+//! headers: `Origin`, which names the page, or `Sec-Fetch-Site`, which says that a page makes the
+//! request. `/v1/forward-auth/` cannot refuse such requests, because proxies pass on the headers of
+//! their clients. It takes the key from a header that a page cannot set for another site.
 //!
-//! With DNS rebinding, a page's own host name resolves to this port, so the browser takes this port
-//! for the page's site. Such a name has a dot. So a Host with a dot is refused unless it is an
-//! address or is allowed by `--admin-host`. Names without a dot belong to private networks and to
-//! the settings of proxies.
+//! With DNS rebinding, a page's own host name resolves to the address of this port, so the browser
+//! treats this port as the page's site. Such a name has a dot. So a Host with a dot is refused
+//! unless it is an address or is allowed by `--admin-host`. Names without a dot belong to private
+//! networks and to the settings of proxies.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) fn parse(
         let known = |host| is_known(host, &[]) || is_known(host, &settings().admin_hosts);
         if has_dot && !host.to_str().is_ok_and(known) {
             let reason = "this Host is not known here: allow it with --admin-host";
-            // Not 403, which nginx takes for the refusal of a limit.
+            // Not 403, which nginx would take for a refusal by the limit.
             return Err(Mistake::new(StatusCode::MISDIRECTED_REQUEST, reason));
         }
     }
@@ -128,8 +128,8 @@ fn forward_auth(
     })
 }
 
-/// Returns the last address of X-Forwarded-For, which the nearest proxy wrote: that of its client.
-/// Clients can forge all addresses in front of it.
+/// Returns the last address of X-Forwarded-For. The nearest proxy wrote it: it is the address of
+/// that proxy's client. Clients can forge all earlier addresses.
 fn last_address(headers: &HeaderMap) -> Result<Vec<u8>, Mistake> {
     let list = headers.get_all("x-forwarded-for").iter().next_back();
     let last = list.and_then(|list| list.as_bytes().rsplit(|byte| *byte == b',').next());

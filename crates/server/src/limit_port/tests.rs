@@ -142,7 +142,7 @@ fn units_are_taken_until_none_are_left() {
     assert_eq!(counts, [("within", 1), ("near", 0), ("over", 2), ("shadow", 0)]);
 }
 
-/// Returns the number of requests about limits that have a latency.
+/// Returns the number of requests for limits in the histogram of their latencies.
 fn timed(server: &Server) -> u64 {
     let latencies = server.running.latencies_ever().unwrap();
     latencies.classes().find(|(class, _)| *class == "limit").unwrap().1.count()
@@ -217,7 +217,8 @@ fn a_reload_replaces_the_policies() {
     assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann", "").0, 404);
 }
 
-/// Many connections take from few limiters at once, each with many requests under way.
+/// Many connections take units from two limiters at once, each with many requests in flight.
+/// Together they must get exactly the budget of each limiter.
 #[test]
 fn exactly_the_limit_is_admitted() {
     const BUDGET: usize = 1000;
@@ -261,7 +262,7 @@ fn large_heads_and_bodies_harm_nobody() {
         let _ = client.read_to_string(&mut seen);
         assert!(seen.is_empty() || status(&seen) == 431, "{seen}");
     }
-    // The body is not waited for, and does not count as a request.
+    // The server replies before the body arrives, and does not read the body as another request.
     let body = "Content-Length: 1000000000\r\nExpect: 100-continue\r\n";
     assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", body).0, 200);
     let body = "Transfer-Encoding: chunked\r\n";
@@ -336,7 +337,7 @@ fn limiters_of_a_store_are_read_and_kept() {
         }
     };
     take(&server, 4);
-    // Four times the memory, so the limiters leave it.
+    // These values are four times as large as the memory, so the limiters leave memory.
     let mut client = connect(server.addresses()[0]);
     let value = "v".repeat(500 << 10);
     for number in 0..128 {

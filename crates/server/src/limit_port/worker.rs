@@ -1,7 +1,7 @@
 //! The worker of the limit port: one engine session that decides about all requests.
 //!
-//! Invariant: the session is asleep whenever the worker waits. It holds no items then. An awake
-//! session that does not tick would stop the reclaiming of memory.
+//! Invariant: whenever the worker waits, its session is asleep and holds no items. An awake session
+//! that does not tick would keep memory from being reclaimed.
 
 use std::sync::Arc;
 use std::task::Wake;
@@ -34,7 +34,7 @@ pub(super) struct LimitWorker {
     timer: Timer,
     slow: Arc<SlowCommands>,
     calls: mpsc::Receiver<Call>,
-    /// Notified by the engine when a request that waits may go on.
+    /// Notified by the engine when a waiting request may continue.
     woken: Arc<Woken>,
     /// Requests that wait for reads or for memory.
     parked: Vec<ParkedCall>,
@@ -45,11 +45,12 @@ pub(super) struct LimitWorker {
 #[derive(Debug)]
 struct ParkedCall {
     call: Call,
-    /// The reads it waits for; `None` if it waits for memory.
+    /// The reads that the request waits for; `None` if it waits for memory.
     reads: Option<Reads>,
-    /// The time since which it waits, in nanoseconds of the clock; 0 if it has just arrived.
+    /// The time since which the request has waited, in nanoseconds of the clock; 0 if it has just
+    /// arrived.
     since: u64,
-    /// What it has waited for.
+    /// What the request has waited for.
     waits: Waits,
 }
 
@@ -134,7 +135,8 @@ impl LimitWorker {
         self.session.sleep();
     }
 
-    /// Executes a request, unless it has to wait or nobody waits for its reply any more.
+    /// Executes a request. Parks it again if its reads have not arrived, and drops it if nobody
+    /// waits for its reply any more.
     fn go_on(&mut self, mut parked: ParkedCall) {
         let before = parked.reads.take();
         if parked.call.reply.is_closed() {
@@ -148,7 +150,7 @@ impl LimitWorker {
                 return;
             }
             self.execute(parked.call, parked.since, parked.waits);
-            // Released only now, because the call needed the records.
+            // The reads are released only now, because `execute` needed the records.
             self.session.release(reads);
         } else {
             self.execute(parked.call, parked.since, parked.waits);
@@ -277,7 +279,7 @@ fn decide(
             }
             reply::decided(request, policy, &decision)
         }
-        // Without a cas id, only the last of these is possible.
+        // A take without a cas id can return only the last of these.
         Taken::NotFound | Taken::Exists | Taken::NonNumeric => reply::not_a_limiter(),
     })
 }

@@ -35,8 +35,8 @@ impl<'a> InputBuffer<'a> {
     }
 
     /// Postpones the unconsumed bytes to the next turn, because the commands executed so far may
-    /// have taken long. If the service returns [`Flow::Read`](super::Flow::Read) or
-    /// [`Flow::Hold`](super::Flow::Hold), the loop then calls it again without waiting for an
+    /// have taken long. If the service then returns [`Flow::Read`](super::Flow::Read) or
+    /// [`Flow::Hold`](super::Flow::Hold), the loop calls the service again without waiting for an
     /// event.
     pub fn postpone(&mut self) {
         self.postponed = self.consumed < self.bytes.len();

@@ -36,7 +36,6 @@ impl ByteQueue {
         self.memory.capacity()
     }
 
-    /// Replaces the content with `bytes`.
     pub(super) fn replace(&mut self, bytes: &[u8], budget: &dyn Budget) {
         if bytes.is_empty() {
             return self.clear(budget);
@@ -52,7 +51,6 @@ impl ByteQueue {
         self.memory.extend_from_slice(bytes);
     }
 
-    /// Appends `bytes`.
     pub(super) fn append(&mut self, bytes: &[u8], budget: &dyn Budget) {
         if self.start > 0 && self.memory.capacity() - self.memory.len() < bytes.len() {
             self.memory.drain(..self.start);
@@ -89,7 +87,7 @@ impl ByteQueue {
         let before = self.memory.capacity();
         let wanted = capacity.next_multiple_of(GRAIN);
         self.memory.reserve_exact(wanted - self.memory.len());
-        // `reserve_exact` may round up.
+        // `reserve_exact` may round up, so the charge is the actual growth.
         budget.charge(self.memory.capacity() - before);
     }
 }

@@ -1,5 +1,5 @@
-//! The part that both loops share: connections, calls of the service, placement of new connections,
-//! and time. Each loop adds how it moves bytes and how it waits.
+//! The part that the loops over epoll and io_uring share: connections, calls of the service,
+//! placement of new connections, and time. Each loop adds how it moves bytes and how it waits.
 //!
 //! A connection is *served* while it has a service state. After that it *lingers*: no more output
 //! follows, and the connection waits until the client ends its side or a short time has passed.
@@ -22,21 +22,23 @@ use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport}
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// The longest time for which a connection lingers, in milliseconds.
 const LINGER_MS: u64 = 2_000;
-/// The largest number of rejected clients that linger at the same time. Further ones are closed at
-/// once.
+/// The largest number of rejected clients that linger at the same time. Further rejected clients
+/// are closed at once.
 const MAX_LINGERING_REJECTED: usize = 64;
-/// Length of the pause in accepting after a failure for lack of descriptors or memory, in
-/// milliseconds.
+/// Time for which a worker accepts no clients after an accept has failed for lack of descriptors or
+/// memory, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
 /// The largest number of steps per turn for connections that continue without an event. A
 /// connection that only has replies to send costs one step. So the connections that a commit
 /// releases continue within a few turns.
 const STEPS: usize = 64;
 /// Number of steps that a connection costs if it has more requests, or more replies than fit into
-/// the output. Few such connections continue per turn, so that new input of others need not wait.
+/// the output. So only a few such connections continue per turn, and new input of other connections
+/// need not wait for them.
 const STEPS_OF_REQUESTS: usize = 8;
-/// The longest time from the first step of a turn to the beginning of its last one. If the turn's
-/// events took longer than this, their duration is the limit. A running step is not interrupted.
+/// The longest time from the first step of a turn to the beginning of its last step. If the turn's
+/// events took longer than this time, their duration is the limit instead. A running step is not
+/// interrupted.
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The largest number of bytes per receive call.
 pub(super) const READ_SIZE: usize = 32 << 10;
@@ -67,7 +69,8 @@ pub(super) struct Connection<C, I> {
     pub(super) queued: bool,
     /// True if the connection is in `parked`, the list of connections that a wake-up continues.
     listed: bool,
-    /// Time of the last byte moved, or of the beginning of lingering, in coarse milliseconds.
+    /// Time of the last byte moved, or of the beginning of lingering, in [coarse
+    /// milliseconds](coarse_ms).
     pub(super) stamp: u64,
     /// The last time at which the connection kept no bytes, in coarse milliseconds.
     pub(super) empty_at: u64,
@@ -77,7 +80,8 @@ pub(super) struct Connection<C, I> {
 }
 
 impl<C, I> Connection<C, I> {
-    /// Records that the connection may keep bytes from time `now` on.
+    /// Called before the connection's buffers change. If they are empty, the time for which the
+    /// connection keeps bytes begins again at `now`.
     #[inline]
     fn note_kept(&mut self, now: u64) {
         if self.input.is_empty() && self.output.is_empty() {
@@ -85,7 +89,7 @@ impl<C, I> Connection<C, I> {
         }
     }
 
-    /// Tells the service the sizes of the buffers.
+    /// Tells the service the sizes of the connection's buffers.
     fn note_buffers(&mut self, service: &mut impl Service<Connection = C>) {
         if let Some(state) = &mut self.service {
             service.notes_buffers(state, self.input.capacity(), self.output.capacity());
@@ -111,12 +115,12 @@ pub(super) enum Admission {
     Rejected(OwnedFd),
 }
 
-/// The number of ready connections that may still continue in this turn, and the latest time for
-/// the last one to begin.
+/// The number of ready connections that may still continue in this turn, and the time after which
+/// no further one begins.
 pub(super) struct StepBudget {
     left: usize,
-    /// Set when the first of several connections begins. A single one needs no deadline, and so no
-    /// clock.
+    /// Set when the first of several connections begins. For a single connection no deadline is
+    /// needed, so the clock is not read.
     until: Option<Instant>,
 }
 
@@ -142,7 +146,7 @@ pub(super) struct Core<S: Service, I> {
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
-    /// The start of this turn; `None` if no ready connections were waiting then.
+    /// The start of this turn; `None` if the ready list was empty at that time.
     turn_began: Option<Instant>,
     next_tick: u64,
 }
@@ -216,7 +220,7 @@ impl<S: Service, I> Core<S, I> {
             }
         }
         if connection.flow.waits() {
-            // The service may keep withheld replies.
+            // The service may keep withheld replies, which count against the budget.
             self.look_at_budget = true;
             if !connection.listed {
                 connection.listed = true;
@@ -410,8 +414,8 @@ impl<S: Service, I> Core<S, I> {
         Some(key)
     }
 
-    /// Adds the connections that waited for the wake-up to the ready list, except those that would
-    /// only have to wait again.
+    /// Adds the connections that waited for a wake-up to the ready list, except connections that
+    /// would only wait again.
     pub(super) fn queue_parked(&mut self) {
         let (connections, service, ready) = (&mut self.connections, &self.service, &mut self.ready);
         self.parked.retain(|&key| {
@@ -494,8 +498,8 @@ impl<S: Service, I> Core<S, I> {
         self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
     }
 
-    /// Plans the next tick, if one is needed. Turns that do not wait call this too, because a
-    /// worker that never sleeps must also tick.
+    /// Plans the next [tick](Self::tick), if one is needed. Called in every turn, even if the turn
+    /// does not wait, because a worker that never sleeps must also tick.
     fn plan_tick(&mut self) {
         match self.tick_interval() {
             None => self.next_tick = 0,

@@ -12,7 +12,7 @@ use super::options::Options;
 use super::wake::Alarm;
 use super::{ConnectionId, transport};
 
-/// Orders to the workers. Only a greater order can replace an order.
+/// An order to the workers. Only a greater order replaces an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Order {
@@ -24,7 +24,7 @@ pub(super) enum Order {
     Stop = 2,
 }
 
-/// The part of a worker that other workers use.
+/// The part of a worker that other threads use.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) alarm: Arc<Alarm>,
@@ -33,8 +33,8 @@ pub(super) struct Desk {
     inbox: Mutex<Vec<OwnedFd>>,
     /// Number of connections placed with this worker, including those not taken over yet.
     load: AtomicUsize,
-    /// Set by another worker when all connections together keep too many bytes, but its own are
-    /// within their part.
+    /// Set by another worker when all connections together keep too many bytes, but its own
+    /// connections are within their part of the limit. This worker then checks its connections.
     pub(super) relief_wanted: AtomicBool,
 }
 
@@ -115,8 +115,9 @@ impl Shared {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the worker to serve a new connection: `own`, unless another has fewer connections.
-    /// Returns `None` if the largest number of connections is reached.
+    /// Chooses the worker that serves a new connection, and counts the connection there. Returns
+    /// `own` unless another worker has fewer connections. Returns `None` if the largest number of
+    /// connections is reached.
     pub(super) fn place(&self, own: usize) -> Option<usize> {
         let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
         let limit = self.limits.max_connections.load(Ordering::Relaxed);
@@ -189,9 +190,9 @@ impl Control {
         self.shared.give(Order::Close);
     }
 
-    /// Asks all workers to end. They refuse new connections, close idle connections at once, and
-    /// give the others at most `grace` to finish. Then every worker's
-    /// [`run`](super::EventLoop::run) returns. This function does not wait for that.
+    /// Asks all workers to end. The workers refuse new connections, close idle connections at once,
+    /// and give other connections at most `grace` to finish. Then every worker's
+    /// [`run`](super::EventLoop::run) returns. This function does not wait for the workers.
     pub fn shut_down(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
         let mut given = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,7 +205,8 @@ impl Control {
     /// Changes two limits of the [`Options`]. Open connections beyond a lower limit stay open.
     pub fn set_limits(&self, max_connections: usize, idle_timeout: Option<Duration>) {
         self.shared.limits.set(max_connections, idle_timeout);
-        // A worker that sleeps without a time limit must plan its next tick again.
+        // A worker may sleep without a time limit. It must wake up and plan a tick for the new
+        // timeout.
         self.shared.ring_all();
     }
 

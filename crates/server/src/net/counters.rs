@@ -1,5 +1,5 @@
 //! Counters of one worker. Only the worker writes them; any thread may read them at any time. So
-//! counting costs the hot path a plain load and store, and no locked instruction.
+//! counting costs a plain load and a plain store, without a locked instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,9 +1,9 @@
 //! The loop over epoll. Each connection is registered once, edge-triggered. So the kernel reports a
-//! socket only when bytes arrive, and reading can stop for a slow client without a new
-//! registration. In return, the loop must remember which sockets it has not read completely
+//! socket only when bytes arrive, and the loop can stop reading from a slow client without changing
+//! the registration. In return, the loop must remember which sockets it has not read completely
 //! (`readable`). A connection with more to do continues in the next turn, after the others.
 //!
-//! A single request costs one receive and one send. All connections share one wait.
+//! A single request costs one receive and one send. One wait serves all connections.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,8 +18,8 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The largest number of events per wait.
 const EVENTS: usize = 256;
-/// Size in bytes of each buffer for receiving ahead. It is not a power of two, so that the
-/// beginnings of all buffers fit into the cache together.
+/// Size of each of the `ahead` buffers, in bytes. With a power of two, the beginnings of all
+/// buffers would compete for the same sets of the cache.
 const AHEAD: usize = READ_SIZE + 192;
 /// The largest number of connections accepted per listener and turn.
 const ACCEPTS: usize = 64;
@@ -91,7 +91,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
     result
 }
 
-/// Returns the number of events of a wait.
+/// Converts the result of a wait to the number of events. An interrupted wait has none.
 fn waited(n: i32) -> io::Result<usize> {
     if n < 0 {
         let error = io::Error::last_os_error();
@@ -191,8 +191,8 @@ impl<S: Service> Epoll<S> {
     /// prefetch for their requests.
     #[inline]
     fn events(&mut self, events: &[libc::epoll_event]) {
-        // Events of other kinds may affect any connection. They must not come between a receive and
-        // the processing of its input.
+        // Events of listeners and of the alarm may affect any connection. They must not come
+        // between a receive and the processing of its input.
         if events.len() == 1 || events.iter().any(|event| event.u64 >= LISTENERS) {
             return events.iter().for_each(|event| self.event(event.u64, event.events));
         }
@@ -374,8 +374,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Called when all input is processed and answered. Closes the connection, unless it should
-    /// wait for more input.
+    /// Called when all input of a connection is processed and answered. Closes the connection,
+    /// unless it should wait for more input.
     fn settle(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         // A client that has ended its side still receives the withheld replies.
@@ -397,7 +397,7 @@ impl<S: Service> Epoll<S> {
         self.linger(key);
     }
 
-    /// Discards the input of a connection that lingers.
+    /// Receives and discards the input of a lingering connection, until the client ends its side.
     fn linger(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         match transport::receive(&connection.socket, &mut self.input) {
@@ -500,7 +500,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes all quiet connections. Each of the others is closed once it becomes quiet.
+    /// Closes all [quiet](Core::is_quiet) connections. Each other connection is closed once it
+    /// becomes quiet.
     fn stop(&mut self) {
         for key in 0..self.core.connections.bound() {
             self.wind_up(key);

@@ -12,8 +12,8 @@ use super::counters::Counters;
 use super::options::{BackendChoice, Options};
 use super::{Service, epoll, uring};
 
-/// An event loop that does not run yet. Move it to its thread and [run](Self::run) it with a
-/// service there.
+/// An event loop that does not run yet. Move the loop to its thread, and [run](Self::run) it there
+/// with a service.
 #[derive(Debug)]
 pub struct EventLoop {
     shared: Arc<Shared>,

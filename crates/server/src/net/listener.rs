@@ -173,7 +173,8 @@ impl Listener {
     fn bind_tcp(address: SocketAddr) -> io::Result<Inner> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
-            // The settings may also list the IPv4 address with this port.
+            // Without this option, the socket would also take the port for IPv4, and the settings
+            // may list an IPv4 address with the same port.
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_address(true)?;
@@ -204,8 +205,8 @@ impl Listener {
         Ok(Inner { socket, endpoint, file, inherited: false, backlog: AtomicI32::new(BACKLOG) })
     }
 
-    /// Takes over a listening socket from the service manager. It keeps listening when this process
-    /// ends, and clients then wait in its queue for the next process.
+    /// Takes over a listening socket from the service manager. The socket keeps listening when this
+    /// process ends, and clients then wait in its queue for the next process.
     ///
     /// # Errors
     /// Returns an error if the descriptor is not a listening stream socket.
@@ -238,10 +239,10 @@ impl Listener {
         })
     }
 
-    /// Lets clients connect.
+    /// Starts to listen, so that clients can connect. An inherited socket already listens.
     ///
     /// # Errors
-    /// Returns an error if another process listens at the address by now.
+    /// Returns an error if another process has begun to listen at the address.
     pub fn listen(&self) -> Result<(), BindError> {
         if self.inner.inherited {
             return Ok(());
@@ -276,7 +277,7 @@ impl Listener {
         }
     }
 
-    /// Returns the socket for use outside the event loops, without blocking.
+    /// Returns a non-blocking duplicate of the socket, for use outside the event loops.
     pub(crate) fn to_std(&self) -> io::Result<std::net::TcpListener> {
         self.set_nonblocking(true)?;
         Ok(self.inner.socket.try_clone()?.into())

@@ -1,6 +1,6 @@
 //! The event loops, one per worker. They move bytes between sockets and a [`Service`], and only the
-//! service knows the meaning of the bytes. So the server and the lab's responder use the same
-//! loops.
+//! service knows the meaning of the bytes. So the server and the responder of `larder bench` use
+//! the same loops.
 
 mod backend;
 mod buffer;
@@ -77,8 +77,8 @@ pub enum Flow {
     /// Wait for a wake-up of the worker's waker, then call the service again. No input is read
     /// until then.
     Park,
-    /// Like [`Flow::Read`], but the service also withholds replies. Call it again after more input,
-    /// and also after a wake-up of the worker's waker.
+    /// Like [`Flow::Read`], but the service also withholds replies. Call the service again after
+    /// more input, and also after a wake-up of the worker's waker.
     Hold,
     /// Send the output, then close the connection.
     Close,
@@ -104,13 +104,14 @@ pub trait Service {
     /// The service's state of one connection.
     type Connection;
 
-    /// Begins a turn of the loop. Called after the wait for events.
+    /// Begins a turn of the loop: one round in which it handles the events that have occurred.
+    /// Called after the wait for events.
     fn turn(&mut self);
 
     /// Called when the loop has no work. Returns how long the loop should wait for events before it
-    /// [sleeps](Service::sleep). Sleeping may begin work, such as a commit, that more clients share
-    /// if the loop waits first. With a zero duration, the loop checks for events once more without
-    /// waiting. With `None`, it sleeps at once.
+    /// [sleeps](Service::sleep). When the loop sleeps, the service may begin work, such as a
+    /// commit. If the loop waits first, more clients can share that work. With a zero duration, the
+    /// loop checks for events once more without waiting. With `None`, it sleeps at once.
     fn lingers(&mut self) -> Option<Duration> {
         None
     }
@@ -131,8 +132,8 @@ pub trait Service {
     /// budget.
     fn keeps(&self, connection: &Self::Connection) -> usize;
 
-    /// Tells the service the sizes of the buffers that the loop keeps for a connection, in bytes. Called
-    /// when they change.
+    /// Tells the service the sizes of the buffers that the loop keeps for a connection, in bytes.
+    /// Called when a size changes.
     fn notes_buffers(&mut self, _connection: &mut Self::Connection, _input: usize, _output: usize) {
     }
 
@@ -141,15 +142,15 @@ pub trait Service {
     fn can_give_up(&self, connection: &Self::Connection) -> bool;
 
     /// Asks the service to give up what a [parked](Flow::Park) connection waits for, because the
-    /// loop keeps too much input for it. Returns true if the service agrees. It then consumes the
-    /// input in the next call.
+    /// loop keeps too much input for the connection. Returns true if the service agrees. The
+    /// service then consumes the input in the next call.
     fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;
 
     /// Creates the service's state of a new connection.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 
-    /// Prefetches for these inputs of different connections. Most probably the next calls will
-    /// [process](Self::process) them.
+    /// Prefetches memory for the requests in `inputs`, which arrived on different connections. The
+    /// next calls will most probably [process](Self::process) these inputs.
     fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>);
 
     /// Processes new input. After [`Flow::Drain`], also called once the output was sent. After
@@ -174,19 +175,19 @@ pub trait Service {
     }
 
     /// Returns true if the connection is between two commands: no command is half received, and
-    /// none waits for a result. A graceful shutdown closes such connections at once, and gives the
-    /// others time.
+    /// none waits for a result. A graceful shutdown closes such connections at once. It gives other
+    /// connections time to finish.
     fn is_idle(&self, _connection: &Self::Connection) -> bool {
         true
     }
 
-    /// Ends a connection, whatever the reason was.
+    /// Ends a connection. Called for every connection once, whatever the reason is.
     fn disconnect(&mut self, connection: Self::Connection);
 }
 
-/// Number of inputs for which a service [prefetches](Service::foresee) together. They suffice to
-/// overlap the cache misses, and are few enough that the prefetched lines are still in the cache
-/// when they are used.
+/// The largest number of inputs for which a service [prefetches](Service::foresee) together. It is
+/// large enough to overlap the cache misses. It is small enough that the prefetched lines are still
+/// in the cache when they are used.
 const FORESEEN: usize = 8;
 
 /// Limit of the unconsumed input of a connection that waits for more, in bytes. A connection that

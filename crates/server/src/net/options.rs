@@ -54,8 +54,8 @@ pub struct Options {
     pub max_connections: usize,
     /// A connection is closed if no byte was sent or received on it for this time.
     pub idle_timeout: Option<Duration>,
-    /// The longest time that a graceful shutdown waits for the rest of a half-sent command. For
-    /// replies, it waits until its own time limit.
+    /// The longest time that a graceful shutdown waits for the rest of a half-sent command. It
+    /// waits for unsent replies until its own time limit.
     pub unfinished_grace: Duration,
     /// The soft limit of a connection's unsent output, in bytes.
     pub output_limit: usize,

@@ -1,47 +1,52 @@
-//! Closes connections when all of them together keep more memory than they may. A charge always
-//! succeeds; afterwards the connections that kept most for longest are closed. A client that has
-//! sent half a line is never closed in place of clients that do not read. A client that waits for
-//! the server is closed last.
+//! Closes connections when all connections together keep more bytes than the [budget] allows. A
+//! charge to the budget always succeeds. Afterwards, the workers close the connections that have
+//! kept the most bytes for the longest time. A client that has sent half a line is never closed in
+//! place of clients that do not read. A client that waits for the server is closed last.
 //!
-//! Each worker may always use its part of the limit, and more while the others use less. So a
-//! worker closes connections of its own while it is above its part. Otherwise it asks the other
-//! workers to check theirs.
+//! Each worker may always use its part of the limit, and more while other workers use less. So when
+//! the limit is exceeded, a worker closes connections of its own only if it uses more than its
+//! part. Otherwise it asks the other workers to check their connections.
+//!
+//! [budget]: super::Budget
 
 use super::connection::Core;
 use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
 /// Once connections must be closed, closing continues until only `LEFT`/`PARTS` of the limit is in
-/// use. The margin makes checks rare, because each check scans all connections.
+/// use. Each check scans all connections, and the margin makes checks rare.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// A longer silence of a connection counts as this one, in milliseconds.
+/// The longest silence that counts for a connection, in milliseconds. Longer silences count as this
+/// one.
 const SILENCE_MS: u64 = 5_000;
 
-/// The longest pause of a client that is not too slow, in milliseconds. After that the client must
-/// move bytes at [`LEAST_RATE`].
+/// A client that moves no bytes for this time counts as too slow, in milliseconds. When its
+/// connection has kept bytes for this time, the client must also move bytes at [`LEAST_RATE`].
 const PAUSE_MS: u64 = 500;
 
 /// The lowest rate, in bytes per second, at which a client must send or read while its connection
 /// keeps bytes.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// Connections that keep at most 1/`MODEST_SHARE` of an equal share of the limit are closed last.
+/// Connections that keep at most 1/`MODEST_SHARE` of an equal share of the limit are closed after
+/// all larger ones.
 const MODEST_SHARE: u64 = 4;
 
 /// Interval between checks after a check that closed no connection, in milliseconds.
 const LOOK_MS: u64 = 2;
 
-/// The reason why a connection keeps bytes. Connections with a greater reason are closed first.
+/// The reason why a connection keeps bytes. The order matters: connections with a later variant are
+/// closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     /// The server has not answered yet.
     Server,
     /// The client may only be pausing for a moment.
     Pause,
-    /// Other clients' values occupy the space that this connection waits for. The service can tell
-    /// this client that there is no space.
+    /// Other clients' values occupy the space that this connection waits for. In place of closing
+    /// the connection, the service can tell its client that there is no space.
     Others,
     /// The client reads its replies, or sends the rest of a command, too slowly.
     Client,
@@ -58,10 +63,10 @@ struct Holder {
 }
 
 impl Holder {
-    /// Returns the key by which connections are sorted for closing, the greatest first. A
-    /// connection that keeps at most `share` bytes comes after all that keep more. Silence counts
+    /// Returns the sort key of a connection; the connection with the greatest key is closed first.
+    /// A connection that keeps at most `share` bytes comes after all that keep more. Silence counts
     /// squared. Among connections that may only be pausing, silence counts before size, because
-    /// nothing else shows which ones are stuck.
+    /// nothing else shows which of them are stuck.
     fn cost(&self, share: u64) -> (bool, Cause, u64, u64) {
         let silence = (self.silent + 1).pow(2);
         let large = self.bytes > share;
@@ -75,7 +80,7 @@ impl Holder {
 /// Returns the connections to close so that `excess` bytes become free.
 fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
     // If all connections together keep more than the limit, some connection keeps more than this
-    // share.
+    // share. So a connection of ordinary size is closed before small ones.
     let share = limit / holders.len().max(1) as u64 / MODEST_SHARE;
     holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost(share)));
     holders.into_iter().take_while(move |holder| {
@@ -86,8 +91,8 @@ fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterat
 }
 
 impl<S: Service, I> Core<S, I> {
-    /// Returns the connections to close now, in the order of [`Holder::cost`]. Returns none unless
-    /// too much is kept.
+    /// Returns the connections to close now, in the order of [`Holder::cost`]. Returns none if the
+    /// connections of all workers together are within the limit.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
         if self.now() < self.look_after {
             return Vec::new();
@@ -110,8 +115,8 @@ impl<S: Service, I> Core<S, I> {
 
     fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
-        // Connections that continue without an event are expected to keep less afterwards. If they
-        // do not, the next check counts them.
+        // Connections that continue without an event probably keep less afterwards. If they still
+        // keep too much when they wait for an event, a later check counts them.
         let held = held.saturating_sub(moving);
         if held <= limit {
             return Vec::new();
@@ -136,8 +141,8 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Makes a connection give up waiting for space, so that it soon keeps less. Does nothing if it
-    /// has received the space meanwhile.
+    /// Makes a connection give up waiting for space, so that it soon keeps less. Does nothing if
+    /// the connection has received the space meanwhile.
     fn give_up(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = &mut connection.service else { return };
@@ -148,7 +153,7 @@ impl<S: Service, I> Core<S, I> {
     }
 
     /// Returns the connections that keep bytes, except those that continue without an event. Also
-    /// returns the number of bytes that the excepted ones keep.
+    /// returns the number of bytes that these exceptions keep.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {
@@ -160,15 +165,15 @@ impl<S: Service, I> Core<S, I> {
                 continue;
             }
             let reads = connection.output.is_empty();
-            // The service may not have seen the rest of the input yet because a reply is still on
-            // its way to the socket.
+            // With io_uring, the service may not have seen the rest of the input yet, because a
+            // send is still in flight.
             let goes_on = connection.unseen && reads && connection.flow.reads();
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
             let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
             // Connections that continue without an event are left out, except slow clients whose
-            // input was postponed: many expensive commands would let them keep their bytes for as
-            // long as they like.
+            // input was postponed. Otherwise a client could keep its bytes for any time by sending
+            // many expensive commands.
             if (connection.queued || goes_on) && !(connection.postponed && slow) {
                 moving += bytes;
                 continue;
@@ -191,8 +196,8 @@ impl<S: Service, I> Core<S, I> {
         held > limit / 2
     }
 
-    /// Notes whether another worker has asked this one to check its own connections. Called after
-    /// another thread has woken this worker.
+    /// Schedules a check if another worker has asked for one. Called after another thread has woken
+    /// this worker.
     pub(super) fn note_relief_wanted(&mut self) {
         let asked = &self.shared.desks[self.index].relief_wanted;
         self.look_at_budget |= asked.swap(false, Ordering::AcqRel);

@@ -1,11 +1,11 @@
-//! Connections by key. Keys are small numbers that stay valid, so operations can carry them through
-//! the kernel. Memory is allocated in steps and reused, so a new connection never moves existing
-//! ones.
+//! A table of connections. Each connection has a small number as its key until it is removed, so
+//! operations can carry the key through the kernel. Memory is allocated in steps and reused, so a
+//! new connection never moves existing ones.
 
 /// Number of entries per allocation.
 const STEP: usize = 256;
 
-/// Values by key. The key of a removed value is used again.
+/// A table of values. The key of a removed value is used again.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     steps: Vec<Box<[Option<T>]>>,

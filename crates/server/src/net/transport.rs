@@ -1,7 +1,8 @@
-//! The only place where clients' bytes enter and leave a socket by system call. The io_uring loop
-//! has the kernel do the same two operations, and passes the bytes on at the same points of
-//! [`Connection`](super::connection). So a transport that changes the bytes, such as TLS, can be
-//! inserted in one place: between these calls and the service.
+//! The system calls on clients' sockets. The epoll loop receives and sends here only. The io_uring
+//! loop also has the kernel do the same two operations, but passes the bytes to and from the
+//! service through the same functions of [`connection`](super::connection). So a transport that
+//! changes the bytes, such as TLS, can be inserted in one place: between the socket and these
+//! functions.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! Wakes a worker from other threads. Invariant: the thread that changes `woken` from false to true
-//! writes to the eventfd. The worker clears `woken` before it looks for the reason. So no wake-up
-//! is lost, and any number of wake-ups before that cost one system call together.
+//! writes to the eventfd. The worker clears `woken` before it looks for the reason of the wake-up.
+//! So no wake-up is lost, and all wake-ups until the worker clears `woken` cost one write together.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-/// The part of a worker with which other threads wake it.
+/// The handle with which other threads wake a worker.
 #[derive(Debug)]
 pub(super) struct Alarm {
     event: OwnedFd,
@@ -46,8 +46,8 @@ impl Alarm {
         }
     }
 
-    /// Makes the descriptor unreadable again and allows the next [`ring`](Self::ring). The worker
-    /// must look for the reasons after this call.
+    /// Makes the descriptor unreadable until the next [`ring`](Self::ring). The worker must look
+    /// for the reasons of the wake-up after this call, not before it.
     pub(super) fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: the buffer is 8 bytes long, as an eventfd requires. The read does not block, and

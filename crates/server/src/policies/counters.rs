@@ -1,5 +1,5 @@
 //! Counters of the results of a policy's decisions. All workers may use one policy at the same
-//! time, so each counts on a cache line of its own, up to `SHARDS` workers.
+//! time, so each worker counts on a separate cache line, up to `SHARDS` workers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum DecisionResult {
     /// Passed, and at most `NEAR_PERCENT` of the capacity are used.
     Within,
-    /// Passed, and more is used.
+    /// Passed, and more than `NEAR_PERCENT` of the capacity are used.
     Near,
-    /// Refused, or a plain counter above the capacity.
+    /// Refused. Also an increment of a plain counter to a value above the capacity.
     Over,
     /// Passed only because the policy is a shadow.
     Shadow,
@@ -47,7 +47,7 @@ const SHARDS: usize = 16;
 pub struct PolicyCounters([Shard; SHARDS]);
 
 /// The counts of the workers that share a shard. Processors fetch cache lines in pairs, so the
-/// alignment keeps two shards off one pair.
+/// alignment keeps any two shards in different pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard([AtomicU64; DecisionResult::ALL.len()]);

@@ -25,7 +25,8 @@ pub struct CurrentPolicies {
 }
 
 impl CurrentPolicies {
-    /// Replaces all policies. Those whose name stays keep their counters.
+    /// Replaces all policies. A new policy takes over the counters of the old one with the same
+    /// name.
     pub fn replace(&self, policies: &[Policy]) {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         *table = Arc::new(table.replaced_by(policies.to_vec()));
@@ -37,7 +38,7 @@ impl CurrentPolicies {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the keys that limits refuse.
+    /// Returns the counts of keys whose requests limits refuse.
     pub(crate) fn refused(&self) -> &RefusedKeys {
         &self.refused
     }
@@ -81,7 +82,7 @@ impl Deref for PolicyReader {
 }
 
 impl PolicyReader {
-    /// Takes over new policies. Called once per turn.
+    /// Fetches the present table if a reload has replaced it. Called once per turn.
     #[inline]
     pub fn refresh(&mut self) {
         self.sampling.begin_turn(self.current.refused.interval());
@@ -92,8 +93,8 @@ impl PolicyReader {
         }
     }
 
-    /// Counts a decision about a request of `key` that takes units. Looks (requests for 0 units) are
-    /// not counted. Without a policy, the limit is part of the request.
+    /// Counts a decision about a request of `key`. The caller leaves out looks (requests for 0
+    /// units). `policy` is `None` if the limit was part of the request.
     #[inline]
     pub fn count(&self, policy: Option<&Policy>, key: &[u8], decision: &Decision) {
         if !decision.allowed && self.sampling.counts(1) {
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(counted(&reader, "p"), [0; 4]);
     }
 
-    /// The capacity of GCRA is its burst.
+    /// The capacity of a GCRA limit is its burst, not its rate.
     #[test]
     fn decisions_of_gcra_are_compared_with_the_burst() {
         let current = Arc::<CurrentPolicies>::default();

@@ -1,6 +1,6 @@
-//! Policies: limits that the settings name. A request may name a policy in place of a limit, and a
-//! policy with a prefix applies to the plain counters below that prefix. Limiters lie in the engine
-//! under their keys, so new policies can replace old ones without losing state.
+//! Policies: limits that the settings name. A request may name a policy instead of stating a limit.
+//! A policy with a prefix also applies to plain counters whose keys begin with that prefix. The
+//! limiters are items in the engine, so a reload that replaces policies loses no state.
 
 mod counters;
 mod current;
@@ -20,15 +20,15 @@ pub use table::Policies;
 pub struct Policy {
     /// The name, which no other policy has.
     pub name: String,
-    /// The prefix of the keys that the policy applies to. With `None`, the policy applies only to
+    /// The prefix of keys that the policy applies to. If it is `None`, the policy applies only to
     /// requests that name it.
     pub prefix: Option<String>,
     /// The limit.
     pub limit: Limit,
     /// True if requests that the limit would refuse pass and are only counted.
     pub shadow: bool,
-    /// The durability of the policy's limiters, never [`Durability::None`]. With `None`, they have
-    /// that of the store.
+    /// The durability of the policy's limiters, never [`Durability::None`]. If it is `None`, they
+    /// have the durability of the store.
     pub durability: Option<Durability>,
     /// The results of decisions. A policy that replaces another of the same name shares its
     /// counters.

@@ -9,7 +9,8 @@ use super::Policy;
 pub struct Policies {
     /// In the order of their names.
     policies: Vec<Policy>,
-    /// In the order of their bytes, so a prefix follows all shorter ones that it begins with.
+    /// In the order of their bytes, so a prefix comes after all shorter prefixes that it begins
+    /// with.
     prefixes: Vec<Prefix>,
 }
 
@@ -75,10 +76,11 @@ impl Policies {
 }
 
 /// Returns the index of the longest prefix that `key` begins with. `end` is the number of prefixes
-/// up to `key` in the order of bytes.
+/// that are at most `key` in the order of bytes.
 ///
-/// The search begins with the last of these and follows `shorter`. It misses no match: in the order
-/// of bytes, the last one lies between a match and `key`, so it begins with the match too.
+/// The search begins with the last of these `end` prefixes and follows `shorter`. It misses no
+/// match: in the order of bytes, this last prefix lies between a match and `key`, so it begins with
+/// the match too.
 fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
     let mut at = end.checked_sub(1);
     while let Some(prefix) = prefixes.get(at?) {
@@ -119,7 +121,7 @@ mod tests {
         assert!(table.iter().map(|policy| &*policy.name).eq(["a", "b", "c/d"]));
     }
 
-    /// Compares with a search through all prefixes.
+    /// Compares the result with a search through all prefixes.
     #[test]
     fn the_longest_prefix_wins() {
         let prefixes = ["a", "ab", "abc", "abd", "b/", "b/a", "b/c/", "b/c/d", "ba", "z", "é"];

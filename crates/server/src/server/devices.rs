@@ -1,6 +1,7 @@
-//! Checks the devices of `--store` before any of them is opened. A device given in the wrong role
-//! is recognised, and the error names the command line that would be right. Nothing is created or
-//! changed until every device is in its place.
+//! Checks the devices of `--store` before any of them is opened. If a device is given in the wrong
+//! role, as a fast device in place of a lower one or the reverse, the error names the command line
+//! that would be right. The start creates or changes nothing on the devices before this check has
+//! succeeded.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -105,8 +106,8 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     Ok(used)
 }
 
-/// Returns an error if a newer version of Larder wrote the device. Such a device must not even be
-/// grown.
+/// Returns an error if a newer version of Larder wrote the device. The start must not change such a
+/// device, not even its size.
 fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
     match content {
         Content::Store(superblock) => superblock.may_write().err().map(StoreError::Superblock),
@@ -119,7 +120,7 @@ fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
     }
 }
 
-/// Returns the devices of a lane, each with the number of bytes that its store uses.
+/// Returns the devices of a lane, each with the number of bytes that the store uses on it.
 fn used_parts<'g, 'a>(given: &'g [Given<'a>], lane: &LanePaths<'_>) -> Vec<(&'g Given<'a>, u64)> {
     let Some(fast) = find(given, lane.first) else { return Vec::new() };
     let Content::Store(superblock) = &fast.content else { return Vec::new() };
@@ -136,8 +137,8 @@ fn find<'g, 'a>(given: &'g [Given<'a>], store: &StorePath) -> Option<&'g Given<'
     given.iter().find(|given| given.store == store)
 }
 
-/// Returns an error text if a lower device is given as the lane's fast device. Opening the device
-/// detects all other mistakes.
+/// Returns an error text if a lower device is given as the lane's fast device. Other mistakes with
+/// the fast device are detected when it is opened.
 fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     matches!(fast.content, Content::Lower(_) | Content::UnusableLower(_)).then(|| {
@@ -150,8 +151,8 @@ fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     })
 }
 
-/// Returns an error text if the lane's lower device is wrong or missing. The fast device must have
-/// been checked.
+/// Returns an error text if the lane's lower device is wrong or missing. [`wrong_fast`] must have
+/// checked the lane's fast device before.
 fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     let Some(lower) = lane.lower.and_then(|lower| find(given, lower)) else {
@@ -170,8 +171,9 @@ fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
             lower.name(),
             lower.lane()
         )),
-        // A lane's superblock is durable before its lower device gets a label. So a label with
-        // another store id belongs to another lane; no crash can leave it behind.
+        // A lane's superblock is durable before its lower device gets a label. So no crash can
+        // leave a label without its superblock, and a label with another store id belongs to
+        // another lane.
         Content::Lower(label) if fast.lane_id() != Some(label.store_id) => Some(format!(
             "--store {} is the lower device of {}, and {} is not the fast device of that lane",
             lower.name(),

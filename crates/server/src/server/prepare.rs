@@ -1,5 +1,5 @@
-//! Prepares the process for a server: its limits, listeners, files, and finally fewer rights. The
-//! caller must drop rights last, because listeners and files may need them.
+//! Prepares the process for a server: sets limits, binds listeners, writes files, and drops rights.
+//! The caller must drop rights last, because listeners and files may need them.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -52,12 +52,12 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     Ok(())
 }
 
-/// Raises the limit of open files for `max_connections`. Returns the number of connections
-/// possible.
+/// Raises the limit of open files for `max_connections`. Returns how many of these connections are
+/// possible with the new limit.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
-    // An estimate of the descriptors besides connections. 64: listeners, the admin page, the log
-    // file, devices. Four per worker: its epoll or io_uring descriptor, its eventfd, and its read
-    // queues of the store.
+    // An estimate of the descriptors that are not connections. 64 are for listeners, the admin
+    // page, the log file and devices. Each worker has four: its epoll or io_uring descriptor, its
+    // eventfd, and its read queues of the store.
     let mut beside = 64 + 4 * settings.threads as u64;
     if settings.limit_port != Port::Off {
         beside += limit_port::CONNECTIONS as u64;
@@ -74,9 +74,9 @@ pub(super) fn too_few_files(reachable: usize) -> String {
     )
 }
 
-/// Time for which binding an address in use is retried. The kernel releases what a killed process
-/// held through io_uring some milliseconds after the process has ended, and an immediate restart
-/// must not fail because of that.
+/// Time for which binding an address in use is retried. After a process was killed, the kernel
+/// releases the sockets that io_uring held some milliseconds late. An immediate restart must not
+/// fail because of that.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -92,7 +92,7 @@ fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     }
 }
 
-/// Binds TCP addresses without listening. `port` is for addresses that do not name one.
+/// Binds TCP addresses without listening. `port` is the port of addresses that do not name a port.
 fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for listen in addresses {
@@ -102,8 +102,7 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
         let mut failed = None;
         let before = listeners.len();
         for mut address in addresses {
-            // The IPv4 and the IPv6 address of one name share the port that the kernel chose for
-            // the first.
+            // All addresses of one host name share the port that the kernel chose for the first.
             if address.port() == 0
                 && let Some(first) = listeners.get(before).and_then(Listener::address)
             {
@@ -111,7 +110,7 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
             }
             match take(&Endpoint::Tcp(address)) {
                 Ok(listener) => listeners.push(listener),
-                // The machine may lack IPv4 or IPv6.
+                // `*` stands for IPv4 and IPv6, and the machine may lack one of them.
                 Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
                     failed = Some(error);
                 }
@@ -125,12 +124,13 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
     Ok(listeners)
 }
 
-/// Binds the addresses without listening. So an address in use is known before a long recovery, and
-/// clients are refused until the recovery has ended.
+/// Binds the addresses of the data port without listening. So the start detects an address in use
+/// before a long recovery, and clients are refused until the recovery has ended.
 pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     let mut listeners = bind_tcp(&settings.listen_addresses(), settings.default_port())?;
     if let Some(path) = &settings.socket {
-        // The current directory changes when the server goes to the background.
+        // Made absolute, because the current directory changes when the server goes to the
+        // background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
         listeners.push(take(&endpoint).map_err(StartError::Bind)?);
@@ -138,8 +138,8 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     for listener in &listeners {
         listener.set_backlog(settings.listen_backlog);
     }
-    // Some programs wait for the path to appear and then connect at once. Without a store there is
-    // no recovery to wait for, so let the kernel queue such connections now.
+    // Some programs wait until the socket's path exists and then connect at once. Without a store
+    // there is no recovery to wait for, so the kernel can queue their connections from now on.
     if let (Some(_), false, Some(socket)) =
         (&settings.socket, settings.has_store(), listeners.last())
     {
@@ -172,7 +172,7 @@ pub(super) fn inherit(
 }
 
 /// Binds the admin address. If the default address cannot be bound, the server starts without the
-/// page. For an address that the user asked for, that is an error.
+/// admin page. If the user gave an address that cannot be bound, the start fails.
 pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpListener>, StartError> {
     let Some(address) = settings.admin else { return Ok(None) };
     let default = Settings::default().admin == Some(address) && !settings.is_asked("admin");
@@ -191,13 +191,14 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
     }
 }
 
-/// The file with the process id. It is locked for the life of the process. The lock tells the file
-/// of a running server from one that a killed server left, even if its id was reused.
+/// The file with the process id. The server locks the file as long as it runs. So another start can
+/// tell the file of a running server from one that a killed server left, even if the process id was
+/// reused.
 #[derive(Debug)]
 pub(super) struct Pidfile {
     path: PathBuf,
-    /// Holds the lock. `None` if the path is a pipe or another special file: its reader waits until
-    /// the server has closed it.
+    /// Holds the lock. `None` if the path is a pipe or another special file. Such a file is closed
+    /// at once, because its reader may wait for that.
     _lock: Option<File>,
 }
 
@@ -228,13 +229,13 @@ impl Pidfile {
     }
 
     pub(super) fn remove(self) {
-        // This may fail after a change of user. The next start then overwrites the file.
+        // The removal may fail after a change of user. The next start then overwrites the file.
         let _ = std::fs::remove_file(self.path);
     }
 }
 
-/// Writes the file with the ports, for which memcached's test harnesses wait. It is written under
-/// another name and renamed, so that a reader never sees a part of it.
+/// Writes the file with the port numbers. memcached's test harnesses wait for this file. It is
+/// written under another name and then renamed, so that a reader never sees a part of it.
 pub(super) fn write_port_file(settings: &Settings, listeners: &[Listener]) {
     let Some(path) = &settings.port_file else { return };
     let mut text = String::new();
@@ -257,7 +258,7 @@ pub(super) fn drop_rights(settings: &Settings) -> Result<(), StartError> {
             Some(user) => {
                 process::become_user(user).map_err(system(format!("become --user {user}")))?;
             }
-            // memcached refuses to run as root without a user.
+            // memcached refuses to run as root without a user. Larder only warns.
             None => warn!(event = "running_as_root", advice = "give --user to drop its rights"),
         }
     } else if let Some(user) = &settings.user {

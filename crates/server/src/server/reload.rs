@@ -1,6 +1,7 @@
-//! Changes to a running server. The `verbosity` command changes the log level. SIGHUP also changes
-//! the settings in `RELOADED` and the policies. The other settings took effect when sockets,
-//! threads and memory were created, so a reload only reports that they need a restart.
+//! Changes to the settings of a running server, which SIGHUP requests. A reload changes the
+//! settings in `RELOADED` and the policies. All other settings took effect when sockets, threads
+//! and memory were created, so a reload only reports that they need a restart. The `verbosity`
+//! command changes the log level without a reload.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const RELOADED: [&str; 16] = [
     "verbose",
 ];
 
-/// Aliases of other keys. They are not reported again.
+/// Settings that only set the value of another setting. A reload reports the other one.
 const ALIASES: [&str; 1] = ["disable-evictions"];
 
 /// Gives a server new settings, from any thread.
@@ -72,7 +73,8 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // The start may have adapted a default to the machine. The user did not change it.
+            // If no source gives the setting, the user did not change it. A difference then comes
+            // from the start, which may have adapted a default to the machine.
             let adapted = !old.is_asked(key) && !new.is_asked(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
@@ -100,7 +102,7 @@ impl Reloader {
         if let Some(file) = new.admin_token_file.as_ref()
             && old.admin_token_file.as_ref() == Some(file)
         {
-            // The file may have changed although its name has not.
+            // The content of the file may have changed although its name has not.
             match running.read_admin_token(new) {
                 Ok(true) => reloaded.changed.push("the token of the admin page".to_owned()),
                 Ok(false) => {}

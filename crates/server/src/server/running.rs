@@ -39,9 +39,10 @@ pub(crate) struct Running {
     pub(crate) workers: AtomicUsize,
     /// Set when the server accepts no new connections.
     pub(crate) draining: AtomicBool,
-    /// Set while the server counts as refusing writes for lack of space (see `watch`).
+    /// True while the server counts as refusing writes for lack of space. The watch thread sets it.
     pub(super) refusing: AtomicBool,
-    /// The commands' context, once it exists. Weak, because the context holds `self` as its hooks.
+    /// The state that all workers share, once it exists. Weak, because it refers back to this
+    /// `Running` through its hooks.
     context: OnceLock<Weak<ServerContext>>,
     /// How workers read records that are not in memory: "uring" or "threads".
     pub(crate) flash_io: OnceLock<&'static str>,
@@ -85,7 +86,7 @@ impl Running {
         }
     }
 
-    /// Sets the commands' context. Called once, as soon as it exists.
+    /// Sets the state that all workers share. Called once, as soon as that state exists.
     pub(crate) fn set_context(&self, context: &Arc<ServerContext>) {
         // Setting cannot fail: a server creates only one context.
         let _ = self.context.set(Arc::downgrade(context));
@@ -197,7 +198,7 @@ impl Running {
         context.latencies.is_on().then(|| context.latencies.totals())
     }
 
-    /// Returns the least time of a slow command.
+    /// Returns the threshold from which a command counts as slow.
     ///
     /// # Errors
     /// Returns the reason if slow commands are not recorded.
@@ -220,7 +221,7 @@ impl Running {
         if self.workers.load(Relaxed) < self.settings().threads {
             return Err("a worker has ended".into());
         }
-        // Reads still work, but clients that write must know.
+        // Reads still work, but the server is not ready for clients that write.
         match self.store_failure() {
             Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
             None if self.refusing.load(Relaxed) => Err("full: writes are refused".into()),

@@ -1,5 +1,6 @@
-//! Opens, recovers and closes the server's store. Opening and locking need the rights of the
-//! process. Recovery ends before a client can connect.
+//! Opens and closes the devices of the server's store, and reports its recovery. Opening and
+//! locking the devices may need rights that the process drops later. Recovery ends before a client
+//! can connect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
 
-/// Without a given size, a new store gets this multiple of the memory limit, but at least
+/// If the user gives no size, a new store gets `MEMORY_TIMES` the memory limit, but at least
 /// `DEFAULT_SIZE` and at most a quarter of the free space.
 const MEMORY_TIMES: u64 = 4;
 
@@ -34,7 +35,8 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wish = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        // The device may have grown while in use, so the command line may give too small a size.
+        // The command line may give too small a size, because `store grow` may have enlarged the
+        // device since.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
         let device = FileDevice::open_checked(&store.path, size, wish, is_ours);
@@ -87,7 +89,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     }))
 }
 
-/// Adds the name of the store to an error.
+/// Converts an error of the engine, and adds the name of the store if the error concerns it.
 pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
     match error {
         OpenError::Store(error) if settings.has_store() => {
@@ -138,7 +140,8 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// Returns the server's clock. With a store, it continues the time of the store.
+/// Returns the server's clock. With a store, the clock continues from the time that the store has
+/// reached.
 pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
     let Some(opened_at) = engine.opened_at() else { return clock };
     let clock = clock.continuing(opened_at);
@@ -236,7 +239,7 @@ pub(super) fn flash_io(
     }
 }
 
-/// Makes everything durable and marks the store as cleanly stopped.
+/// Makes all writes durable and marks the store as cleanly stopped.
 pub(super) fn close(engine: &Engine) -> Result<(), StartError> {
     engine.close().map_err(system("close the store"))
 }

@@ -32,7 +32,7 @@ fn ask(client: &mut TcpStream, request: &str, expected: &str) {
 /// Reads until the server closes the connection.
 fn rest(mut client: TcpStream) -> String {
     let mut text = String::new();
-    // A reset ends the connection too.
+    // A reset counts as the end of the connection too.
     let _ = client.read_to_string(&mut text);
     text
 }
@@ -125,7 +125,8 @@ fn a_failed_start_names_the_reason() {
     assert!(error.contains("cannot write --pidfile /does/not/exist/larder.pid"), "{error}");
 }
 
-/// The test binds the addresses first, as if a process that was just killed still held them.
+/// The test binds the addresses first, as if a process that was just killed still held them. The
+/// start must wait until they are free.
 #[test]
 fn a_start_waits_for_an_address_that_becomes_free() {
     let folder = std::env::temp_dir().join(format!("larder-late-{}", std::process::id()));

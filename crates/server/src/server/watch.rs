@@ -1,6 +1,6 @@
-//! A thread that does background work once a second, so that no worker has to. It logs each kind of
+//! A thread that does background work once a second in place of the workers. It logs each kind of
 //! trouble in one line with a count and advice, at most once per `SILENCE`. So no worker waits for
-//! a slow log. It also returns freed memory to the kernel.
+//! a slow log. The thread also returns freed memory to the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,8 +22,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Time after a refused write during which the server counts as refusing writes.
 const REFUSING: Duration = Duration::from_secs(5);
 
-/// Growth of the uncharged memory, in bytes, after which the allocator returns freed memory to the
-/// kernel. Uncharged memory is resident memory that the budget does not count.
+/// Growth of the uncharged memory, in bytes, after which this thread makes the allocator return
+/// freed memory to the kernel. Uncharged memory is resident memory that the budget does not count.
 const UNCHARGED: u64 = 8 << 20;
 
 /// A thread that watches a server.
@@ -56,7 +56,7 @@ impl Watch {
     }
 }
 
-/// The state that was already logged.
+/// The state that the watch thread has seen and logged so far.
 #[derive(Default)]
 struct Watcher {
     failing: Option<Instant>,
@@ -74,8 +74,8 @@ impl Watcher {
             self.refused_at = Some(now);
         }
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
-        // Set before the log lines are written, so that a reader of the log finds the same state on
-        // the admin page.
+        // Set before the log lines are written, so that the admin page already shows the state that
+        // a reader finds in the log.
         running.refusing.store(refuses, Relaxed);
         if self.trouble.is_empty() {
             self.trouble = KINDS.iter().map(Trouble::new).collect();
@@ -134,8 +134,8 @@ impl Heap {
         uncharged - least >= UNCHARGED
     }
 
-    /// Notes that the uncharged memory is still `uncharged` bytes after the allocator returned what it
-    /// could, so that the allocator is not asked for them again.
+    /// Notes that `uncharged` bytes are left after the allocator has returned what it could. Only
+    /// further growth makes [`has_grown`](Self::has_grown) true again.
     fn note_given_back(&mut self, uncharged: u64) {
         self.least = Some(uncharged);
     }
@@ -189,7 +189,7 @@ const KINDS: &[TroubleKind] = &[
     },
 ];
 
-/// One kind of trouble, with the count that was already logged.
+/// One kind of trouble, with its count at the last log line.
 struct Trouble {
     kind: &'static TroubleKind,
     told: u64,
@@ -214,7 +214,8 @@ impl Trouble {
     }
 }
 
-/// The motion of partitions between lanes, as last logged.
+/// The state of the lanes at the last check, to detect that partitions move, that a device has
+/// grown, and that a device is drained.
 #[derive(Debug, Default)]
 struct Moves {
     lanes: Vec<LaneState>,
@@ -262,7 +263,7 @@ mod tests {
         let mib = |n: u64| n << 20;
         assert!(!heap.has_grown(mib(20)) && !heap.has_grown(mib(27)));
         assert!(heap.has_grown(mib(28)));
-        // The allocator cannot return 25 of the 28 MiB.
+        // The allocator returns 3 of the 28 MiB. Growth counts from the 25 MiB that are left.
         heap.note_given_back(mib(25));
         assert!(!heap.has_grown(mib(30)) && !heap.has_grown(mib(3)) && !heap.has_grown(mib(10)));
         assert!(heap.has_grown(mib(11)));

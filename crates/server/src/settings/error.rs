@@ -1,4 +1,5 @@
-//! Errors in the settings. Each message names the place and says what to do.
+//! Errors in the settings. Each message names the faulty flag, variable or file, and says what to
+//! do.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// One value cannot be used.
+    /// The value of a setting cannot be used.
     Value {
         /// Where the user set the value: `--memory`, `LARDER_MEMORY`, or the file's path and the
         /// name of the setting.
@@ -21,7 +22,7 @@ pub enum SettingsError {
         path: PathBuf,
         /// The key.
         key: String,
-        /// A key that looks like it.
+        /// A known key that is similar.
         suggestion: Option<&'static str>,
     },
     /// The configuration file cannot be read.

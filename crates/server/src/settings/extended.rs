@@ -1,11 +1,11 @@
-//! memcached's `-o name[=value],...`. Options with a meaning in Larder are applied. Options that
-//! tune mechanisms Larder does not have, and unknown options, are ignored with a note. Options that
-//! must not be ignored, such as those for TLS, are refused.
+//! memcached's flag `-o name[=value],...`. Options that have a meaning in Larder are applied.
+//! Options that tune mechanisms Larder does not have, and unknown options, are ignored with a note.
+//! Options that must not be ignored, such as those for TLS, are refused.
 
 use super::{Settings, store, values};
 
-/// Tuning options without a meaning here. A name that ends in `_` stands for all names with that
-/// prefix.
+/// Tuning options that have no meaning in Larder. A name that ends in `_` stands for all names with
+/// that prefix.
 const TUNING: &[&str] = &[
     "drop_unread",
     "ext_",
@@ -43,7 +43,7 @@ fn matches(name: &str, pattern: &str) -> bool {
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.extended = text.to_owned();
     if settings.ext_path {
-        // Discards an `ext_path` from a source of lower precedence.
+        // A source of lower precedence has set `ext_path`. This `-o` replaces it as a whole.
         settings.ext_path = false;
         settings.store.clear();
     }

@@ -1,4 +1,4 @@
-//! Help texts, generated from the table.
+//! Help texts, generated from the table of settings.
 
 use super::setting::{Group, Kind, Setting};
 use super::table;
@@ -36,7 +36,7 @@ fn default_of(setting: &Setting) -> Option<String> {
         return None;
     }
     let default = match setting.key {
-        // The number depends on the machine.
+        // The real default depends on the machine, so it must not appear in the text.
         "threads" => "the number of cores".to_owned(),
         "durability" => "async with a store".to_owned(),
         _ => (setting.show)(&Settings::default()),
@@ -44,8 +44,8 @@ fn default_of(setting: &Setting) -> Option<String> {
     (!default.is_empty()).then_some(default)
 }
 
-/// Returns the output of `larder serve -h`: the most needed flags, on one screen of 24 lines and
-/// 80 columns.
+/// Returns the output of `larder serve -h`: the flags that are needed most, on one screen of 24
+/// lines and 80 columns.
 pub fn short_help() -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     for setting in table::all().filter(|setting| !setting.brief.is_empty()) {

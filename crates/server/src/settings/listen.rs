@@ -1,14 +1,14 @@
-//! Addresses to listen on, in Larder's form and in memcached's.
+//! Addresses to listen on, in Larder's form or in memcached's form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// One address of `--listen`. Without a port it uses that of `--port`.
+/// One address of `--listen`. An address without a port uses the port of `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     /// An IP address or a host name; `*` is every address of the machine.
     pub host: String,
-    /// The port, 0 to let the kernel choose one.
+    /// The port. With 0, the kernel chooses a port.
     pub port: Option<u16>,
 }
 
@@ -53,7 +53,8 @@ impl ListenAddress {
         Ok(ListenAddress { host: host.to_owned(), port })
     }
 
-    /// Returns the socket addresses of the host. `*` stands for both IPv4 and IPv6.
+    /// Returns the socket addresses of the host. `*` stands for the unspecified addresses of both
+    /// IPv4 and IPv6.
     pub(crate) fn resolve(&self, default_port: u16) -> std::io::Result<Vec<SocketAddr>> {
         let port = self.port.unwrap_or(default_port);
         if self.host == "*" {
@@ -84,7 +85,8 @@ impl fmt::Display for ListenAddress {
 }
 
 /// Removes the prefixes of memcached's form `proto[ascii]:tag_name_:notls:host:port`. Drops only
-/// prefixes without effect here, and refuses those that protect or restrict.
+/// prefixes that have no effect in Larder. Refuses prefixes that ask for TLS or for one protocol,
+/// because ignoring them would weaken the protection that the user asked for.
 fn strip_memcached_prefix(text: &str) -> Result<&str, String> {
     let mut rest = text;
     loop {

@@ -1,5 +1,5 @@
-//! Loads [`Settings`] from a command line, an environment and a file. A stronger source is applied
-//! later: file, then environment, then flags.
+//! Loads [`Settings`] from a command line, an environment and a file. Sources of higher precedence
+//! are applied later and overwrite earlier values: file, then environment, then flags.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,8 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
-/// Prefixes of variables that container runtimes set for a service called `larder`.
+/// Prefixes of variables that container runtimes set for a service named `larder`. These variables
+/// name no settings.
 const FOREIGN: [&str; 2] = ["LARDER_SERVICE_", "LARDER_PORT_"];
 
 /// Returns the command line of `larder serve`.
@@ -65,7 +66,7 @@ pub fn memcached_command() -> Command {
         .arg(switch("help", 'h'))
         .arg(switch("version", 'V'))
         .arg(switch("license", 'i'))
-        // memcached ignores left-over words.
+        // memcached ignores words that are not flags.
         .arg(Arg::new(LEFT_OVER).num_args(0..).hide(true));
     arguments(command)
 }
@@ -113,7 +114,7 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-/// Returns the value that a setting has in the command line before the argument index `end`.
+/// Returns the value of a setting in the command line. Ignores arguments from the index `end` on.
 fn flag(setting: &Setting, matches: &ArgMatches, end: usize) -> Option<String> {
     if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine)
         || matches.index_of(setting.key)? >= end
@@ -177,9 +178,9 @@ pub fn from_matches(
 /// Flags of memcached that only print something.
 const PRINTING: [&str; 3] = ["help", "version", "license"];
 
-/// Checks the flags in front of the first one that only prints something. memcached processes its
-/// flags in order and stops at the first one it does not support. Clients use this to find out what
-/// a build supports.
+/// Refuses unsupported flags that precede a flag that only prints something, such as `-h`. For
+/// memcached processes its flags in order and stops at the first unsupported one. Test harnesses
+/// put a flag in front of `-h` to find out if a build supports the flag.
 ///
 /// # Errors
 /// Returns the first refused flag with the reason.
@@ -216,7 +217,7 @@ fn apply_environment(
     for setting in table::all() {
         let name = setting.environment();
         let Some(text) = environment.get(&name) else { continue };
-        // Container runtimes set this for a service called `larder`.
+        // Container runtimes set `LARDER_PORT` to a URL for a service named `larder`.
         if setting.key == "port" && text.contains("://") {
             continue;
         }
@@ -268,7 +269,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
     Ok(())
 }
 
-/// Returns the setting with the name most similar to `key`, if one is similar enough.
+/// Returns the key of the setting whose name is most similar to `key`, if any is similar enough.
 fn suggestion(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_lowercase().replace('_', "-");
     let shown = table::all().filter(|setting| setting.group != Group::Refused);

@@ -1,6 +1,6 @@
-//! All settings and the sources of their values. Invariant: one table is the only list of
-//! settings. Flags, environment names, keys of the configuration file, the help text and
-//! `stats settings` are all generated from it, so none of them can miss a setting.
+//! All settings and the sources of their values. Invariant: the table in `table.rs` is the only
+//! list of settings. Flags, environment names, keys of the configuration file, the help text and
+//! `stats settings` are all generated from the table, so none of them can miss a setting.
 
 mod error;
 mod extended;
@@ -29,8 +29,9 @@ pub(crate) use values::{log_level_name, when_full_name};
 use larder_engine::{Durability, MIN_MEMORY};
 
 impl Settings {
-    /// Returns the settings that differ in `other`: key, value in `self`, value in `other`, in the
-    /// order of the help. Leaves out settings that do not describe a running server.
+    /// Returns the settings that differ between `self` and `other`, each as key, value in `self`
+    /// and value in `other`. Includes the settings of [`rows`](Self::rows), in the order of the
+    /// help.
     pub(crate) fn differences(&self, other: &Settings) -> Vec<(&'static str, String, String)> {
         let pairs = self.rows().zip(other.rows());
         pairs
@@ -44,7 +45,7 @@ impl Settings {
         let Some(setting) = table::all().find(|setting| setting.key == key) else {
             return;
         };
-        // A shown value can always be set; a test checks this for the whole table.
+        // `set` accepts every text that `show` returns. A test checks this for the whole table.
         let _ = (setting.set)(self, &(setting.show)(other));
         match other.is_asked(setting.key) {
             true => self.asked.insert(setting.key),
@@ -52,17 +53,20 @@ impl Settings {
         };
     }
 
-    /// Returns key and value of every setting that `stats settings` shows beside memcached's rows.
+    /// Returns the key and the value of every setting that `stats settings` shows in addition to
+    /// memcached's rows.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&'static str, String)> {
         table::all().filter(|s| s.is_shown()).map(|s| (s.key, (s.show)(self)))
     }
 
-    /// Returns true if keys are sampled. Only the admin page shows them.
+    /// Returns true if keys are sampled. Without an admin page they are not, because only the admin
+    /// page shows them.
     pub(crate) fn samples_keys(&self) -> bool {
         self.key_sampling && self.admin.is_some()
     }
 
-    /// Checks the conditions that depend on several values.
+    /// Checks the conditions that several settings must satisfy together. Adapts values that
+    /// memcached accepts and Larder does not, with a note.
     fn check(&mut self) -> Result<(), SettingsError> {
         let together = |reason: String| Err(SettingsError::Together(reason));
         if self.flavor == Flavor::Memcached && self.memory < MIN_MEMORY {

@@ -1,12 +1,12 @@
-//! The devices of the store, as users write them.
+//! The devices of the store, in the form in which users name them.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::units::{Bare, parse_size, show_size};
 
-/// The smallest size of a store, in bytes: 16 segments of the smallest size, and the store's
-/// overhead.
+/// The smallest size of a store's device, in bytes: 16 segments of the smallest size, and the
+/// store's overhead.
 const MIN_STORE: u64 = 2 << 20;
 
 /// A directory, file or block device of the store.
@@ -17,21 +17,21 @@ pub struct StorePath {
     /// The size in bytes. With `None`, an existing store keeps its size, and a new one gets a
     /// default.
     pub size: Option<u64>,
-    /// The tier of the device, if there are tiers.
+    /// The name of the device's tier, if the user names tiers.
     pub tier: Option<String>,
 }
 
-/// The devices of a lane: one, or one of each tier.
+/// The devices of a lane: one device, or one of each tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePaths<'a> {
     /// The device for new items.
     pub first: &'a StorePath,
-    /// The device for items that have cooled.
+    /// The lower device, for items that have cooled: they were moved off the fast device.
     pub lower: Option<&'a StorePath>,
 }
 
-/// Returns the lanes that these devices form. With tiers, the tier named first is the fast one. The
-/// devices of both tiers are paired in the order in which they are given.
+/// Returns the lanes that these devices form. If there are tiers, the tier that is named first is
+/// the fast one. The nth devices of both tiers form the nth lane.
 pub(super) fn lanes(stores: &[StorePath]) -> Result<Vec<LanePaths<'_>>, String> {
     let Some(tier) = stores.first().map(|store| &store.tier) else { return Ok(Vec::new()) };
     let (first, lower): (Vec<_>, Vec<_>) = stores.iter().partition(|store| store.tier == *tier);
@@ -65,7 +65,7 @@ impl StorePath {
             Err(format!("{whole:?}: {why}; write for example /var/lib/larder or /dev/sdb:100GB"))
         };
         let (text, tier) = match text.rsplit_once('@') {
-            // An `@` may also be part of a directory's name.
+            // An `@` may also be part of a directory's name. Then a slash follows it.
             Some((text, tier)) if !tier.contains('/') => (text, Some(tier.to_owned())),
             _ => (text, None),
         };
@@ -73,7 +73,7 @@ impl StorePath {
             return bad("the name of the tier is missing, or comes before the size");
         }
         let (path, size) = match text.rsplit_once(':') {
-            // A colon may also be part of a directory's name.
+            // A colon may also be part of a directory's name. Then a slash follows it.
             Some((path, size)) if !size.contains('/') => (path, Some(size)),
             _ => (text, None),
         };
@@ -101,7 +101,7 @@ impl fmt::Display for StorePath {
     }
 }
 
-/// Reads the size of a device as `--store` takes it.
+/// Parses the size of a device in the form that `--store` accepts.
 ///
 /// # Errors
 /// Returns what is wrong with the size.

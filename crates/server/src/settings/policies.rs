@@ -1,5 +1,6 @@
-//! The tables `[[limit]]` of the configuration file. Each defines a policy of rate limits. They are
-//! not in the table of settings, because a policy does not fit into a flag or a variable.
+//! Reads the tables `[[limit]]` of the configuration file. Each of these defines a policy of rate
+//! limits. They are not in the table of settings, because a policy does not fit into a flag or an
+//! environment variable.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,7 +32,7 @@ const DURABILITIES: &[(&str, Durability)] =
 const POLICIES_MAX: usize = 1024;
 /// The largest length of a name, in bytes.
 const NAME_MAX: usize = 64;
-/// The largest length of a prefix, in bytes: that of a key.
+/// The largest length of a prefix, in bytes. It is the largest length of a key.
 const PREFIX_MAX: usize = 250;
 
 /// Returns an algorithm's name in the settings.
@@ -39,7 +40,7 @@ pub(crate) fn algorithm_name(algorithm: Algorithm) -> String {
     name_of(algorithm, ALGORITHMS)
 }
 
-/// Returns a window as it is written in the settings; `0s` is a window that never ends.
+/// Returns a window in the form of the settings. A window that never ends is `0s`.
 pub(crate) fn show_window(window: Nanos) -> String {
     show_duration(Duration::from_nanos(window))
 }
@@ -57,7 +58,8 @@ impl Fault {
     }
 }
 
-/// Reads the policies from `value`, the value of `limit` in the file with this text.
+/// Reads the policies from `value`, which is the value of the key `limit` in the file. `path` and
+/// `text` are the file's path and its content.
 pub(super) fn read(
     path: &Path,
     text: &str,
@@ -215,7 +217,7 @@ fn parse_units(text: &str) -> Result<u64, String> {
 
 fn parse_window(text: &str) -> Result<Nanos, String> {
     let window = parse_duration(text)?.as_nanos();
-    // `parse_duration` accepts at most 2^32 seconds, which fit.
+    // `parse_duration` accepts at most 2^32 seconds, so the conversion does not fail.
     Ok(Nanos::try_from(window).unwrap_or(Nanos::MAX))
 }
 
@@ -242,8 +244,8 @@ fn show(policy: &Policy) -> String {
 }
 
 impl Settings {
-    /// Returns the policies that differ in `other`: name, text in `self`, text in `other`. The text
-    /// of a missing policy is empty.
+    /// Returns the policies that differ between `self` and `other`, each as name, text in `self`
+    /// and text in `other`. The text of a missing policy is empty.
     pub(crate) fn policy_differences(&self, other: &Settings) -> Vec<(String, String, String)> {
         let names: BTreeSet<&str> =
             self.policies.iter().chain(&other.policies).map(|policy| &*policy.name).collect();

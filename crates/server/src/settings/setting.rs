@@ -2,12 +2,13 @@
 
 use super::types::Settings;
 
-/// How a setting is given.
+/// The form in which a setting is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// With a value; the text is the value's name in the help.
+    /// With a value. Holds the name of the value in the help.
     Value(&'static str),
-    /// With a list of values, separated by commas or given repeatedly.
+    /// With a list of values, separated by commas or given repeatedly. Holds the name of a value in
+    /// the help.
     List(&'static str),
     /// A flag without a value; `true` or `false` in the environment and in the file.
     Switch,
@@ -15,7 +16,7 @@ pub(super) enum Kind {
     Count,
 }
 
-/// Where a setting stands in the help.
+/// The section of the help in which a setting appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     Network,
@@ -24,7 +25,8 @@ pub(super) enum Group {
     Commands,
     Process,
     Log,
-    /// Flags of memcached without effect here; not in the help of `larder serve`.
+    /// Tuning flags of memcached. Most of them have no effect in Larder. `stats settings` and
+    /// reloads leave them out.
     Tuning,
     /// Flags that are refused with a reason; not in any help.
     Refused,
@@ -44,7 +46,7 @@ impl Group {
     }
 }
 
-/// One setting.
+/// A setting: its names, its place in the help, and how its value is parsed and shown.
 pub(super) struct Setting {
     /// The long flag and the key in the file. The environment name is `LARDER_` and the key.
     pub(super) key: &'static str,
@@ -54,16 +56,17 @@ pub(super) struct Setting {
     pub(super) kind: Kind,
     pub(super) group: Group,
     pub(super) help: &'static str,
-    /// A few words for the short help; empty if the short help leaves the setting out.
+    /// The description in the short help; empty if the short help leaves the setting out.
     pub(super) brief: &'static str,
     /// Sets the value from text. The error says what to do.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
-    /// Returns the present value as text that `set` accepts.
+    /// Returns the value in the given settings, as text that `set` accepts.
     pub(super) show: fn(&Settings) -> String,
 }
 
 impl Setting {
-    /// Returns true if the setting affects how the server runs.
+    /// Returns true if `stats settings`, reloads and the help show the value of the setting. They
+    /// leave out memcached's tuning flags and refused flags.
     pub(super) fn is_shown(&self) -> bool {
         !matches!(self.group, Group::Tuning | Group::Refused)
     }
@@ -102,7 +105,8 @@ impl Setting {
     }
 }
 
-/// The setting of a boolean field.
+/// Declares a setting for a boolean field. The setting is on if the field equals `$on`, which is
+/// true by default.
 macro_rules! switch {
     ($key:literal, $short:expr, $group:expr, $help:literal, $($field:ident).+) => {
         switch!($key, $short, $group, $help, $($field).+, true)
@@ -125,7 +129,7 @@ macro_rules! switch {
     };
 }
 
-/// `set` and `show` of one field, with the functions that parse and format it.
+/// Returns `set` and `show` for one field, from the functions that parse and format its value.
 macro_rules! field {
     ($field:ident, $parse:path, $show:expr) => {
         (
@@ -138,7 +142,7 @@ macro_rules! field {
     };
 }
 
-/// `set` and `show` of a field whose values have names.
+/// Returns `set` and `show` for a field whose values have names.
 macro_rules! choice {
     ($field:ident, $names:ident) => {
         (

@@ -1,4 +1,5 @@
-//! The list of settings, one file per group. Everything that names a setting is generated from it.
+//! The list of all settings, in one file per subject. Flags, help texts and everything else that
+//! names settings are generated from this list.
 
 use super::setting::Setting;
 

@@ -101,7 +101,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
     };
     for setting in table::all().filter(|s| s.group != Group::Refused) {
         let value = value(setting);
-        // These settings are valid only together with another one.
+        // These settings are valid only together with `store`.
         if matches!(setting.key, "accept-damage" | "forget") {
             continue;
         }
@@ -131,7 +131,8 @@ fn shown_values_can_be_set() {
     for setting in table::all().filter(|setting| setting.is_shown()) {
         let text = (setting.show)(&settings);
         let result = (setting.set)(&mut Settings::default(), &text);
-        // An absent value has no text, but every text that is shown must be accepted.
+        // The text of an absent value is empty, and `set` may refuse it. Every other shown text
+        // must be accepted.
         assert!(result.is_ok() || text.is_empty(), "{}: {text:?}: {result:?}", setting.key);
     }
 }
@@ -357,7 +358,7 @@ fn the_memcached_flavor_has_the_defaults_of_memcached() {
     let settings = memcached("-s /s -p 5 -u root -o relaxed_privileges").unwrap();
     assert!(shown(&settings).is_empty());
     assert!(settings.notes.iter().any(|note| note.contains("-p and -l are ignored")));
-    // The flags of memcached's test harness, and a word that is not a flag.
+    // The flags of memcached's test harness, followed by a word that is not a flag, are accepted.
     assert!(memcached("-l 127.0.0.1 -p 1 -U 27000 start").is_ok());
     let settings = memcached("-D /").unwrap();
     assert!(settings.detail && settings.prefix_delimiter == '/' && settings.notes.is_empty());
@@ -433,7 +434,8 @@ fn help_texts_match_their_snapshots() {
     }
 }
 
-/// Scripts and test harnesses start memcached with limits that are too small for Larder.
+/// Scripts and test harnesses start memcached with memory limits that are too small for Larder.
+/// Larder must start anyway, with a larger limit.
 #[test]
 fn limits_too_small_for_larder_are_raised_for_memcached() {
     for (line, memory) in [("-m 2", 8 << 20), ("-m 1 -I 1m", 8 << 20), ("-m 9", 9 << 20)] {

@@ -13,22 +13,24 @@ use crate::command::Switches;
 use crate::net::BackendChoice;
 use crate::policies::Policy;
 
-/// The command line that was used. The flags are the same, some defaults differ.
+/// The command line that was used. Both command lines have the same flags, but some defaults
+/// differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flavor {
     /// `larder serve`: loopback only, with the admin page.
     #[default]
     Larder,
-    /// Started through a link named `memcached`: every address and no admin page, as memcached.
+    /// Started through a link named `memcached`: listens on every address, without an admin page,
+    /// as memcached does.
     Memcached,
 }
 
-/// The TCP port of addresses without one.
+/// The TCP port of addresses that do not name a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// No TCP (`-p 0`).
     Off,
-    /// The kernel chooses (`-p -1`).
+    /// The kernel chooses a port (`-p -1`).
     Any,
     /// A given port.
     Fixed(u16),
@@ -88,9 +90,9 @@ pub enum LogFormat {
 pub struct Settings {
     /// The command line that was used.
     pub flavor: Flavor,
-    /// Addresses of the data port; the flavor's default when empty.
+    /// Addresses of the data port. If the list is empty, the flavor's default applies.
     pub listen: Vec<ListenAddress>,
-    /// The TCP port of addresses without one.
+    /// The TCP port of addresses that do not name a port.
     pub port: Port,
     /// The Unix socket.
     pub socket: Option<PathBuf>,
@@ -98,38 +100,39 @@ pub struct Settings {
     pub socket_mode: u32,
     /// The largest number of clients that wait to be accepted.
     pub listen_backlog: i32,
-    /// True if `-C` was given. It has no effect except in `stats settings`.
+    /// True if `-C` was given. The flag has no effect except in `stats settings`.
     pub disable_cas: bool,
     /// The protocol that connections speak.
     pub protocol: Protocol,
     /// The address of the admin page; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// Host names that requests to the admin page and the limit port may use, beside addresses and
-    /// localhost.
+    /// Host names that requests to the admin page and the limit port may use, in addition to IP
+    /// addresses and localhost.
     pub admin_hosts: Vec<String>,
     /// The file with the token of the admin port. `None` if each start creates a token.
     pub admin_token_file: Option<PathBuf>,
-    /// The report of the lab that the admin page opens: the file, or its directory.
+    /// The report of `larder bench all` that the admin page opens: the file, or its directory.
     pub lab_report: Option<PathBuf>,
-    /// The port of rate limits over HTTP, at the addresses of the data port.
+    /// The HTTP port for rate limits. It is opened at the addresses of the data port.
     pub limit_port: Port,
     /// RAM for data, index and buffers, in bytes.
     pub memory: u64,
     /// The largest item, in bytes.
     pub max_item_size: u64,
-    /// The handling of a write when there is no room.
+    /// What happens to a write when there is no room: items are evicted, or the write is refused.
     pub when_full: WhenFull,
     /// The devices of the store, which keeps items beyond memory and beyond the life of the
     /// process.
     pub store: Vec<StorePath>,
-    /// Lanes of the store whose devices are gone for good.
+    /// Lanes of the store whose devices are lost. The store starts without their items.
     pub forget: Vec<LaneNumber>,
-    /// What an acknowledged write survives, if given; see [`Settings::durability`].
+    /// What an acknowledged write survives, if a source gives it. [`Settings::durability`] has the
+    /// value that applies.
     pub durability: Option<Durability>,
     /// The longest time from an acknowledgement until the write is durable, with
     /// [`Durability::Async`].
     pub sync_interval: Duration,
-    /// True to start even if the store is damaged, without the lost items.
+    /// True to start without the lost items if the store is damaged.
     pub accept_damage: bool,
     /// True if the store was named by memcached's `-o ext_path`.
     pub(crate) ext_path: bool,
@@ -143,13 +146,13 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// The kernel interface of the event loops.
     pub io: BackendChoice,
-    /// True if `watch` is allowed.
+    /// False if `-W` was given. Larder refuses the command `watch` in any case.
     pub watch: bool,
     /// The commands that are allowed.
     pub switches: Switches,
     /// True if the latencies of commands are measured.
     pub latency: bool,
-    /// The least time of a slow command; `None` if none is recorded.
+    /// The time from which a command counts as slow; `None` if slow commands are not recorded.
     pub slow_command: Option<Duration>,
     /// True if the keys of requests and items are sampled for the admin page.
     pub key_sampling: bool,
@@ -264,12 +267,12 @@ impl Settings {
         self.asked.contains(key)
     }
 
-    /// Returns the log level, raised by all `-v`.
+    /// Returns the log level, raised by the number of `-v` flags.
     pub fn effective_log_level(&self) -> LogLevel {
         self.log_level.raised(self.verbosity)
     }
 
-    /// Returns what an acknowledged write survives.
+    /// Returns what an acknowledged write survives: the given durability, or else the default.
     pub fn durability(&self) -> Durability {
         match self.durability {
             Some(durability) => durability,
@@ -300,7 +303,7 @@ impl Settings {
         let asked = self.is_asked("listen") || self.is_asked("port") || !self.listen.is_empty();
         let socket_only = match self.flavor {
             Flavor::Larder => self.socket.is_some() && !asked,
-            // In memcached, a Unix socket turns the network off in any case.
+            // In memcached, a Unix socket turns the network off even if a port is given.
             Flavor::Memcached => self.socket.is_some(),
         };
         if socket_only {
@@ -316,14 +319,14 @@ impl Settings {
             self.listen.clone()
         };
         match self.port {
-            // Addresses that name a port stay.
+            // Without a default port, only addresses that name a port remain.
             Port::Off => addresses.into_iter().filter(|a| a.port.is_some()).collect(),
             Port::Any | Port::Fixed(_) => addresses,
         }
     }
 
-    /// Returns the addresses of the limit port, without ports: those of the data port, or loopback
-    /// if the data port has none.
+    /// Returns the addresses of the limit port, without ports. These are the addresses of the data
+    /// port, or the loopback address if the data port has no TCP address.
     pub(crate) fn limit_addresses(&self) -> Vec<ListenAddress> {
         let mut addresses: Vec<ListenAddress> = Vec::new();
         for ListenAddress { host, .. } in self.listen_addresses() {
@@ -337,7 +340,7 @@ impl Settings {
         addresses
     }
 
-    /// Returns the port of addresses without one; 0 lets the kernel choose.
+    /// Returns the port of addresses that do not name a port. 0 lets the kernel choose.
     pub(crate) fn default_port(&self) -> u16 {
         match self.port {
             Port::Fixed(port) => port,
@@ -345,7 +348,8 @@ impl Settings {
         }
     }
 
-    /// Returns true if the data port uses this address. Does not look up names.
+    /// Returns true if the data port listens on this address. Does not resolve host names, except
+    /// `localhost`.
     pub(super) fn is_data_port(&self, address: SocketAddr) -> bool {
         let is_it = |listen: &ListenAddress| {
             let host = match listen.host.as_str() {

@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them.
+//! Parses and formats sizes and durations in the form in which people write them.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(super) fn parse_size(text: &str, bare: Bare) -> Result<u64, String> {
     u64::try_from(bytes).ok().filter(|bytes| *bytes < 1 << 62).ok_or_else(too_large)
 }
 
-/// Writes a size in the largest unit that leaves a whole number.
+/// Formats a size with the largest unit that gives a whole number.
 pub(super) fn show_size(bytes: u64) -> String {
     let units = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")];
     for (shift, unit) in units {

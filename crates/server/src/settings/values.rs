@@ -49,7 +49,7 @@ pub(crate) fn when_full_name(when_full: WhenFull) -> String {
     name_of(when_full, WHEN_FULL)
 }
 
-/// Returns the name most similar to `name`, if one is similar enough.
+/// Returns the known name that is most similar to `name`, if any is similar enough.
 pub(super) fn nearest(
     name: &str,
     known: impl Iterator<Item = &'static str>,
@@ -61,7 +61,7 @@ pub(super) fn nearest(
         .map(|(_, known)| known)
 }
 
-/// Converts a value of the file to the text that a flag would have.
+/// Converts a value of the configuration file to the text that the flag would have.
 pub(super) fn file_text(value: &toml::Value) -> Result<String, String> {
     match value {
         toml::Value::String(text) => Ok(text.clone()),
@@ -125,17 +125,17 @@ pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses how many clients may wait to be accepted.
+/// Parses the largest number of clients that wait to be accepted.
 pub(super) fn parse_backlog(text: &str) -> Result<i32, String> {
     Ok(i32::try_from(positive(text)?).unwrap_or(i32::MAX))
 }
 
-/// Parses how often `-v` was given.
+/// Parses the number of `-v` flags.
 pub(super) fn parse_verbosity(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number from 0"))
 }
 
-/// Parses text that may be missing.
+/// Parses a text. An empty text means that the setting is not given.
 pub(super) fn optional(text: &str) -> Result<Option<String>, String> {
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }

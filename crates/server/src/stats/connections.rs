@@ -6,8 +6,8 @@ use super::rows::Row;
 use crate::net::{Endpoint, Peer};
 use crate::server::Running;
 
-/// Shows listeners and connections. In place of memcached's descriptor, connections show their
-/// connection number. Listeners have no such number, so they are counted from 0.
+/// Shows listeners and connections. memcached names connections and listeners by their descriptor.
+/// Here, connections are named by their connection number, and listeners are numbered from 0.
 pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
     let tcp = |address: &SocketAddr| match address {
         SocketAddr::V4(address) => format!("tcp:{address}"),
@@ -32,8 +32,8 @@ pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
     running.registry.each(|id, entry| {
         let (from, to) = match &entry.peer {
             Peer::Tcp { from, to } => (tcp(from), tcp(to)),
-            // Clients of a Unix socket have no address. A socket unit may pass several such
-            // listeners; the last one is shown.
+            // Clients of a Unix socket have no address. A systemd socket unit may pass several Unix
+            // listeners. All their clients are shown with the last one.
             Peer::Unix => ("unix:".to_owned(), unix.clone()),
         };
         row(&format!("{id}:addr"), format_args!("{from}"));

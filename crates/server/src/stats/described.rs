@@ -10,14 +10,16 @@ use super::table;
 pub(crate) struct DescribedMetric {
     /// The group of `stats`; empty for `stats` without a group.
     group: &'static str,
-    /// The name of the row. `N` stands for the number of a lane, with `:lower` for its lower device,
-    /// `NAME` for that of a policy, and `CLASS` for a class of commands.
+    /// The name of the row. `N` stands for the number of a lane, with `:lower` for its lower
+    /// device. `NAME` stands for the name of a policy, and `CLASS` for a class of commands.
     row: &'static str,
-    /// The name on `/metrics`; empty if it has none there, or only one of the memcached exporter.
+    /// The name on `/metrics`; empty if the row has none there, or only a name of the memcached
+    /// exporter.
     name: &'static str,
     kind: &'static str,
     unit: &'static str,
-    /// How the values of several servers become one: `sum`, `largest`, or `apart` if they do not.
+    /// How the values of several servers become one: `sum`, `largest`, or `apart` if they stay
+    /// separate.
     joined: &'static str,
     help: &'static str,
 }

@@ -21,7 +21,7 @@ pub(super) enum Distribution {
     Reads,
 }
 
-/// A histogram, and what it belongs to.
+/// A histogram, and the device that it describes; `None` for the whole server.
 #[derive(Debug)]
 pub(super) struct Distributed {
     of: Option<MeasuredDevice>,

@@ -8,7 +8,8 @@ use super::exporter::{self, FamilyList};
 use super::metric::{Metric, MetricKind};
 use super::table;
 
-/// Set this variable to write the tables into the file.
+/// If this environment variable is set, the test writes the tables into the file instead of
+/// comparing them.
 const WRITE: &str = "LARDER_UPDATE";
 
 fn cell(text: &str) -> String {
@@ -47,7 +48,7 @@ fn metrics(select: impl Fn(&Metric) -> bool) -> String {
     text
 }
 
-/// Returns the first name of the exporter whose formula uses the row.
+/// Returns the first name of the exporter whose formula uses the metric's row.
 fn of_exporter(metric: &Metric) -> String {
     let lists = exporter::LISTS.iter().filter(|list| list.group == metric.group);
     let mut samples = lists.flat_map(|list| list.families).flat_map(|family| {

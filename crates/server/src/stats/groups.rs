@@ -30,7 +30,8 @@ pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool 
     true
 }
 
-/// Calls `row` for every row of these groups, whose rows are metrics. All figures are of one moment.
+/// Calls `row` for every row of these groups, which are some of [`METRIC_GROUPS`]. All rows come
+/// from one snapshot.
 pub(crate) fn metric_groups(running: &Running, groups: &[&str], row: &mut Row<'_>) {
     let snapshot = Snapshot::since_reset(running);
     groups.iter().for_each(|group| metric_rows(&snapshot, group, row));
@@ -41,7 +42,7 @@ fn metric_rows(snapshot: &Snapshot<'_>, group: &str, row: &mut Row<'_>) {
     each(metrics, snapshot, &mut |_, name, _, value| row(name, format_args!("{value}")));
 }
 
-/// Returns the rows of a group by name, with the counts of `snapshot`.
+/// Returns the rows of a group by name, with the values of `snapshot`.
 pub(super) fn rows_of(snapshot: &Snapshot<'_>, group: &str) -> RowTexts {
     let mut rows = RowTexts::new();
     let mut put = |name: &str, value: std::fmt::Arguments<'_>| {

@@ -76,7 +76,7 @@ impl MetricUnit {
         }
     }
 
-    /// Returns the number of base units in this unit as a fraction: 1 / the returned number.
+    /// Returns how many of this unit make one base unit.
     fn per_base(self) -> u32 {
         match self {
             MetricUnit::One | MetricUnit::Bytes | MetricUnit::Seconds => 1,
@@ -321,13 +321,13 @@ impl Metric {
         self.unit(MetricUnit::Bytes)
     }
 
-    /// Of several values, the largest one counts.
+    /// Sets [`Joined::Largest`]: the largest of several values counts.
     pub(super) const fn largest(mut self) -> Metric {
         self.joined = Joined::Largest;
         self
     }
 
-    /// Several values stay apart.
+    /// Sets [`Joined::Apart`]: several values stay apart.
     pub(super) const fn apart(mut self) -> Metric {
         self.joined = Joined::Apart;
         self
@@ -350,8 +350,8 @@ impl Metric {
 /// Receives a metric with the name of its row, its labels and its value.
 pub(super) type VisitValue<'v> = dyn FnMut(&Metric, &str, &[(&str, &str)], Reading) + 'v;
 
-/// Calls `visit` with every value of `metrics`. Values of the same lane stand together, and so do
-/// those of the same policy, if their metrics are neighbours.
+/// Calls `visit` with every value of `metrics`. Adjacent metrics of lanes are visited lane by lane,
+/// so that the rows of a lane stand together. The same holds for policies, classes and devices.
 pub(super) fn each<'m>(
     metrics: impl IntoIterator<Item = &'m Metric>,
     snapshot: &Snapshot<'_>,

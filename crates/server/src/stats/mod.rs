@@ -1,7 +1,7 @@
 //! The statistics of `stats`, the metrics and the status page. One table of metrics (`table/`) is
 //! their only source. All figures are read from counters that the workers write without
-//! synchronizing with readers. Only the numbers of free places and of copies are read under their locks,
-//! which requests take when they open a segment or keep a copy.
+//! synchronizing with readers. Only the numbers of free places and of copies are read under locks.
+//! Requests take these locks when they open a segment or keep a copy.
 
 mod connections;
 mod described;

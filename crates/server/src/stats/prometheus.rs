@@ -61,14 +61,16 @@ fn help(family: &exporter::Family, group: &str) -> &'static str {
     match table::all().find(|metric| metric.group == group && metric.row == row) {
         Some(metric) if metric.kind != MetricKind::Absent => metric.help,
         Some(_) => "Always 0, because Larder does not have this mechanism.",
-        // Not reached: rows of `stats settings` and formulas of several rows have a help.
+        // Not reached: families with a row of `stats settings` or with several rows have their own
+        // help.
         None => "See docs/metrics.md.",
     }
 }
 
 fn larder_text(snapshot: &Snapshot<'_>, page: &mut String) {
     let mut named: Vec<&Metric> = table::all().filter(|metric| !metric.name.is_empty()).collect();
-    // All samples of a name must stand together. The sort is stable.
+    // All samples of a name must stand together. The sort is stable, so they keep the order of the
+    // table.
     named.sort_by_key(|metric| metric.name);
     for family in named.chunk_by(|a, b| a.name == b.name) {
         if family[0].kind == MetricKind::Histogram {
@@ -111,7 +113,7 @@ fn histograms(snapshot: &Snapshot<'_>, metric: &Metric, page: &mut String) {
             let labels = format!("{scope}le=\"{}\"", base(bound));
             sample(page, &bucket, &labels, &cumulative.to_string());
         }
-        // All from the same reading, so that they agree.
+        // These values come from the same reading as the buckets, so that they agree.
         let all = histogram.count().to_string();
         sample(page, &bucket, &format!("{scope}le=\"+Inf\""), &all);
         let scope = scope.trim_end_matches(',');

@@ -1,6 +1,5 @@
-//! The figures of a server at one moment, from which all metrics are read. All of them are read
-//! from counters that the workers write without synchronizing with readers, so no lock of the data
-//! path is held.
+//! The figures of a server at one moment, from which all metrics are read. `stats/mod.rs` says
+//! which of them are read under locks.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -27,7 +26,7 @@ pub(crate) struct Snapshot<'r> {
     lane_stats: Vec<Stats>,
     /// Empty without a store.
     lane_states: Vec<LaneState>,
-    /// Read when they are needed first.
+    /// Read on first use.
     store_histograms: OnceCell<Vec<StoreHistograms>>,
     pub(super) net: NetTotals,
     pub(super) policies: Arc<Policies>,
@@ -52,8 +51,8 @@ impl<'r> Snapshot<'r> {
     }
 
     /// Reads the figures for `/metrics`. `stats reset` sets the counters of the engine and of the
-    /// policies to 0, which Prometheus treats as a restart. It does not reset the
-    /// latencies and the counters of the event loops.
+    /// policies to 0, which Prometheus treats as a restart. The latencies and the counters of the
+    /// event loops are those since the start, also after `stats reset`.
     pub(crate) fn ever(running: &'r Running) -> Self {
         Snapshot::new(running, running.net_totals_ever(), running.latencies_ever())
     }

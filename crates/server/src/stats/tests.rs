@@ -137,7 +137,8 @@ fn values_are_counted_and_reset() {
     assert_eq!(value(&server, "curr_items"), 1);
 }
 
-/// Counters of the store that went on would make ratios with counters that begin anew wrong.
+/// `stats reset` must also reset the counters of the store. Otherwise, ratios of these to other
+/// counters would be wrong.
 #[test]
 fn counters_of_the_store_are_reset_with_the_others() {
     let path = std::env::temp_dir().join(format!("larder-reset-{}", std::process::id()));
@@ -154,7 +155,7 @@ fn counters_of_the_store_are_reset_with_the_others() {
     assert!(before.iter().all(|value| *value > 0), "{before:?}");
     server.running.context().unwrap().reset_stats();
     let after = values();
-    // A commit of the store itself may come in between.
+    // The store may make a commit between the reset and the reading.
     assert!(after[0] == 0 && after[1] < before[1] && after[2] < before[2], "{before:?} {after:?}");
     store_one(&server);
     let later = values();
@@ -251,7 +252,8 @@ fn devices_and_commits_are_measured() {
     assert_eq!((before["commit_wait:count"], before.get("commit_wait:p50_ns")), (0, None));
     store_one(&server);
     let after = values();
-    // The retrieval reads what is not durable yet, or finds it durable; the delete finds nothing.
+    // The set waits for its commit. The retrieval waits too if the item is not durable yet. The
+    // delete finds nothing, so it does not wait.
     assert!((1..=2).contains(&after["commit_wait:count"]), "{after:?}");
     let grown = |name: &str| after[name] - before[name];
     assert!(grown("commit:0:count") >= 1 && grown("commit:0:sum") > 3, "{before:?} {after:?}");
@@ -330,10 +332,11 @@ fn the_table_has_each_row_once_and_follows_the_conventions() {
     }
 }
 
-/// A figure without a name on `/metrics` has one of the exporter, or is listed here.
+/// Every number in `stats` must be on `/metrics`, under its own name or a name of the exporter,
+/// unless it is listed here.
 #[test]
 fn prometheus_gets_every_figure() {
-    // `/metrics` has `max_connections` as `maxconns` of `stats settings`.
+    // `max_connections` is on `/metrics` too, as the row `maxconns` of `stats settings`.
     let elsewhere = [
         "max_connections",
         "pid",
@@ -350,7 +353,7 @@ fn prometheus_gets_every_figure() {
     for metric in table::all().filter(|metric| metric.group.is_empty()) {
         let is_number = matches!(metric.kind, MetricKind::Counter | MetricKind::Gauge);
         let same = metric.help.starts_with("Same as");
-        // Sums of rows that the exporter has.
+        // These rows are sums of rows that the exporter has.
         let sum = ["cmd_get", "cmd_touch"].contains(&metric.row);
         if is_number && metric.name.is_empty() && !same && !sum {
             let known = elsewhere.contains(&metric.row) || uses("", metric.row);

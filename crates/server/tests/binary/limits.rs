@@ -1,5 +1,5 @@
-//! Refused requests, requests that end a connection, and values and streams that are large, long or
-//! in pieces.
+//! Tests of refused requests, of requests that end a connection, of large values, and of requests
+//! that arrive in pieces or in great number.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn values_that_are_too_large_are_refused() {
             not_found(0x00),
         ],
     );
-    // A set that is too large removes the old item, even with a cas id.
+    // A set whose value is too large must remove the old item, even with a cas id.
     server.expect(
         &[store(0x11, b"k", 0, b"old"), compared(0x11, &[0; 8], b"k", &large, 3), get(0x00, b"k")],
         &[too_large(0x11), not_found(0x00)],

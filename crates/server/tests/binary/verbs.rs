@@ -1,4 +1,4 @@
-//! Every opcode, with and without the item state that it expects.
+//! Tests of every opcode, with an item in the state that the opcode expects, and without it.
 
 use super::*;
 
@@ -76,7 +76,8 @@ fn a_store_with_a_cas_id_compares_it() {
         compared(0x15, &[0; 20], b"k", b"", cas + 1),
     ];
     server.expect(&others, &[0x01, 0x02, 0x13, 0x0e, 0x1a, 0x04, 0x15].map(exists));
-    // With a cas id even an add overwrites. Every write returns the next cas id to compare with.
+    // With a cas id, even an add (0x02) overwrites. Every write returns the cas id for the next
+    // comparison.
     let requests: [(u8, &[u8], &[u8]); 7] = [
         (0x01, &zeros, b"2"),
         (0x02, &zeros, b"3"),
@@ -191,7 +192,7 @@ fn counters_are_created_and_changed() {
 }
 
 /// When several clients create the same counter at once, memcached 1.6.45 refuses some of them with
-/// status 0x05. Larder refuses none.
+/// status 0x05. Larder must refuse none, and every client must get another number.
 #[test]
 fn many_clients_create_the_same_counters() {
     const CLIENTS: u64 = 8;
@@ -244,7 +245,8 @@ fn touch_and_gat_change_the_expiry() {
             Reply { key: b"missing".to_vec(), ..failed(0x23, 1, "") },
         ],
     );
-    // Times are unsigned. The greatest is in 2106, and 30 days plus a second is in 1970.
+    // Expiry times are unsigned. The greatest one is a time in 2106. One second more than 30 days
+    // is an absolute time in 1970, so the item has expired.
     let expiring =
         |exptime: u32| packet(0x11, &[[0; 4], exptime.to_be_bytes()].concat(), b"e", b"v");
     server.expect(&[expiring(u32::MAX), get(0x00, b"e")], &[item(0x00, 0, b"", b"v")]);
@@ -268,8 +270,8 @@ fn a_flush_removes_all_items() {
         let requests = [store(0x11, b"k", 0, b"v"), flush(opcode, extras), get(0x09, b"k")];
         server.expect(&requests, &replies);
     }
-    // Neither flush removes the item: the first is due later, the second lies before the server's
-    // start.
+    // Neither flush may remove the item. The first one is due in 100 s, and the second one names a
+    // time before the server's start.
     for exptime in [100u32, 2_592_001] {
         server.expect(
             &[store(0x11, b"k", 0, b"v"), flush(0x08, &exptime.to_be_bytes()), get(0x00, b"k")],

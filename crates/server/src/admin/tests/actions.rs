@@ -102,7 +102,7 @@ fn long_values_and_long_replies() {
     let value = "v".repeat(50_000);
     assert_eq!(set(&server, "set long 0 0 50000", &value), "STORED\n");
     assert_eq!(run(&server, "get long"), format!("VALUE long 0 50000\n{value}\nEND\n"));
-    // A value that is too large is refused without being sent.
+    // A command that announces a value, but comes without one, is refused.
     let body = json!({ "command": "set huge 0 0 99999999" });
     assert_eq!(act(&server, "/v1/command", &body).0, 400);
     let many = vec!["long"; 40].join(" ");
@@ -111,7 +111,7 @@ fn long_values_and_long_replies() {
     let reply = answer["reply"].as_str().unwrap();
     assert!(reply.len() > REPLY_MAX - 1000 && reply.len() <= REPLY_MAX, "{}", reply.len());
     assert!(reply.starts_with("VALUE long 0 50000\nvvv"));
-    // The session goes on.
+    // The session still works after a reply that was cut.
     assert_eq!(run(&server, "mn"), "MN\n");
     let (_, item) = act(&server, "/v1/item", &json!({ "key": "long" }));
     assert_eq!((&item["size"], &item["truncated"]), (&json!(50_000), &json!(false)));
@@ -123,7 +123,7 @@ fn long_values_and_long_replies() {
     assert_eq!(item["value"].as_str().unwrap(), "\\\\".repeat(VALUE_MAX));
 }
 
-/// A dump of all keys is cut, and gives its place back.
+/// The reply to a dump of all keys is cut, and further dumps are still possible afterwards.
 #[test]
 fn dumps_are_cut() {
     let server = server();
@@ -229,7 +229,7 @@ fn items_that_are_only_in_the_store_are_read_and_devices_are_drained() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A stop while an action may be executed: the answer is right, whichever comes first.
+/// Stops the server while an action may be executed. The reply must say correctly whether it was.
 #[test]
 fn a_stop_tells_what_was_executed() {
     let folder = std::env::temp_dir().join(format!("larder-actions-stop-{}", std::process::id()));
@@ -248,7 +248,7 @@ fn a_stop_tells_what_was_executed() {
         client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         if round % 2 == 0 {
-            // The server answers this after it has received that.
+            // The reply to this request shows that the server has received the action.
             assert_eq!(get(&server, "/livez").0, 200);
         }
         server.shutdown(Duration::from_secs(5)).unwrap();
@@ -287,8 +287,8 @@ fn actions_are_logged_with_their_outcomes() {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    // The page runs on a thread of its own, so only a subscriber of all threads hears it. No other
-    // test of this crate has one.
+    // The page runs on its own thread, so only a global subscriber receives its log lines. No other
+    // test of this crate sets one.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let server = server();
     assert_eq!(set(&server, "set logged 0 0 13", "secret-of-log"), "STORED\n");

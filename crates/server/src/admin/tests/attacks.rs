@@ -23,8 +23,8 @@ fn unharmed(server: &Server) {
     assert!(get(server, "/metrics").1.contains("\nlarder_admin_actions_total 0\n"));
 }
 
-/// Sends each body to each action with this request line and these headers. `HOST` and `TOKEN` are
-/// replaced.
+/// Sends each body to each action with this request line and these headers, in which `PATH`, `HOST`
+/// and `TOKEN` are replaced. Every reply must have the status `wanted`.
 fn attack(server: &Server, line: &str, headers: &str, wanted: u16) {
     let address = server.admin_address().unwrap();
     let token = server.admin_token().unwrap();
@@ -85,7 +85,8 @@ fn requests_of_foreign_pages_do_nothing() {
     unharmed(&server);
 }
 
-/// What a form or a simple request of a browser can send.
+/// Requests with the content types that a form or a simple request of a browser can send are
+/// refused.
 #[test]
 fn forms_do_nothing() {
     let server = guarded();
@@ -151,7 +152,7 @@ fn many_wrong_tokens_do_nothing() {
     }
 }
 
-/// Others can connect, but not cut off an operator from the result of an action.
+/// Other clients can connect, but they must not cut off an operator from the result of an action.
 #[test]
 fn connections_of_others_do_not_cut_off_an_action() {
     let server = guarded();
@@ -166,7 +167,7 @@ fn connections_of_others_do_not_cut_off_an_action() {
          Content-Length: {length}\r\n\r\n"
     );
     acting.write_all(head.as_bytes()).unwrap();
-    // The server answers this after it has received that.
+    // The reply to this request shows that the server has received the head of the action.
     assert_eq!(get(&server, "/livez").0, 200);
     let mut others: Vec<TcpStream> = Vec::new();
     for _ in 0..80 {
@@ -182,7 +183,8 @@ fn connections_of_others_do_not_cut_off_an_action() {
     assert_eq!(&reply, b"HTTP/1.1 200");
 }
 
-/// A page that a proxy with TLS serves has an https origin with the host that its requests name.
+/// A page that a proxy with TLS serves has an https origin, whose host is the Host of its requests.
+/// Such a page may act.
 #[test]
 fn a_page_behind_tls_may_act() {
     let settings = Settings { admin_hosts: vec!["cache.example".to_owned()], ..settings() };
@@ -202,7 +204,8 @@ fn a_page_behind_tls_may_act() {
     assert_eq!(status("evil.example", "https://evil.example"), 403);
 }
 
-/// Names of keys are for clients that name this machine as such.
+/// Without the token, a client sees names of keys only if its Host is a name or address of this
+/// machine.
 #[test]
 fn names_of_keys_are_not_for_clients_of_a_proxy() {
     let settings = Settings { admin_hosts: vec!["cache.example".to_owned()], ..settings() };
@@ -291,7 +294,7 @@ fn commands_cannot_be_smuggled() {
     unharmed(&server);
 }
 
-/// Bodies that do not end hold neither the page nor other actions.
+/// Bodies that do not end block neither the page nor other actions.
 #[test]
 fn slow_bodies_end() {
     let server = guarded();

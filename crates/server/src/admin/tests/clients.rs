@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::settings::Settings;
 use crate::slow::KEPT;
 
-/// Every command is slow.
+/// A threshold that makes every command slow.
 const ALL: Option<Duration> = Some(Duration::from_nanos(1));
 
 fn clients(server: &Server) -> Value {
@@ -22,7 +22,7 @@ fn clients(server: &Server) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Returns answers, each new one, until `accepts` does.
+/// Requests answers until `accepts` returns true for one, and returns that answer.
 #[track_caller]
 fn wait_for(server: &Server, accepts: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -57,7 +57,7 @@ fn connections_are_listed_with_their_traffic() {
     ask(&mut text, b"get a\r\nmn\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\nMN\r\n");
     let noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
     ask(&mut binary, &noop, &[&[0x81, 0x0a][..], &[0; 22]].concat());
-    // Half a request.
+    // The second request is incomplete.
     ask(&mut unix, b"mn\r\nset b 0 0 3\r\nab", b"MN\r\n");
     let answer = wait_for(&server, |answer| answer["total"] == 4);
     let row = |address: &str| {
@@ -104,7 +104,7 @@ fn slow_commands_are_bounded_and_name_their_keys() {
     let server = Server::start(Settings { threads: 2, slow_command: ALL, ..settings() }).unwrap();
     let connect = || TcpStream::connect(server.addresses()[0]).unwrap();
     let mut clients_of = [connect(), connect()];
-    // Connections are spread over the workers.
+    // Connections are spread over the workers, so both workers record slow commands.
     clients_of.iter_mut().for_each(|client| ask(client, b"mg known\r\n", b"EN\r\n"));
     let answer = wait_for(&server, |answer| answer["slow"]["count"] == 2);
     let session = server.engine().session(Waker::noop().clone());
@@ -144,7 +144,8 @@ fn slow_commands_are_bounded_and_name_their_keys() {
     let hashes = shown.iter().filter(|(name, _)| name.ends_with(":key_hash"));
     assert_eq!(hashes.count(), commands.len());
 
-    // A reset forgets what it no longer counts. The command itself is slow, too.
+    // A reset also drops the recorded commands. The reset itself is slow, so it is the only one
+    // recorded.
     ask(&mut clients_of[0], b"stats reset\r\n", b"RESET\r\n");
     let answer = wait_for(&server, |answer| answer["slow"]["count"] == 1);
     let commands = answer["slow"]["commands"].as_array().unwrap();
@@ -167,7 +168,7 @@ fn unfinished_requests_are_not_idle() {
     ask(&mut refused, &[&b"set b 0 0 2000000\r\n"[..], &half].concat(), too_large);
     wait_for(&server, |answer| {
         let (long, refused) = (of(answer, &long), of(answer, &refused));
-        // Of a value that is refused, nothing is kept.
+        // No bytes of the refused value are kept.
         (&long["state"], &refused["state"]) == (&"input".into(), &"input".into())
             && long["kept"].as_u64() >= Some(50_000)
             && refused["kept"].as_u64() < Some(50_000)

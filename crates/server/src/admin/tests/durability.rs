@@ -24,7 +24,7 @@ fn both_tiers_of_a_lane_are_measured_apart() {
         let [fast, lower] = ["0", "0:lower"].map(|of| counts[&format!("device:{of}:{kind}:count")]);
         // Each tier was at least read or labelled, and synced.
         assert!(fast > 0 && lower > 0, "{kind}: {counts:?}");
-        // The commits of these few records need only the fast one.
+        // The commits of these few records write to the fast device only.
         assert!(kind == "read" || lower < fast, "{kind}: {counts:?}");
     }
     let metrics = full.metrics();
@@ -47,7 +47,7 @@ fn both_tiers_of_a_lane_are_measured_apart() {
     }
     assert!(lane["syncs"]["ever"]["count"].as_u64().unwrap() >= counts["device:0:sync:count"]);
     assert!(lane["lower_device"].as_str().unwrap().contains("measuredbig"));
-    // Its mode is not sync, so no reply waits.
+    // The store is not in sync mode, so no reply waits for a commit.
     assert_eq!(answer["waits"]["ever"]["count"], 0);
 }
 

@@ -22,7 +22,7 @@ fn connect(server: &Server) -> TcpStream {
     client
 }
 
-/// Sends requests, and reads replies until the one to a last request has come.
+/// Sends requests and a last one, `mn`, and reads until the reply to `mn` has come.
 fn run(client: &mut TcpStream, requests: &[u8]) {
     let mut reader = client.try_clone().unwrap();
     let last = std::thread::spawn(move || {
@@ -45,7 +45,7 @@ fn report(server: &Server) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Asks for reports until one is wanted.
+/// Asks for reports until `wanted` returns true for one, and returns that report.
 fn report_when(server: &Server, wanted: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -110,7 +110,8 @@ fn the_hottest_keys_of_a_skewed_load_are_found_within_the_error() {
         + number(&report["prefixes"]["writes_per_second"]);
     let seconds = number(&report["requests"]["seconds"]);
     assert!(seconds <= begun.elapsed().as_secs_f64());
-    // All requests were sampled less than a minute ago, so the window has them all unless it is full.
+    // All requests were sampled less than a minute ago, so the window has them all unless it is
+    // full.
     if number(&report["requests"]["samples"]) < 16_000.0 {
         assert!((all * seconds / total - 1.0).abs() < 0.1, "{all} for {seconds} s of {total}");
     }
@@ -140,7 +141,7 @@ fn the_hottest_keys_of_a_skewed_load_are_found_within_the_error() {
 fn items_by_prefix_are_within_the_stated_error() {
     let server = server();
     let mut client = connect(&server);
-    // Items, sizes of values and times to live by prefix.
+    // Prefix, number of items, size of their values, and time to live.
     let groups: [(&str, u32, usize, u32); 3] =
         [("user:name:", 6000, 100, 0), ("user:page:", 3000, 1000, 600), ("top:", 1000, 3000, 0)];
     for (prefix, items, size, ttl) in groups {
@@ -211,7 +212,7 @@ fn expired_items_are_in_no_prefix() {
     }
     let report = report_when(&server, |report| samples(report) > 4000);
     let root = &report["prefixes"];
-    // It has requests.
+    // `short:` may still be in the tree, because it has requests, but it must have no items.
     let short = find(&root["children"], "prefix", "short:");
     assert_eq!(short.map_or(0.0, |short| number(&short["items"])), 0.0, "{root}");
     let long = find(&root["children"], "prefix", "long:").unwrap();
@@ -336,7 +337,8 @@ fn refused(server: &Server) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Only refusals count, whole and by policy. Requests that pass, looks, and plain increments do not.
+/// Only refusals count, in full and by policy. Requests that pass, looks, and plain increments do
+/// not.
 #[test]
 fn the_most_refused_keys_are_shown_by_policy() {
     let limit = Limit::fixed(2, 0);
@@ -346,7 +348,7 @@ fn the_most_refused_keys_are_shown_by_policy() {
     let policies = vec![Policy::new("strict", limit), shadow, plain];
     let server = Server::start(Settings { policies, ..settings() }).unwrap();
     let mut client = connect(&server);
-    // The first heartbeat drops what was counted before it.
+    // The first ageing, by this request or by a heartbeat, drops what was counted before it.
     let first = refused(&server);
     assert!(first["on"] == true && first["keys"] == Value::Array(Vec::new()), "{first}");
     let markup = MARKUP.replace('\\', "");

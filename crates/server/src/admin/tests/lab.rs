@@ -54,7 +54,7 @@ fn the_report_is_served_apart_from_the_page() {
     let html = "<!doctype html><title>r</title>".repeat(10_000);
     folder.write("report.html", &html);
     folder.write("secret.html", "secret");
-    // The directory and the file name the same.
+    // The setting may name the directory or the file.
     for name in ["", "report.html"] {
         let server = folder.server(name);
         let address = server.admin_address().unwrap();
@@ -67,9 +67,10 @@ fn the_report_is_served_apart_from_the_page() {
             assert_eq!(head.matches(&format!("\r\n{name}: {value}")).count(), 1, "{head}");
         }
         assert_eq!(head.matches("content-security-policy").count(), 1, "{head}");
-        // Without this word, the report could ask the admin port in the page's name.
+        // With this word, the report could send requests to the admin port with the origin of the
+        // page.
         assert!(!head.contains("allow-same-origin"), "{head}");
-        // A report that asks for something has no origin.
+        // The origin of a request by the report is `null`, so the request is refused.
         let head = format!("GET /v1/stats HTTP/1.1\r\nHost: {address}\r\nOrigin: null");
         assert!(ask(address, &head).starts_with("HTTP/1.1 403 "));
         for path in ["/lab/secret.html", "/lab/../secret.html", "/lab/%2e%2e/secret.html", "/lab/"]
@@ -151,12 +152,12 @@ fn links_inside_the_directory_are_not_followed() {
     let (code, text) = get(&server, "/lab/report.html");
     assert!(code == 404 && text.contains("report.html is a link"), "{code} {text}");
     assert_eq!(described(&server)["problem"].as_str().unwrap(), text.trim_end());
-    // The results are not told either.
+    // The results are not shown either, because their file is a link.
     std::fs::remove_file(folder.0.join("report.html")).unwrap();
     folder.write("report.html", "a report");
     assert_eq!(get(&server, "/lab/report.html"), (200, "a report".to_owned()));
     assert_eq!(described(&server)["results"], serde_json::Value::Null);
-    // Links that the operator names lead where the operator wants.
+    // Links that the setting itself names are followed.
     symlink(&folder.0, secrets.0.join("latest")).unwrap();
     assert_eq!(get(&secrets.server("latest"), "/lab/report.html").1, "a report");
     symlink(folder.0.join("report.html"), secrets.0.join("latest.html")).unwrap();

@@ -1,5 +1,5 @@
-//! `/metrics` as programs of others read it: promtool, Prometheus and the memcached exporter. A
-//! test whose program is missing prints so and passes.
+//! `/metrics` as other programs read it: promtool, Prometheus and the memcached exporter. A test
+//! whose program is not installed prints a note and passes.
 
 mod packaged;
 
@@ -132,7 +132,7 @@ fn promtool_accepts_the_metrics() {
     let text = full.metrics();
     assert!(text.contains("me\\\"trics"), "a label's value is escaped: {text}");
     assert!(!text.contains("See docs/metrics.md"), "a name without a help: {text}");
-    // Of the three stores, two compare.
+    // `use_it` makes three stores. Two of them compare (`cas`), so only one counts as a set.
     assert_eq!(samples(&text)["memcached_commands_total{command=\"set\",status=\"hit\"}"], "1");
     let sets = "larder_command_duration_seconds_bucket{command=\"set\",le=";
     let sets = text.lines().filter_map(|line| line.strip_prefix(sets)?.rsplit_once("} "));
@@ -169,7 +169,7 @@ fn promtool_accepts_the_metrics() {
     assert_eq!(complaints, expected, "{words}");
 }
 
-/// A program of others that serves HTTP. Dropping it ends the program.
+/// Another program that serves HTTP. Dropping this value ends the program.
 struct Foreign {
     child: Child,
     address: SocketAddr,
@@ -188,8 +188,8 @@ impl Foreign {
         let _ = self.child.wait();
     }
 
-    /// Starts a program and waits until it accepts connections. `address` is its own, so that no
-    /// other test can get the port meanwhile.
+    /// Starts a program and waits until it accepts connections. `address` is a separate loopback
+    /// address, so that no other test can get the port meanwhile.
     fn start(command: &mut Command, address: SocketAddr) -> Foreign {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut foreign = Foreign { child: child.spawn().unwrap(), address };
@@ -205,7 +205,7 @@ impl Foreign {
         foreign
     }
 
-    /// Returns `None` if the program is not ready yet.
+    /// Returns the body of the reply; `None` if the program is not ready yet.
     fn get(&self, path: &str) -> Option<String> {
         let mut client = TcpStream::connect(self.address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -260,9 +260,9 @@ fn the_memcached_exporter_shows_the_same() {
     let only_ours: Vec<_> = ours.keys().filter(|name| name.starts_with("memcached_")).collect();
     for name in only_ours {
         let is_known = theirs.contains_key(name)
-            // With the flag --memcached.pid-file.
+            // The exporter shows these only with the flag --memcached.pid-file.
             || name.starts_with("memcached_process_")
-            // From v0.15 on.
+            // The exporter shows this one from v0.15 on.
             || *name == "memcached_direct_reclaims_total";
         assert!(is_known, "{name} is no name of the exporter");
     }
@@ -315,7 +315,7 @@ impl Prometheus {
         Prometheus { foreign, folder }
     }
 
-    /// Returns the reply to a question of its API; `None` if it is not ready yet.
+    /// Returns the reply to a request of Prometheus' API; `None` if Prometheus is not ready yet.
     fn ask(&self, path: &str) -> Option<serde_json::Value> {
         Some(serde_json::from_str(&self.foreign.get(path)?).unwrap())
     }
@@ -337,7 +337,7 @@ impl Prometheus {
                 return value;
             }
             assert!(begun.elapsed() < Duration::from_secs(60), "no value: {query}");
-            // Nothing tells when Prometheus has scraped.
+            // Prometheus does not say when it has scraped, so ask again.
             std::thread::sleep(Duration::from_millis(50));
         }
     }

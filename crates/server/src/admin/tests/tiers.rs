@@ -1,4 +1,4 @@
-//! The heat maps and the figures of the cleaner of real servers.
+//! The heat maps of the devices of real servers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ fn answer(server: &crate::server::Server, kind: &str) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Returns the calls of each device in all steps.
+/// Returns the number of calls of each device in all steps.
 fn calls(answer: &Value) -> Vec<u64> {
     let devices = answer["devices"].as_array().unwrap().iter();
     let cells = devices.map(|device| device["cells"].as_array().unwrap().iter());

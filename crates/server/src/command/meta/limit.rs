@@ -10,7 +10,7 @@ use larder_protocol::reply;
 /// Nanoseconds in a millisecond.
 const MILLI: u64 = 1_000_000;
 
-/// Takes units of a limit, all or none, and replies with the decision.
+/// Takes units of a limit and replies with the decision. Takes either all requested units or none.
 pub(super) fn take(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,
@@ -70,7 +70,8 @@ pub(super) fn take(
     Ok(Executed::Done)
 }
 
-/// Returns the limit that the flags name; `None` if it needs a window and has none.
+/// Returns the limit that the flags describe. Returns `None` if the mode needs a window and the
+/// window is 0.
 fn limit_of(mode: LimitMode, budget: u64, window_ms: u64, burst: Option<u64>) -> Option<Limit> {
     let window = window_ms * MILLI;
     match mode {

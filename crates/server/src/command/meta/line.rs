@@ -19,7 +19,8 @@ impl Target<'_, '_> {
         self.flags.has(b'q')
     }
 
-    /// Returns the expiries that `T` and, if the item was created, `N` set.
+    /// Returns the expiry that the flag `T` sets, and the expiry that `N` sets if the command has
+    /// created the item.
     pub(super) fn expiries_given(
         &self,
         x: &Execution<'_, '_>,
@@ -29,8 +30,8 @@ impl Target<'_, '_> {
         (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
     }
 
-    /// Returns the rule by which a client is told to recache. Flags take effect in their order: `R`
-    /// looks at the expiry that a `T` in front of it has set.
+    /// Returns the rule that decides if the client is told to recache. Flags take effect in their
+    /// order: `R` compares with the expiry that a preceding `T` has set.
     pub(super) fn recache(&self, x: &Execution<'_, '_>) -> Recache {
         let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
         let now = x.context.wall(x.session.now());
@@ -38,7 +39,8 @@ impl Target<'_, '_> {
         Recache { below, touched: first.is_some_and(|token| token[0] == b'T') }
     }
 
-    /// Returns the expiry of an item that this command creates. The last `N` or `T` counts.
+    /// Returns the expiry of an item that this command creates. The last of the flags `N` and `T`
+    /// sets it.
     pub(super) fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i32) -> Expiry {
         let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
         match (last.map(|token| token[0]), self.flags.ttl) {
@@ -52,7 +54,7 @@ impl Target<'_, '_> {
 /// long as an opaque token.
 pub(super) const LINE_MAX: usize = 1024;
 
-/// A reply line that is being written. It becomes part of the output when it is finished.
+/// A reply line that is being written. The caller of [`Line::finish`] adds it to the output.
 pub(super) struct Line<'l> {
     pub(super) room: &'l mut [u8],
     pub(super) len: usize,
@@ -74,7 +76,7 @@ impl Line<'_> {
         self.number(number);
     }
 
-    /// Writes a flag with a time; -1 for never.
+    /// Writes a flag with a time; -1 means never.
     pub(super) fn time(&mut self, letter: u8, time: Option<u64>) {
         match time {
             None => self.text(&[b' ', letter, b'-', b'1']),
@@ -102,7 +104,8 @@ impl Line<'_> {
         }
     }
 
-    /// Writes the tokens that every command echoes, whatever its result.
+    /// Writes the reply to `token` if it is an opaque (`O`) or asks for the key (`k`). Every
+    /// command replies to these two flags, whatever its result.
     pub(super) fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
         match token[0] {
             b'O' => {
@@ -130,7 +133,7 @@ pub(super) fn put_line(
     put_line_and(output, status, target, flag, |_| ());
 }
 
-/// Does the same as [`put_line`], and calls `tail` to write the end of the line.
+/// Does the same as [`put_line`], and then calls `tail`, which may append more flags.
 pub(super) fn put_line_and(
     output: &mut OutputBuffer<'_>,
     status: &[u8],
@@ -148,7 +151,7 @@ pub(super) fn put_line_and(
     output.advance(len);
 }
 
-/// Replies with a status and the tokens that every command echoes.
+/// Replies with a status, the opaque and the key, as far as the request asks for them.
 pub(super) fn put_status(
     x: &mut Execution<'_, '_>,
     status: &[u8],
@@ -158,8 +161,8 @@ pub(super) fn put_status(
     Executed::Done
 }
 
-/// Replies with success, and with the number as the value if the client wants it. `tail` writes
-/// the end of the line.
+/// Replies with success, and with `number` as the value if the client asked for a value (`v`).
+/// `flag` and `tail` are used as in [`put_line_and`].
 pub(super) fn put_number(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,

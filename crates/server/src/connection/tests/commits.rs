@@ -1,4 +1,4 @@
-//! Replies in sync mode, over a device and with commits that the test controls.
+//! Replies in sync mode. The test controls the device, and when commits happen.
 
 mod failing;
 mod long;
@@ -65,7 +65,7 @@ impl Store {
     /// Makes a commit that fails, then one that succeeds.
     fn fail(&self) {
         self.device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
-        // The result is not checked: a commit without work succeeds.
+        // The result is not checked, because a commit without work succeeds in spite of the fault.
         self.engine.commit();
         self.device.mend();
         self.commit();
@@ -113,7 +113,7 @@ impl Client {
         Client { worker, connection, input, received, limit, flow, postponed, bell }
     }
 
-    /// Calls the service until it has to wait.
+    /// Calls the service until the connection has to wait.
     fn turn(&mut self) {
         self.call();
         while self.flow == Flow::Drain || self.postponed {
@@ -145,19 +145,20 @@ impl Client {
         }
     }
 
-    /// Sends `bytes` and returns the immediate output.
+    /// Sends `bytes` and returns the output that needs no wake-up.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.input.extend_from_slice(bytes);
         self.more()
     }
 
-    /// Returns the output without new input.
+    /// Calls the service without new input and returns the output.
     fn more(&mut self) -> Vec<u8> {
         self.turn();
         std::mem::take(&mut self.received)
     }
 
-    /// Returns the output after a wake-up of the worker, which must have happened.
+    /// Does the same as [`more`](Self::more). Panics if the worker was not woken since the last
+    /// call.
     fn woken(&mut self) -> Vec<u8> {
         assert!(self.bell.0.swap(0, SeqCst) > 0, "nobody has woken the worker");
         self.more()

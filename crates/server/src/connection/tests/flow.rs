@@ -201,7 +201,8 @@ fn statistics_end_with_a_line() {
     check(&mut client, b"shutdown\r\nmn\r\n", b"<EOF>");
 }
 
-/// Stores more than fits in an engine that evicts. Every set succeeds, however long it is parked.
+/// Stores more than fits into an engine that evicts. Every set must succeed, even if its connection
+/// parks until there is space.
 #[test]
 fn writes_park_until_there_is_space() {
     let mut worker = worker();
@@ -239,8 +240,8 @@ fn a_refused_long_value_does_not_disturb_the_next_request() {
     check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
 
-/// A full server that refuses writes answers a request that must write an item with an error. A
-/// miss would be wrong.
+/// A full server that refuses writes must answer a request that has to write an item with an error.
+/// A miss would be wrong, because the item exists or should have been created.
 #[test]
 fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     let memory = 64 << 20;
@@ -263,7 +264,8 @@ fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     check(&mut client, b"mg n T100\r\n", refused);
     check(&mut client, b"mg none N100 v\r\n", refused);
     check(&mut client, b"mg none v\r\n", b"EN\r\n");
-    // An error ends the reply and the line, even after earlier answers.
+    // An error ends the reply, even after answers to earlier keys, and the rest of the line is
+    // skipped.
     let long = [b"gat 100 missing", &b" n none"[..].repeat(1000)[..], b"\r\n"].concat();
     check(
         &mut client,

@@ -1,4 +1,4 @@
-//! The queue of withheld replies, compared with a plain list of them.
+//! Compares the queue of withheld replies with a model, which is a plain list of replies.
 
 use super::super::gates::{Front, Gates, Repair};
 use crate::command::{FailureReply, Points};
@@ -33,7 +33,8 @@ impl Budget for Meter {
     }
 }
 
-/// The commits of three lanes: the last one issued, the last one ended, and those that failed.
+/// The commits of three lanes: for each lane the last issued and the last ended commit, and all
+/// failed commits as pairs of lane and position.
 #[derive(Default)]
 struct Commits {
     issued: [u64; 3],
@@ -61,7 +62,7 @@ impl Commits {
         }
     }
 
-    /// Returns the point of a new change or of an earlier one.
+    /// Returns the commit of a change: either a new commit, or the last one of the same lane.
     fn issue(&mut self, random: &mut Random) -> CommitPoint {
         let stream = random.below(3) as u32;
         let issued = &mut self.issued[stream as usize];
@@ -94,7 +95,8 @@ fn points(all: &[CommitPoint]) -> Points {
 struct Reply {
     bytes: Vec<u8>,
     points: Vec<CommitPoint>,
-    /// The replacement if its commit fails; `None` for a retrieval.
+    /// The replacement for the reply if its commit fails. `None` for a retrieval, which is executed
+    /// again.
     repair: Option<Vec<u8>>,
 }
 
@@ -112,7 +114,8 @@ struct World {
 }
 
 impl World {
-    /// Calls the service like a loop, which calls again if the commit waited for has already ended.
+    /// Calls the service as an event loop does: calls again while the commit that the connection
+    /// waits for has already ended.
     fn go_on(&mut self, random: &mut Random) {
         let commands = random.below(6);
         self.call(random, commands);
@@ -122,7 +125,7 @@ impl World {
         self.settle();
     }
 
-    /// Makes one call: releases, executes some commands, absorbs.
+    /// Makes one call: releases replies, executes `commands` commands, and absorbs the output.
     fn call(&mut self, random: &mut Random, commands: u64) {
         let mut memory = OutputMemory::default();
         let mut output = memory.buffer(1 << 20);
@@ -223,7 +226,7 @@ fn gates_are_charged_for_their_memory() {
             None,
         );
     }
-    // The load is 160 bytes of replies and the size of 20 gates.
+    // The output counts 160 bytes of replies and the size of 20 gates, which exceed its limit.
     assert!(output.is_full());
     gates.absorb(&mut output);
     gates.charge(&meter);

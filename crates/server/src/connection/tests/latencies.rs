@@ -1,9 +1,9 @@
-//! Latencies of commands: which command counts in which class, and how often.
+//! Latencies of commands: each command must count once, in the right class.
 
 use super::{Client, worker};
 use crate::connection::Worker;
 
-/// Returns the classes with their counts, without those that counted nothing.
+/// Returns the classes with their counts, as text. Leaves out classes with the count 0.
 pub(super) fn counted(worker: &Worker) -> String {
     let totals = worker.context.latencies.totals();
     let counts = totals.classes().map(|(name, latency)| (name, latency.count()));
@@ -43,7 +43,7 @@ fn each_command_counts_once_in_its_class() {
         (b"bogus\r\n", "other=1"),
         (b"lru_crawler metadump all\r\n", "other=1"),
         (&long, "set=1"),
-        // The value is longer than the output's limit, so it is sent in parts.
+        // This value is longer than the output's limit, so it is sent in parts.
         (b"get long\r\n", "get=1"),
         // The value is too large.
         (b"set large 0 0 2000000\r\n", "set=1"),
@@ -70,7 +70,7 @@ fn each_command_counts_once_in_its_class() {
     }
 }
 
-/// The keys of a retrieval arrive in many calls.
+/// The keys of the retrieval arrive in many calls, but it counts as one command.
 #[test]
 fn a_retrieval_in_pieces_counts_once() {
     let mut worker = worker();

@@ -1,4 +1,4 @@
-//! Rate limits whose parameters travel with the request.
+//! Rate limits whose parameters are flags of the request.
 
 use super::{Client, worker};
 
@@ -10,7 +10,8 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma f B3 N60 r t w", "HD r2 t60 w0"),
         ("ma f B3 N60 D2 t w r Oab k v", "VA 1 t60 w0 r0 Oab kf\r\n3"),
         ("ma f B3 N60 r t w v", "NS r0 t60 w60000"),
-        // `D0` takes nothing, so it succeeds even over the budget. A higher budget counts at once.
+        // `D0` takes no units, so it succeeds even if the budget is used up. A changed budget takes
+        // effect at once.
         ("ma f B3 N60 D0 r w", "HD r0 w0"),
         ("ma f B4 N60 D0 r", "HD r1"),
         ("ma f B2 N60 r", "NS r0"),
@@ -26,13 +27,13 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma f B3 C7", "NF"),
         ("ma none B3 N60 D0 r t w", "HD r3 t0 w0"),
         ("mg none v", "EN"),
-        // A window without end, one in milliseconds, and a sliding one.
+        // A fixed window without end, a fixed window in milliseconds, and a sliding window.
         ("ma e B1 t w", "HD t-1 w0"),
         ("ma e B1 t w", "NS t-1 w-1"),
         ("ma m B1 N1500ms t w", "HD t2 w0"),
         ("ma m B1 N1500ms t w", "NS t2 w1500"),
         ("ma s MW B2 N10 r t", "HD r1 t20"),
-        // 10 a second, bursts of 3: a unit takes 100 ms.
+        // A budget of 10 units a second gives one unit every 100 ms. Bursts have up to 3 units.
         ("ma g MG B10 N1 G3 D2 r t w", "HD r1 t1 w0"),
         ("ma g MG B10 N1 G3 D2 r t w", "NS r1 t1 w100"),
         ("ma g MG B10 N1 G3 D4 w", "NS w-1"),

@@ -1,5 +1,5 @@
-//! Sync mode from socket to device on both back-ends: the loops, the connections, the engine and
-//! its committer, over a device that can be slow and can fail.
+//! Tests of sync mode from the socket to the device, on both back-ends. The event loops, the
+//! connections, and the engine with its committer run over a device that can be slow and can fail.
 
 use super::commits::store_options;
 use super::worker_on;
@@ -50,7 +50,7 @@ impl Server {
         stream
     }
 
-    /// Makes the device slow and waits until a commit is stuck in it.
+    /// Makes the device hold back syncs, sends `request`, and waits until its commit is held back.
     fn stall(&self, client: &mut TcpStream, request: &[u8]) {
         self.device.hold(Operation::Sync);
         client.write_all(request).unwrap();
@@ -102,7 +102,7 @@ fn only_replies_that_depend_on_a_slow_commit_wait_for_it() {
         read(&mut reader, b"VALUE b 0 1\r\ny\r\nEND\r\n");
         late.write_all(b"set c 0 0 1\r\nz\r\nquit\r\n").unwrap();
         ask(&mut other, b"get b none\r\nmn\r\n", b"VALUE b 0 1\r\ny\r\nEND\r\nMN\r\n");
-        // Connections with withheld replies are still read.
+        // Connections with withheld replies are still read, but these replies must wait too.
         writer.write_all(b"mn\r\n").unwrap();
         reader.write_all(b"mn\r\n").unwrap();
         ask(&mut other, b"mn\r\n", b"MN\r\n");
@@ -127,7 +127,8 @@ fn every_increment_is_acknowledged_once() {
             .map(|client| {
                 let mut stream = server.connect();
                 std::thread::spawn(move || {
-                    // Pipelines of different depths; the last one waits for each reply.
+                    // The clients send pipelines of different depths. With depth 1, a client waits
+                    // for each reply.
                     let depth = [500, 100, 7, 1][client % 4];
                     let each = if depth == 1 { EACH / 20 } else { EACH };
                     let mut numbers = Vec::new();
@@ -181,7 +182,8 @@ fn waiting_clients_get_an_error_and_a_failed_device_is_retried() {
     });
 }
 
-/// A connection may need the commit under way and the next one. It must request the next one too.
+/// A connection may wait for the commit under way and for the next commit. The next commit must be
+/// requested too, otherwise the second reply would never be sent.
 #[test]
 fn a_connection_that_waits_for_two_commits_gets_both_replies() {
     on_both(|server| {
@@ -198,7 +200,7 @@ fn a_connection_that_waits_for_two_commits_gets_both_replies() {
     });
 }
 
-/// No client waits for the change, but it must still become durable.
+/// No client waits for this change, but its commit must be requested all the same.
 #[test]
 fn a_change_without_a_reply_is_committed_too() {
     on_both(|server| {

@@ -1,5 +1,6 @@
-//! The old item after a refused write. After a refused set it is gone, so that no client reads a
-//! value that its writer believes to be replaced. Only a store that never evicts keeps it.
+//! The fate of the old item after a refused write. A refused set removes the old item, so that no
+//! client reads a value that the writer believes to be replaced. Only a store that never evicts
+//! keeps the old item.
 
 use super::commits::store_options;
 use super::{Client, shown, worker_with};
@@ -8,11 +9,11 @@ use larder_disk::SimDevice;
 use larder_engine::{Durability, Options, WhenFull};
 use std::sync::Arc;
 
-/// Lengths of values that are parsed with their request, received into a buffer, and received into
-/// the memory of the item.
+/// Lengths of values, one for each way to receive a value: parsed with its request, received into a
+/// buffer, and received into the memory of the item.
 const LENGTHS: [usize; 3] = [3_000, 20_000, 700_000];
 
-/// Items with a short value that the tests overwrite.
+/// Number of items with a short value, which the tests try to overwrite.
 const ITEMS: usize = 400;
 
 /// The largest number of attempts to overwrite an item until one is refused.
@@ -58,7 +59,8 @@ fn is_refused(reply: &[u8]) -> bool {
     REFUSALS.iter().any(|refusal| reply.contains(refusal))
 }
 
-/// Overwrites items until a write is refused. Checks whether that item's old value is still there.
+/// Overwrites items until a write is refused. Then checks that the item's old value is still there
+/// if `kept` is true, and gone otherwise.
 fn check(worker: &mut Worker, next: &mut usize, kept: bool, request: impl Fn(&str) -> Vec<u8>) {
     for _ in 0..TRIES {
         let key = format!("item:{next}");
@@ -92,8 +94,8 @@ fn check_all(options: Options, removes: bool) {
     fill(&mut worker);
     let mut next = 0;
     for len in LENGTHS {
-        // These remove the old value: meta sets in every mode, and `set` alone of the classic
-        // commands.
+        // These commands remove the old value when they are refused: meta sets in every mode, and
+        // `set`, but no other classic command.
         for command in ["set", "", "MR", "MA"] {
             check(&mut worker, &mut next, !removes, |key| text(command, key, len));
         }

@@ -1,4 +1,4 @@
-//! Which keys of requests are sampled, and how they count.
+//! Sampling of requests' keys: which keys are sampled, and with which weight.
 
 use super::{Client, NOW, worker_on};
 use crate::keys::report;
@@ -6,7 +6,8 @@ use larder_engine::{Engine, Options};
 use serde_json::Value;
 use std::task::Waker;
 
-/// Lets a client send requests. Returns the hit ratio, and how many reads the samples stand for.
+/// Calls `send` with a client while keys are sampled. Returns the hit ratio of the samples, and the
+/// estimated number of reads.
 fn sampled(send: impl FnOnce(&mut Client<'_>)) -> (f64, f64) {
     let engine = Engine::open(Options { memory: 64 << 20, ..Options::default() }).unwrap();
     let mut worker = worker_on(&engine, Waker::noop().clone());
@@ -26,7 +27,8 @@ fn sampled(send: impl FnOnce(&mut Client<'_>)) -> (f64, f64) {
 #[test]
 fn keys_that_are_not_answered_yet_are_not_sampled() {
     let (ratio, reads) = sampled(|client| {
-        // The retrieval is interrupted behind this value, which is longer than the output's limit.
+        // The value of `long` is longer than the output's limit, so each retrieval below is
+        // interrupted after its first key.
         client.send(&[b"set long 0 0 100000\r\n".to_vec(), vec![b'x'; 100_000]].concat());
         client.send(b"\r\nset a 0 0 1\r\n1\r\n");
         let get = format!("get long{}\r\n", " a".repeat(99));
@@ -46,6 +48,6 @@ fn a_refused_request_favours_no_key() {
         }
     });
     assert_eq!(ratio, 0.0);
-    // About 1560 samples: five standard deviations are 13 %.
+    // With about 1560 samples, five standard deviations are 13 %.
     assert!((reads / 100_000.0 - 1.0).abs() < 0.13, "{reads}");
 }

@@ -1,4 +1,4 @@
-//! Dumps whose clients do not read them.
+//! Dumps that stall because their clients do not read them.
 
 use super::{NOW, NoHooks};
 use crate::command::ServerContext;
@@ -12,8 +12,8 @@ use std::task::Waker;
 const ITEMS: usize = 5000;
 /// The output limit of a connection, in bytes.
 const LIMIT: usize = 4096;
-/// Seconds without progress after which a dump gives its place to another: ten, plus one for the
-/// few bytes that were sent.
+/// Time without progress after which a new dump may take a dump's place, in seconds: ten, and one
+/// more for the few bytes that were sent.
 const STALLED: u32 = 11;
 
 /// A worker with a clock that the test advances.
@@ -110,7 +110,7 @@ fn a_stalled_dump_gives_its_place_to_another() {
     assert_eq!(world.ask().received, busy);
     world.pass(STALLED - 1);
     assert_eq!(world.ask().received, busy, "they may still go on");
-    // Two of them continue, so the others are the stalled ones.
+    // Two dumps continue, so only the other two are stalled.
     for reading in [0, 2] {
         assert_eq!(world.read(&mut idle[reading]), Flow::Drain);
     }
@@ -120,7 +120,8 @@ fn a_stalled_dump_gives_its_place_to_another() {
     assert_eq!(world.read_all(&mut fifth), Flow::Read);
     assert!(fifth.is_whole());
 
-    // One of the stalled dumps has lost its place. The closed connection tells its client.
+    // One of the two stalled dumps has lost its place, and its connection must be closed. All other
+    // dumps must be complete.
     let ends: Vec<Flow> = idle.iter_mut().map(|dumping| world.read_all(dumping)).collect();
     assert_eq!((ends[0], ends[2]), (Flow::Read, Flow::Read), "who reads loses nothing");
     let closed = [1, 3].into_iter().filter(|&at| ends[at] == Flow::Close);
@@ -128,7 +129,7 @@ fn a_stalled_dump_gives_its_place_to_another() {
     for (dumping, end) in idle.iter().zip(&ends) {
         assert_eq!(dumping.is_whole(), *end == Flow::Read);
     }
-    // All places are free again.
+    // All dumps have ended, so all places must be free again.
     assert!((0..4).all(|_| world.ask().has_begun()));
 }
 

@@ -1,6 +1,6 @@
-//! The table of replies. `>` is the input of a client on a new connection to an empty cache, `<`
-//! the reply of memcached 1.6.45. Where our reply differs on purpose, `=` is ours and `#` gives the
-//! reason. `{x*3}` means `xxx`, and `<EOF>` the end of the connection.
+//! The table of replies. `>` is the input of a client on a new connection to an empty cache, and
+//! `<` is the reply of memcached 1.6.45. Where Larder's reply differs on purpose, `=` is Larder's
+//! reply and `#` gives the reason. `{x*3}` means `xxx`, and `<EOF>` is the end of the connection.
 
 use super::{Client, shown, worker};
 use std::fmt::Write;

@@ -137,7 +137,8 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         until("the output stalls", || server.sum(|c| &c.output_stalls) > 0);
         // Other clients are served meanwhile.
         ping(&mut server.connect(), "other\n");
-        // The loop stops receiving this client's input at some point.
+        // At some point the loop must stop receiving this client's input, so that a write would
+        // block.
         client.set_nonblocking(true).unwrap();
         let more = "flood\n".repeat(10_000);
         let mut sent = Vec::new();
@@ -219,7 +220,8 @@ fn a_large_backlog_is_read_in_small_parts() {
         let (turns, read) = (server.sum(|c| &c.turns), server.sum(|c| &c.bytes_read));
         server.open_valve();
         until("all is read", || server.sum(|c| &c.bytes_read) - read >= sent as u64);
-        // A turn takes at most two parts, except the first turn, which may take all buffers.
+        // A turn reads at most two parts of 32 KiB. With io_uring, the first turn may also fill all
+        // 64 buffers of 8 KiB.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(sent >= 1 << 20, "the socket took only {sent} bytes");
         assert!(turns >= (sent - (512 << 10)) / (64 << 10), "{sent} bytes in {turns} turns");
@@ -265,9 +267,9 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // Except for each client's first, every line is a step without an event. Each takes longer
-        // than the time limit for all steps of a turn. Without that limit, one turn would serve a
-        // line of every client.
+        // Except for each client's first line, every line is a step without an event. Each step
+        // takes longer than the time limit for all steps of a turn, so a turn may serve only one
+        // line. Without that limit, one turn would serve a line of every client.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(turns >= CLIENTS * LINES / 2, "{turns} turns");
         server.stop();
@@ -284,13 +286,13 @@ fn parked_connections_wait_for_the_waker() {
             assert_eq!(read_exactly(client, 7), b"before\n");
         }
         until("all are parked", || server.valve.parked.load(SeqCst) >= 10);
-        // Input that arrives while the connection is parked is answered in its order.
+        // Input that arrives while the connection is parked must be answered after the parked line.
         clients[0].write_all(b"later\n").unwrap();
         // One client ends its side, and one disconnects.
         clients[1].shutdown(Shutdown::Write).unwrap();
         drop(clients.pop());
         ping(&mut server.connect(), "others go on\n");
-        // A wake-up before the valve is open parks the connections again.
+        // After a wake-up while the valve is closed, all connections must park again.
         server.wakers[0].wake_by_ref();
         until("they are parked again", || server.valve.parked.load(SeqCst) >= 20);
         server.open_valve();

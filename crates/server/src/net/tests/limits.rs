@@ -80,8 +80,8 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // Without an idle timeout the worker sleeps with an old clock. A timeout that is set then
-        // must not close the connection early.
+        // Without an idle timeout the worker sleeps, and its stored time grows old. A timeout that
+        // is set meanwhile must not close the connection early.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
@@ -160,8 +160,8 @@ fn the_connection_that_keeps_most_is_closed() {
         }
         until("all are kept", || budget.used.load(SeqCst) >= 20 * 64 + 5000);
         budget.limit.store(4000, SeqCst);
-        // One polite client suffices to make a worker notice the excess, whichever worker serves
-        // that client.
+        // The input of one polite client makes its worker notice the excess. Both deaf clients must
+        // then be closed, whichever worker serves the polite client.
         polite[0]
             .write_all(b", and more of it, which needs more memory than there is for it")
             .unwrap();
@@ -215,7 +215,7 @@ fn clients_that_flood_slow_commands_are_closed() {
 fn two_workers_carry_ten_thousand_connections() {
     let limit = socket_limit();
     on_both(|mut options| {
-        // This process has both ends of every connection, and other tests use descriptors at the
+        // This process holds both ends of every connection, and other tests use descriptors at the
         // same time.
         let n = 10_000.min((limit - 2_000) / 2);
         options.max_connections = n;

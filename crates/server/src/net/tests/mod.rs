@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A line-oriented service that replies to a line with the line itself, except for these:
 /// - `next` is echoed. `next slow` is echoed too, but takes longer than all steps of a turn may.
 ///   `next flood` gets no reply. All three postpone the rest of the input.
-/// - `park <words>` is echoed when the valve is open.
+/// - `park <words>` parks the connection until the [`Valve`] is open, and is then echoed.
 /// - `big <n>` gets n bytes.
 /// - `close` closes the connection.
 /// - `hold` leaves the connection in the middle of a command.
@@ -34,7 +34,7 @@ struct Lines {
     output_left: HashMap<u64, usize>,
 }
 
-/// State shared by the tests and the service.
+/// State that the tests and the service share. The valve is open if `open` is not 0.
 #[derive(Default)]
 struct Valve {
     open: AtomicUsize,
@@ -42,7 +42,7 @@ struct Valve {
     disconnected: AtomicUsize,
     parked: AtomicUsize,
     stalled: AtomicUsize,
-    /// Number of inputs for which the service prefetched together with others.
+    /// Number of inputs that the loops passed to [`Service::foresee`].
     foreseen: AtomicUsize,
     /// Number of lines whose replies were withheld.
     withheld: AtomicUsize,
@@ -269,7 +269,7 @@ fn on_both(test: impl Fn(Options)) {
     }
 }
 
-/// Waits for a condition that another thread brings about without an event.
+/// Waits until `condition` is true. For conditions whose change causes no event to wait for.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

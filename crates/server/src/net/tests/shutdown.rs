@@ -21,7 +21,7 @@ fn shutdown_finishes_what_is_in_flight() {
         until("nobody may connect", || TcpStream::connect(server.address).is_err());
         server.open_valve();
         assert_eq!(read_to_end(&mut busy), b"park me\nand this\n");
-        // A client in the middle of a command may finish it.
+        // A client in the middle of a command may still finish that command.
         half.write_all(b"the rest\n").unwrap();
         assert_eq!(read_to_end(&mut half), b"the rest\n");
         server.join();

@@ -83,7 +83,7 @@ fn one_event_releases_the_answers_of_many_connections() {
                 client.write_all(b"late\n").unwrap();
             }
             server.until_withheld(300 * round);
-            // A wake-up before the valve is open changes nothing.
+            // A wake-up before the valve is open must not release any answer.
             server.wakers.iter().for_each(std::task::Waker::wake_by_ref);
             server.open_valve();
             for client in &mut clients {

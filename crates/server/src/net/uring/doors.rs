@@ -91,7 +91,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes all connections that are quiet or linger. Each of the others is closed once it
+    /// Closes all connections that are quiet or linger. Each other connection is closed once it
     /// becomes quiet.
     fn stop(&mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
@@ -109,8 +109,8 @@ impl<S: Service> Uring<S> {
         let Some(wait) = self.core.wait_limit() else { return Ok(()) };
         if self.core.next_tick() < self.tick_at {
             self.tick_at = self.core.next_tick();
-            // The timer has a finer resolution than the clock of the ticks, so the time is rounded
-            // up.
+            // Rounded up, because the timer has a finer resolution than the coarse clock that ticks
+            // depend on.
             *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
             // SAFETY: `tick_time` is boxed, and is not changed before the next turn submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };

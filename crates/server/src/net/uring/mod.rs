@@ -2,13 +2,14 @@
 //! connections share. Replies are queued and submitted with the next wait. So a busy turn costs one
 //! system call, however many connections it serves.
 //!
-//! Sends do not wait: they complete while they are submitted. The connection keeps the bytes that
-//! the socket did not take, and sends them once the socket is reported writable, as in the epoll
-//! loop. So the kernel never uses memory of a connection during a wait.
+//! Sends do not wait for the socket: each completes, perhaps in part, while it is submitted. The
+//! connection keeps the bytes that the socket did not take, and sends them once the socket is
+//! reported writable, as in the epoll loop. So the kernel never uses memory of a connection during
+//! a wait.
 //!
 //! A multishot receive takes as many buffers as it can fill, all in one turn. A connection that
 //! fills several buffers in a row would delay the other connections. So the loop reads the socket
-//! of such a connection by system call instead, one part per turn.
+//! of such a *bulk* connection by system call instead, one part per turn.
 //!
 //! Invariant: a connection's key is reused, and its socket is closed, only when the ring holds no
 //! more operations of the connection (`operations` is 0).
@@ -43,9 +44,9 @@ const BULK_AFTER: u8 = 4;
 /// The loop stops receiving for a connection that holds more than this many bytes of input.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
 /// The limit that replaces `PAUSE_ABOVE` for a parked connection, and for every connection while
-/// all of them together hold much.
+/// all connections together use more than half of the budget.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
-/// The longest time for which the loop waits, at its end, for the kernel to complete the last
+/// The longest time for which a loop that ends waits for the kernel to complete the last
 /// operations.
 const REAP: Duration = Duration::from_secs(1);
 
@@ -82,7 +83,7 @@ impl InFlight {
         self.full = if self.readable { self.full.saturating_add(1) } else { 0 };
     }
 
-    /// Returns true if the client sends so much in a row that its receives would delay other
+    /// Returns true if the client sends so much at once that a multishot receive would delay other
     /// connections.
     #[inline]
     fn is_bulk(&self) -> bool {
@@ -372,7 +373,7 @@ impl<S: Service> Uring<S> {
         let goes_on =
             connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
         if goes_on && !gone {
-            // Continues after the connections that have waited for longer.
+            // Connections that have waited for longer continue first.
             self.core.queue(key);
             return Ok(());
         }
@@ -509,8 +510,8 @@ impl<S: Service> Uring<S> {
         connection.io.receiving = Receiving::Yes;
         connection.io.operations += 1;
         let socket = connection.socket.as_raw_fd();
-        // For a bulk connection, a single receive only shows that input has arrived. The loop then
-        // reads the rest by system call.
+        // For a bulk connection, a receive of one buffer suffices to learn that input has arrived.
+        // The loop then reads the rest by system call.
         match connection.io.is_bulk() {
             true => self.ring.receive_once(socket, BUFFER_SIZE as u32, key),
             false => self.ring.receive(socket, key),

@@ -65,7 +65,7 @@ pub(super) struct Ring {
 /// Returns an error only if the loop cannot continue after this result of a system call.
 fn entered(result: io::Result<usize>) -> io::Result<()> {
     // With these codes the loop can continue: the time is over, the call was interrupted, or the
-    // caller must first take completions, which it does next.
+    // kernel accepts no more operations until the caller has taken completions, which it does next.
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     match result {
         Err(error) if !error.raw_os_error().is_some_and(|code| passing.contains(&code)) => {

@@ -1,7 +1,7 @@
-//! Memory for small replies on their way to the kernel. Sends are queued during a turn, and
-//! submitted together with the next wait. Their bytes must stay in place until the sends complete.
-//! So the bytes are copied one after the other into chunks. A chunk is reused once all its sends
-//! have completed.
+//! Memory for small replies until the kernel has sent them. Sends are queued during a turn, and
+//! submitted together with the next wait. The bytes of a send must stay in place until the send
+//! completes. So the bytes of all sends are copied one after the other into chunks. A chunk is
+//! reused once all its sends have completed.
 
 /// Replies longer than this, in bytes, are each sent by a separate system call, because copying
 /// them would cost more than the call.
@@ -64,7 +64,8 @@ impl Staging {
     #[cold]
     fn advance(&mut self) {
         self.current = match self.chunks.iter().position(|chunk| chunk.in_flight == 0) {
-            // Uses the first free chunk, so that the last chunks can be freed.
+            // Uses the first free chunk, so that chunks at the end become free and `shrink` can
+            // release their memory.
             Some(free) => free,
             None => {
                 self.chunks.push(Chunk::new());
@@ -89,7 +90,7 @@ impl Staging {
         }
     }
 
-    /// Frees chunks from the end, if none of their sends are in flight.
+    /// Frees chunks at the end of the list that have no sends in flight.
     fn shrink(&mut self) {
         if self.chunks.len() <= KEPT {
             return;
@@ -148,7 +149,8 @@ mod tests {
         let burst: Vec<Staged> = (0..10_000).map(|_| staging.stage(&[7; STAGED_MAX])).collect();
         assert!(staging.chunks.len() > 500);
         burst.into_iter().for_each(|at| staging.release(at));
-        // Later replies use the first chunk that has space.
+        // Later replies use the first free chunk, so they do not keep the other chunks of the
+        // burst.
         for _ in 0..100 {
             let at = staging.stage(&[8; STAGED_MAX]);
             staging.release(at);

@@ -94,7 +94,8 @@ fn errors_name_the_line_and_say_what_to_do() {
         ("budget = 1\n[[limit]]\nname = 'a'\nbudget = 1", "line 9: limit \"a\": name: an earlier"),
     ];
     for (text, expected) in cases {
-        // Cases that begin with a budget are in the second policy, from its third line on.
+        // A case that begins with `budget` is the end of a second policy, which follows the policy
+        // `good`. The case then begins in line 7 of the file.
         let text = match text.starts_with("budget") {
             true => format!("{good}[[limit]]\nname = 'b'\n{text}"),
             false => text.to_owned(),

@@ -1,5 +1,5 @@
-//! memcached's other flags: flags that tune mechanisms Larder does not have, and flags that it
-//! refuses because it can neither support nor ignore them.
+//! memcached's other flags: flags that tune mechanisms, most of which Larder does not have, and
+//! flags that Larder refuses because it can neither support nor ignore them.
 
 use super::super::extended;
 use super::super::setting::Group::{Refused, Tuning};
@@ -7,7 +7,8 @@ use super::super::setting::Kind::{List, Switch, Value};
 use super::super::setting::{Setting, field, setting};
 use super::super::values::{parse_backlog, set_udp};
 
-/// A flag that tunes nothing here. It is accepted, with a note that says why.
+/// Declares a flag that has no effect in Larder. The flag is accepted, with a note that says why it
+/// has no effect.
 macro_rules! ignored {
     ($key:literal, $short:literal, $kind:expr, $why:literal) => {
         setting(
@@ -31,7 +32,7 @@ macro_rules! ignored {
     };
 }
 
-/// A flag that is refused.
+/// Declares a flag that is refused with a reason.
 macro_rules! refused {
     ($key:literal, $short:literal, $kind:expr, $why:expr) => {
         setting(

@@ -1,4 +1,4 @@
-//! Metrics of the exporter that it does not show for Larder, because `stats` lacks their rows or
+//! Metrics that the exporter does not show for a Larder server, because `stats` lacks their rows or
 //! says that their mechanism is off.
 
 use super::family::{Family, counter, gauge};

@@ -1,6 +1,7 @@
 //! The names that the memcached exporter of the Prometheus project (v0.14 to v0.16) gives to the
-//! rows of `stats`. `/metrics` shows them with the exporter's types, labels and formulas, so that
-//! dashboards and alerts made for the exporter work without it. A formula is a sum of rows.
+//! rows of `stats`. `/metrics` shows these names with the exporter's types, labels and formulas. So
+//! dashboards and alerts that were made for the exporter work without it. A formula is a sum or
+//! difference of rows.
 
 mod absent;
 mod classes;
@@ -20,7 +21,7 @@ pub(super) struct FamilyList {
     pub(super) shown: Shown,
 }
 
-/// When the exporter shows metrics of Larder.
+/// When the exporter shows a list of metrics for a Larder server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Always,
@@ -32,7 +33,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// Returns the words of the documentation.
+    /// Returns the words in the documentation.
     #[cfg(test)]
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -97,7 +98,7 @@ pub(super) fn value(formula: &str, rows: &RowTexts) -> Option<String> {
     Some(sum.to_string())
 }
 
-/// Returns labels with the texts of the rows that they name.
+/// Returns `labels`, with `{ROW}` replaced by the text of that row.
 pub(super) fn filled(labels: &str, rows: &RowTexts) -> String {
     match labels.split_once('{').and_then(|(a, rest)| Some((a, rest.split_once('}')?))) {
         Some((before, (row, after))) => {
@@ -128,8 +129,8 @@ mod tests {
         assert_eq!(filled("x=\"{t}\",y=\"z\"", &rows), "x=\"none\",y=\"z\"");
     }
 
-    /// The names in the source of the exporter, v0.16, without `memcached_`, and those of its process
-    /// collector. v0.14 and v0.15 have a part of them, with the same types.
+    /// The names in the source of the exporter, v0.16, without `memcached_`, and those of its
+    /// process collector. v0.14 and v0.15 have a subset of these names, with the same types.
     const COUNTERS: &str = "commands_total connections_listener_disabled_total connections_rejected_total \
         connections_total connections_yielded_total direct_reclaims_total \
         extstore_bytes_evicted_total extstore_bytes_read_total extstore_bytes_used \

@@ -60,11 +60,11 @@ pub(super) static SERVER: &[Family] = &[
 pub(super) static SETTINGS: &[Family] = &[gauge("memcached_max_connections", &[("", "maxconns")])
     .help("Connections that are allowed at a time.")];
 
-/// The exporter treats this row of `stats slabs` as one of `stats`.
+/// The exporter treats this row of `stats slabs` as a row of `stats`.
 pub(super) static MALLOCED: &[Family] =
     &[gauge("memcached_malloced_bytes", &[("", "total_malloced")])];
 
-/// The exporter shows these of the process that its flag `--memcached.pid-file` names.
+/// The exporter shows these metrics for the process that its flag `--memcached.pid-file` names.
 pub(super) static PROCESS: &[Family] = &[
     counter("memcached_process_cpu_seconds_total", &[("", "rusage_user + rusage_system")])
         .help("Processor time of the process, in user mode and in the kernel."),

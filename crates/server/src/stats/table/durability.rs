@@ -12,8 +12,9 @@ fn quantile(histogram: &Histogram, share: f64) -> Option<Reading> {
     histogram.quantile(share).map(Into::into)
 }
 
-/// The rows of histograms of times: the beginning of their names, their kind, the name on `/metrics`,
-/// what they count, and whose times they are.
+/// Makes the rows of one kind of histogram of times. The arguments are the beginning of the rows'
+/// names, the kind, the name on `/metrics`, the help of the count, and the words for the times in
+/// the help of the other rows.
 macro_rules! times {
     ($row:literal, $of:ident, $name:literal, $counted:literal, $times:literal) => {
         &[

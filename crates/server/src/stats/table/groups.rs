@@ -8,7 +8,7 @@ use super::super::snapshot::Snapshot;
 /// The unit of the log, in bytes.
 const UNIT: u64 = 8;
 
-/// A row of `stats items`. memcached shows none while there are no items.
+/// A row of `stats items`. As in memcached, the row is absent while there are no items.
 macro_rules! item {
     ($row:literal, $kind:ident, $help:literal, $value:expr) => {
         group_row("items", concat!("items:1:", $row), $kind, $help, |s| {
@@ -21,7 +21,7 @@ macro_rules! item {
     };
 }
 
-/// A row of a class in `stats slabs`. A class without segments has none.
+/// A row of class 1 in `stats slabs`. The row is absent while there are no segments.
 macro_rules! slab {
     ($row:literal, $kind:ident, $help:literal, $value:expr) => {
         group_row("slabs", concat!("1:", $row), $kind, $help, |s| {

@@ -1,5 +1,5 @@
-//! `stats latency`: how long commands took, by their class. `stats buckets` has the histograms, from
-//! which others compute the latencies of an interval.
+//! `stats latency`: how long commands took, by their class. `stats buckets` has the histograms,
+//! from which other programs compute the latencies of an interval.
 
 use larder_disk::Histogram;
 

@@ -1,6 +1,6 @@
 //! The rows of `stats` that memcached has too, in memcached's order. Rows of mechanisms that Larder
-//! does not have show 0. Of Larder's mechanisms, the cleaner is most similar to memcached's slab
-//! mover.
+//! does not have show 0. The rows of memcached's slab mover show the figures of the cleaner, which
+//! is the most similar mechanism of Larder.
 
 use super::super::metric::MetricUnit::Seconds;
 use super::super::metric::{Metric, absent, counter, gauge, some, text, zero};

@@ -8,9 +8,9 @@ use super::super::metric::{Metric, counter, gauge, of_lane, some, text};
 use super::super::snapshot::Snapshot;
 use crate::settings::durability_name;
 
-/// The rows of memcached's flash tier (extstore), in its order. As in memcached, they are absent
-/// without a store. Its pages are Larder's segments, and its objects are items. Rows for figures
-/// that Larder does not count are absent.
+/// The rows of memcached's flash tier (extstore), in memcached's order. As in memcached, they are
+/// absent without a store. extstore's pages are Larder's segments, and its objects are items. Rows
+/// for figures that Larder does not count are absent.
 pub(super) static MEMCACHED: &[Metric] = &[
     counter("extstore_compact_rescues", "Same as `larder_moved_items`.", |s| {
         s.with_store(s.totals().moved_items.into())

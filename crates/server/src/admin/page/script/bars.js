@@ -7,7 +7,7 @@ import { count, duration } from "./format.js";
  * @typedef {{count: number, sum: number, p50: ?number, p99: ?number, counts: number[]}} Shape
  */
 
-/** One of the two columns of a histogram. */
+/** The two columns of a histogram. */
 const COLUMNS = ["recent", "ever"];
 
 export class Bars {

@@ -1,6 +1,8 @@
-// A chart over time: lines in a canvas, a legend with the values under the cursor, and marks for events.
+// A chart over time: lines in a canvas, a legend with the values under the cursor, and marks for
+// events.
 //
-// The view decides which times a chart shows. Colours are variables of the style sheet, read when a chart is drawn.
+// The view decides which times a chart shows. Colours are variables of the style sheet, read when a
+// chart is drawn.
 
 /* global uPlot */
 
@@ -10,16 +12,18 @@ import { clock } from "./format.js";
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 /** Steps of an axis of bytes. */
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
-/** Distance of the cursor from an event below which the chart tells it, in pixels. */
+/** The chart names an event if the cursor is at most this far from it, in pixels. */
 const NEAR = 8;
 
 /**
- * @typedef {{name: string, label: string, colour: string, dash?: number[], factor?: number}} Line
- *   `name` is the series of the server, `colour` a variable of the style sheet. Values are multiplied by `factor`.
- * @typedef {{id: string, title: string, format: (value: ?number) => string, lines: Line[], top?: number,
- *   optional?: boolean, binary?: boolean, height?: number}} Spec
- *   `top` is the upper end of the axis; the steps of a `binary` one are powers of two. An optional chart is hidden if
- *   it has nothing but zeros.
+ * @typedef {{name: string, label: string, colour: string, dash?: number[],
+ *   factor?: number}} Line
+ *   `name` is the series of the server, and `colour` a variable of the style sheet. Values are
+ *   multiplied by `factor`.
+ * @typedef {{id: string, title: string, format: (value: ?number) => string, lines: Line[],
+ *   top?: number, optional?: boolean, binary?: boolean, height?: number}} Spec
+ *   `top` is the upper end of the axis of values. With `binary`, the steps of this axis are powers
+ *   of two. An optional chart is hidden if it has nothing but zeros.
  * @typedef {{past: import("./model.js").Past, from: number, to: number}} Window  In seconds.
  */
 
@@ -27,7 +31,7 @@ const NEAR = 8;
 const charts = new Set();
 const colours = new Map();
 
-/** Has a chart redrawn when the colours change. @param {{redraw: () => void}} chart */
+/** Makes the page redraw a chart when the colours change. @param {{redraw: () => void}} chart */
 export const redrawn = (chart) => charts.add(chart);
 
 /** Returns a variable of the style sheet. */
@@ -58,7 +62,8 @@ export class Chart {
   /**
    * @param {Spec} spec
    * @param {{sync: string, zoom?: (from: number, to: number) => void}} options
-   *   Charts with the same `sync` share the cursor. `zoom` is called when a part was marked by dragging.
+   *   Charts with the same `sync` share the cursor. `zoom` is called after a part was marked by
+   *   dragging.
    */
   constructor(spec, { sync, zoom }) {
     this.spec = spec;
@@ -107,7 +112,7 @@ export class Chart {
       return;
     }
     this.#uplot = new uPlot(this.#options(width, height), this.#data, this.#plot);
-    // A name for each canvas would be read twice: the frame has it.
+    // The frame has the label. If the canvas had one too, screen readers would read it twice.
     this.#plot.querySelector("canvas").setAttribute("aria-hidden", "true");
     this.#tell();
   }
@@ -233,7 +238,7 @@ export class Chart {
   }
 }
 
-/** Returns a round number at or above the largest value, with some room. */
+/** Returns the upper end of the axis: the largest value, with some room above it. */
 function roomAbove(high) {
   return high === null || high === undefined || high <= 0 ? 1 : high * 1.1;
 }

@@ -1,4 +1,4 @@
-// A row of buttons of which one is pressed.
+// A row of buttons, one of which is pressed.
 
 import { h } from "./elements.js";
 

@@ -8,7 +8,7 @@ import { ratio } from "./model.js";
 const SPAN = 60;
 /** Time over which the panel tells what the cleaner does, in seconds. */
 const NOW = 10;
-/** The columns of the table: heading, and value as text by the rows of the lane. */
+/** The columns of the table: heading, and a function that returns the text for a lane. */
 const COLUMNS = [
   ["Free places", (lane) => whole(lane.now("free_segments"))],
   ["Emptied, not free", (lane) => whole(lane.now("quarantined_segments"))],
@@ -94,6 +94,6 @@ export class CleanerPanel {
   }
 }
 
-/** A rate may be far below one per second. */
+/** Shows a rate per second, or per minute if it is far below one per second. */
 const perSecond = (value) => (value === null || value === 0 || value >= 0.1 ? `${count(value)}${value === null ? "" : "/s"}`
   : `${count(value * 60)}/min`);

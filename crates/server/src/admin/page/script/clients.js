@@ -1,15 +1,16 @@
-// The view "Clients": connections, the addresses that move the most bytes, and the last slow commands.
+// The view "Clients": connections, the addresses that move the most bytes, and the last slow
+// commands.
 
 import { ConsolePanel } from "./console.js";
 import { ask } from "./connection.js";
 import { framed, group, h, resize, say, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, duration, micros, moment, perSecond, whole } from "./format.js";
 
-/** Age up to which an answer is shown, in milliseconds. Messages come once a second. */
+/** Age at which the page asks again, in milliseconds: with every second message. */
 const FRESH = 1900;
 /** The largest number of connections that are shown at once. */
 const SHOWN = 100;
-/** The largest number of slow commands that are shown unless all are wanted. */
+/** The largest number of slow commands that are shown, unless the user wants all. */
 const SLOW_SHOWN = 10;
 
 const seconds = (value) => (value === null ? "–" : duration(value));
@@ -65,7 +66,7 @@ const commandText = (row) => {
   return `${row.command ?? row.class}${others}`;
 };
 
-/** Columns of the slow commands; each shows a whole row. */
+/** Columns of the slow commands. `show` gets the whole row. */
 const SLOW_COLUMNS = [
   { label: "Time", show: (row) => moment(row.time / 1000), isText: true },
   { label: "Took", show: (row) => micros(row.took_us) },
@@ -77,7 +78,7 @@ const SLOW_COLUMNS = [
   { label: "Reply", show: (row) => (row.connection === null ? "–" : bytes(row.reply_bytes)) },
 ];
 
-/** The body of a table whose rows are used again. The first cell of a row is its head. */
+/** The body of a table. Its rows are reused. The first cell of a row is its head. */
 class Body {
   element = h("tbody");
   #columns;
@@ -113,7 +114,7 @@ const head = ({ label, isText }, ...inside) =>
 export class ClientsView {
   name = "clients";
   title = "Clients";
-  /** Where a panel that sends commands is mounted. */
+  /** The parent of the panel that sends commands. */
   tools = h("div");
   #askedAt = -Infinity;
   /** @type {?Object} */
@@ -180,7 +181,10 @@ export class ClientsView {
     return cell;
   }
 
-  /** Sorts by a column: texts from A, numbers from the largest. Again by the same column reverses the order. */
+  /**
+   * Sorts by a column: texts from A, numbers from the largest. If the table is sorted by it
+   * already, a click on the heading reverses the order.
+   */
   #sortBy(name, isChosen) {
     const isText = COLUMNS.find((column) => column.name === name).isText ?? false;
     this.#descends = name === this.#sortedBy && !isChosen ? !this.#descends : !isText;
@@ -201,7 +205,7 @@ export class ClientsView {
     this.#askedAt = -Infinity;
   }
 
-  /** Keeps what is shown as it is, or lets it follow the server again. */
+  /** Freezes what is shown, or lets it follow the server again. */
   #togglePause() {
     this.#isPaused = !this.#isPaused;
     this.#pause.setAttribute("aria-pressed", String(this.#isPaused));
@@ -267,7 +271,7 @@ export class ClientsView {
     say(this.#shown, `${whole(shown.length)} of ${whole(answer.total)} are shown${some}`);
   }
 
-  /** Shows the connections as the user has asked, and says so. */
+  /** Shows the connections with the chosen filter and order, and tells screen readers. */
   #announce() {
     this.#showConnections();
     const { label } = COLUMNS.find((column) => column.name === this.#sortedBy);
@@ -276,7 +280,7 @@ export class ClientsView {
 
   #compare(a, b) {
     const [left, right] = [a[this.#sortedBy], b[this.#sortedBy]];
-    // Absent values come last.
+    // Absent values count as the least.
     const order = left === right ? 0 : left === null ? -1 : right === null ? 1 : left < right ? -1 : 1;
     return (this.#descends ? -order : order) || a.id - b.id;
   }

@@ -1,13 +1,16 @@
-// The connection to the server: its messages, one a second, and what else the page asks for. The connection is opened
-// again by itself after the server was away. A page that nobody sees listens to nothing.
+// The connection to the server: its messages, one per second, and other requests of the page. After
+// the server was away, the page connects again by itself. A hidden page does not listen.
 
 /** Time without a message after which the server counts as silent, in milliseconds. */
 const SILENCE = 5000;
 /** Interval between two attempts to reach the server, in milliseconds. */
 const RETRY = 1000;
-/** The same while too many pages are open. */
+/** Interval between two attempts while too many pages are open, in milliseconds. */
 const LONG_RETRY = 15000;
-/** Time after which a question counts as not answered, in milliseconds; shorter for a question about health. */
+/**
+ * Time after which a request counts as not answered, in milliseconds. The time for health checks is
+ * shorter.
+ */
 const PATIENCE = 10000;
 const SHORT_PATIENCE = 3000;
 const NO_ANSWER = "No answer, waiting.";
@@ -19,19 +22,25 @@ const TOO_MANY = "Too many pages are open, waiting.";
  *   rows: Array<[string, string]>}} Message  As the server sends it; the time in milliseconds.
  */
 
-/** Asks the server for JSON. Fails if there is no answer or if it is not 200. */
+/** Asks the server for JSON. Fails if there is no answer, or if its status is an error. */
 export async function ask(path, headers = {}) {
   const reply = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
   if (!reply.ok) throw new Error(await reasonOf(reply));
   return reply.json();
 }
 
-/** Returns what a refusal says, without an end of a sentence. Some have no text. @param {Response} reply */
+/**
+ * Returns the reason in a refusal, without a full stop. Some refusals have no text.
+ * @param {Response} reply
+ */
 async function reasonOf(reply) {
   return (await reply.text()).trim() || reply.statusText || `status ${reply.status}`;
 }
 
-/** Asks whether the server is there. Returns null if it is, and otherwise the reason as a sentence. */
+/**
+ * Asks whether the server sends messages. Returns null if it does, and otherwise the reason as a
+ * sentence.
+ */
 async function absence() {
   try {
     const reply = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(SHORT_PATIENCE) });
@@ -46,7 +55,7 @@ async function absence() {
 /**
  * Listens to the server, for ever.
  * @param {(message: Message) => void} heard
- * @param {(reason: string) => void} lost Called when messages end, and while they do not come.
+ * @param {(reason: string) => void} lost Called when messages stop, and again while none come.
  */
 export function listen(heard, lost) {
   /** @type {?EventSource} */
@@ -66,7 +75,8 @@ export function listen(heard, lost) {
     lost(known ?? NO_ANSWER);
     timer = setTimeout(reach, delay);
   };
-  // A server that reads its store answers, but sends no messages yet. Silence then leads here again.
+  // A server that still reads its store is ready for `open`, but sends no messages yet. After
+  // `SILENCE`, `watch` then leads here again.
   const reach = async () => {
     const reason = await absence();
     if (source !== null || document.hidden) return;

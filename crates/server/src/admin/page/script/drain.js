@@ -1,4 +1,4 @@
-// Empties a device of the store, or keeps it after all.
+// Drains a device of the store, or cancels its drain.
 
 import { h, say } from "./elements.js";
 import { Question } from "./question.js";

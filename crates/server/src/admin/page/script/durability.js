@@ -1,4 +1,5 @@
-// The view "Durability": which crash an acknowledged write survives, and how far the devices are behind.
+// The view "Durability": which crash an acknowledged write survives, and how far the devices are
+// behind.
 
 import { Bars } from "./bars.js";
 import { Chart } from "./chart.js";
@@ -18,9 +19,12 @@ const PROMISES = {
 };
 /** Time over which the view counts rates, in seconds. */
 const SPAN = 10;
-/** Time over which it counts write amplification: cleaning comes in bursts. */
+/**
+ * Time over which it counts write amplification, in seconds. It is long, because cleaning comes in
+ * bursts.
+ */
 const LONG_SPAN = 60;
-/** Age up to which an answer is shown, in milliseconds. Messages come once a second. */
+/** Age at which the page asks again, in milliseconds: with every second message. */
 const FRESH = 1900;
 
 export class DurabilityView {

@@ -1,4 +1,5 @@
-// Makes the page's elements. Text reaches the page only as text nodes and attributes, never as markup.
+// Makes the page's elements. Text reaches the page only as text nodes and attributes, never as
+// markup.
 
 /**
  * Makes an element. Attributes that are null or false are left out; functions become listeners.
@@ -18,7 +19,7 @@ export function h(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Makes an element of a drawing. */
+/** Makes an SVG element. */
 export function svg(tag, attributes, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -40,7 +41,7 @@ export function figure(label, name) {
   return h("div", {}, h("dt", {}, label), h("dd", { "data-figure": name }, "–"));
 }
 
-/** A card of figures with a heading: their labels and names. */
+/** A card with a heading and figures. `figures` has the label and the name of each. */
 export const group = (title, figures, ...head) => h("section", { class: "card" }, h("h3", {}, title), head,
   h("dl", { class: "figures" }, figures.map(([label, name]) => figure(label, name))));
 
@@ -76,7 +77,10 @@ export function resize(parent, length, make) {
 /** A paragraph with a command or with lines of a file. */
 export const example = (text) => h("pre", { tabindex: 0 }, h("code", {}, text));
 
-/** Shows one part of a view: `with` if its feature is on, and otherwise `without`, which says how to turn it on. */
+/**
+ * Shows one part of a view: `with` if its feature is on, and otherwise `without`, which says how to
+ * turn it on.
+ */
 export function showEither(view, isOn) {
   view.with.hidden = !isOn;
   view.without.hidden = isOn;

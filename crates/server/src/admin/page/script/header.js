@@ -1,9 +1,13 @@
-// The head of the page: the condition of the server in one sentence, facts, and a notice after a restart.
+// The head of the page: the condition of the server in one sentence, facts, and a notice after a
+// restart.
 
 import { h, say } from "./elements.js";
 import { clock, duration } from "./format.js";
 
-/** Time for which a sentence stays if only its numbers change, in milliseconds. Screen readers speak each change. */
+/**
+ * Time for which a sentence stays if only its numbers change, in milliseconds. Screen readers speak
+ * each change.
+ */
 const STEADY = 10_000;
 
 const condition = document.getElementById("condition");
@@ -32,7 +36,7 @@ export function showHeader(model) {
   say(facts, parts.filter(Boolean).join(" · "));
 }
 
-/** Says that no messages come. The figures on the page are then old. */
+/** Shows why no messages come. Marks the figures on the page as old. */
 export function showLost(reason) {
   sayCondition("lost", reason);
   document.documentElement.classList.add("old");
@@ -42,7 +46,10 @@ export function showFound() {
   document.documentElement.classList.remove("old");
 }
 
-/** Says that the server was restarted, until the notice is closed. @param {number} time Of the start, in seconds. */
+/**
+ * Says that the server was restarted, until the notice is closed.
+ * @param {number} time Of the start, in seconds.
+ */
 export function showRestart(time) {
   const close = h("button", { type: "button", click: () => { notice.hidden = true; } }, "Close");
   notice.replaceChildren(`The server was restarted at ${clock(time)}. Its history begins anew.`, close);

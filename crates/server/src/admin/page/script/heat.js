@@ -6,7 +6,9 @@ import { ask } from "./connection.js";
 import { h, say } from "./elements.js";
 import { clock, count, duration, nanos, whole } from "./format.js";
 
-/** Age up to which an answer is shown, in milliseconds. The server adds a step every three seconds. */
+/**
+ * Age at which the page asks again, in milliseconds. The server adds a step every three seconds.
+ */
 const FRESH = 1900;
 /** The least number of calls for each colour. */
 const LEVELS = [1, 10, 100, 1000, 10000, 100000];
@@ -18,7 +20,7 @@ const LEFT = 56;
 const RIGHT = 12;
 const TOP = 6;
 const BOTTOM = 22;
-/** Distance of the labels of the axis of time, in pixels and in seconds. */
+/** Least distance between labels of the time axis in pixels, and possible distances in seconds. */
 const LABEL = 64;
 const TICKS = [15, 30, 60, 120];
 
@@ -27,7 +29,8 @@ const levelOf = (calls) => `--h${LEVELS.findLastIndex((least) => calls >= least)
 
 /**
  * @typedef {{bounds: number[], span: number, times: number[], kind: string}} Scale
- *   Bounds of the rows in nanoseconds; times in seconds: the beginning of the first step and the ends of all.
+ *   `bounds` are those of the rows, in nanoseconds. `times` are the beginning of the first step and
+ *   the ends of all steps, in seconds.
  */
 
 class HeatMap {
@@ -84,7 +87,7 @@ class HeatMap {
     this.#drawAxes(context, width);
     this.#steps.forEach((rows, step) => {
       const [from, to] = this.#edges(step, width);
-      // A step may end before the axis begins, if others took long.
+      // If later steps took long, this step may lie before the beginning of the axis.
       if (to === from) return;
       for (const [row, calls] of rows) {
         context.fillStyle = colour(levelOf(calls));
@@ -185,12 +188,12 @@ class HeatMap {
     this.#point(isInside ? { time: this.#end - (1 - share) * this.#scale.span, row } : null);
   }
 
-  /** The figures of a cell that was touched stay. */
+  /** Hides the figures of a cell, except after a touch. */
   #leave(event) {
     if (event.pointerType !== "touch") this.#point(null);
   }
 
-  /** Arrow keys move from cell to cell, and its figures are spoken. */
+  /** Arrow keys move from cell to cell, and the figures of the new cell are spoken. */
   #key(event) {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], PageUp: [-10, 0],
       PageDown: [10, 0], Home: [-Infinity, 0], End: [Infinity, 0] };
@@ -242,7 +245,7 @@ class HeatMap {
   }
 }
 
-/** Returns the calls for which a colour stands. */
+/** Returns the range of calls that a colour stands for. */
 const legend = (least, at) => (at + 1 < LEVELS.length ? `${count(least)}–${count(LEVELS[at + 1] - 1)}` : `${count(least)} or more`);
 const clamp = (value, most) => Math.min(most, Math.max(0, value));
 const plural = (kind, number) => (number === 1 ? kind : `${kind}s`);

@@ -1,4 +1,5 @@
-// The view "History": up to a day, which the server keeps. Dragging across a chart zooms into it.
+// The view "History": charts of up to a day, which the server keeps. Dragging across a chart zooms
+// into it.
 
 import { Chart } from "./chart.js";
 import { choice } from "./choice.js";
@@ -11,7 +12,7 @@ const HOUR = 3600;
 const RANGES = [["10 min", 600], ["1 h", HOUR], ["6 h", 6 * HOUR], ["24 h", 24 * HOUR]];
 /** The shortest time that a zoom shows, in seconds. */
 const SHORTEST = 5;
-/** Least interval between two questions for the past, in seconds. */
+/** Least interval between two requests for the past, in seconds. */
 const INTERVAL = 5;
 const CHARTS = ["requests", "latency", "hits", "cpu", "memory", "network", "evictions", "limits", "unsynced", "commit",
   "written"];
@@ -20,7 +21,10 @@ export class HistoryView {
   name = "history";
   title = "History";
   #range = 600;
-  /** The part that is shown, in seconds; null follows the present. @type {?{from: number, to: number}} */
+  /**
+   * The part that is shown, in seconds; null follows the present.
+   * @type {?{from: number, to: number}}
+   */
   #zoomed = null;
   /** @type {?import("./model.js").Past} */
   #past = null;
@@ -75,7 +79,7 @@ export class HistoryView {
   async #read() {
     const asked = ++this.#asked;
     const past = await pastOf(this.#range).catch(() => null);
-    // A later question has its own answer.
+    // If a later request was sent meanwhile, only its answer counts.
     if (past === null || asked !== this.#asked) return;
     this.#past = past;
     this.#show();

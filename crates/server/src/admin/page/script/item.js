@@ -8,12 +8,12 @@ import { act, TokenField } from "./token.js";
 
 /** Bytes per line of the view in hexadecimal. */
 const LINE = 16;
-/** The largest number of lines of that view. */
+/** The largest number of lines of the view in hexadecimal. */
 const LINES = 512;
 
 /**
- * @typedef {{found: boolean, flags: number, ttl: ?number, size: number, cas: string, idle: number, fetched: boolean,
- *   stale: boolean, value: string, truncated: boolean}} Item
+ * @typedef {{found: boolean, flags: number, ttl: ?number, size: number, cas: string, idle: number,
+ *   fetched: boolean, stale: boolean, value: string, truncated: boolean}} Item
  */
 
 let panels = 0;

@@ -1,5 +1,5 @@
-// The view "Keys": the hottest keys, the tree of prefixes, and the largest items, which are estimates from samples. One
-// item can be looked up or deleted.
+// The view "Keys": the hottest keys, the tree of prefixes, and the largest items, which are
+// estimates from samples. One item can be looked up or deleted.
 
 import { ask } from "./connection.js";
 import { example, framed, h, say, showEither } from "./elements.js";
@@ -7,7 +7,7 @@ import { bytes, bytesPerSecond, count, duration, percent, perSecond, whole } fro
 import { ItemPanel } from "./item.js";
 import { authorization } from "./token.js";
 
-/** Interval between two questions while the view is open, in milliseconds. */
+/** Interval between two requests while the view is open, in milliseconds. */
 const INTERVAL = 3000;
 /** Column headings. The first column has names; the others have numbers. */
 const HOT = ["Key", "Reads", "Writes", "Bytes/s", "Error"];
@@ -15,9 +15,9 @@ const TREE = ["Prefix", "Items", "Bytes", "Of all bytes", "Reads", "Writes", "Hi
 const LARGE = ["Key", "Bytes", "Seen"];
 
 /**
- * @typedef {{items: ?number, items_error: ?number, bytes: ?number, bytes_error: ?number, expiring: ?number,
- *   ttl_seconds: ?number, reads_per_second: number, writes_per_second: number, requests_error: number,
- *   hit_ratio: ?number}} Estimate
+ * @typedef {{items: ?number, items_error: ?number, bytes: ?number, bytes_error: ?number,
+ *   expiring: ?number, ttl_seconds: ?number, reads_per_second: number, writes_per_second: number,
+ *   requests_error: number, hit_ratio: ?number}} Estimate
  * @typedef {Estimate & {prefix: string, rest: ?Estimate, children: Prefix[]}} Prefix
  */
 
@@ -71,7 +71,7 @@ export class KeysView {
       showEither(this, report.on);
       if (report.on) this.#show(report);
     } catch (error) {
-      // Names of keys do not stay when the page may no longer show them.
+      // The page may no longer be allowed to show names of keys, so it hides them.
       this.with.hidden = true;
       say(this.#trouble, `No report of the keys: ${error.message}.`);
       this.#trouble.hidden = false;
@@ -118,7 +118,7 @@ export class KeysView {
       if (!isOpen || !hasChildren) return;
       for (const child of prefix.children) add(child, depth + 1);
       if (prefix.rest.items > 0 || prefix.rest.reads_per_second > 0 || prefix.rest.writes_per_second > 0) {
-        // No key has such a text, so no other row has this name.
+        // In the page's notation, no key contains `\rest`, so no other row has this name.
         rows.push([`${prefix.prefix}\\rest`, cellsOf(prefix.rest, root),
           { depth: depth + 1, isOpen: false, label: "other keys", canOpen: false }]);
       }
@@ -134,8 +134,8 @@ export class KeysView {
 }
 
 /**
- * The rows of a table. A row keeps its element, and the focus, while its name is in the table. If it leaves, the focus
- * goes to a neighbour.
+ * The rows of a table. A row keeps its element, and the focus, while its name is in the table. If
+ * the row leaves, the focus goes to a neighbour.
  */
 class Rows {
   #body = h("tbody");
@@ -146,7 +146,8 @@ class Rows {
 
   /**
    * @param {string[]} headings
-   * @param {(name: string) => void} onButton Called with the name of the row whose button was pressed.
+   * @param {(name: string) => void} onButton Called with the name of the row whose button was
+   *   pressed.
    * @param {boolean} isTree True if only rows with children have buttons.
    */
   constructor(headings, onButton, isTree = false) {
@@ -163,9 +164,10 @@ class Rows {
   }
 
   /**
-   * Shows rows of a name, the other cells as text and value, and what the tree says of the row.
-   * @param {Array<[string, Array<[string, ?number]>, {depth: number, isOpen: boolean, label: string,
-   *   canOpen: boolean}=]>} rows
+   * Shows rows: the name, the text and the value of each other cell, and in a tree how to show
+   * the prefix.
+   * @param {Array<[string, Array<[string, ?number]>, {depth: number, isOpen: boolean,
+   *   label: string, canOpen: boolean}=]>} rows
    */
   show(rows) {
     const before = this.#rows;
@@ -197,8 +199,8 @@ class Rows {
 }
 
 /**
- * Makes `rows` the children of `body`. Moves as few as possible, and never the one that the user presses or has focused:
- * a row that moves loses focus, selection, and a click that has begun.
+ * Makes `rows` the children of `body`. Moves as few rows as possible, and never the one that the
+ * user presses or has focused: a row that moves loses focus, selection, and a click that has begun.
  * @param {HTMLElement} body
  * @param {HTMLElement[]} rows
  */
@@ -218,9 +220,12 @@ function arrange(body, rows) {
   }
 }
 
-/** Returns the indexes of a longest rising sequence of these numbers. @param {Array<?number>} numbers */
+/**
+ * Returns the indexes of a longest rising subsequence of these numbers.
+ * @param {Array<?number>} numbers
+ */
 function rising(numbers) {
-  /** The index of the least number that ends a sequence, by the length of the sequence. */
+  /** The index of the least number that ends a subsequence, by the subsequence's length. */
   const ends = [];
   const before = [];
   numbers.forEach((number, at) => {

@@ -1,4 +1,5 @@
-// The view "Lab": opens the report that `larder bench all` wrote. The report is a document of its own.
+// The view "Lab": opens the report that `larder bench all` wrote. The report is a separate
+// document.
 
 import { ask } from "./connection.js";
 import { example, figure, h, say, setFigure, showEither } from "./elements.js";
@@ -8,9 +9,11 @@ import { bytes, dayAndTime, whole } from "./format.js";
 const FRESH = 10_000;
 
 /**
- * @typedef {{date: string, larder: {version: string, revision: ?string, profile: ?string}, scale: string,
- *   interrupted: boolean, machine: {cpu: string, cpus: number}, systems: number, experiments: Array<{id: string}>}} Results
- * @typedef {{file: ?string, problem: ?string, bytes: number, changed: number, results: ?Results}} Description
+ * @typedef {{date: string, larder: {version: string, revision: ?string, profile: ?string},
+ *   scale: string, interrupted: boolean, machine: {cpu: string, cpus: number}, systems: number,
+ *   experiments: Array<{id: string}>}} Results
+ * @typedef {{file: ?string, problem: ?string, bytes: number, changed: number,
+ *   results: ?Results}} Description
  */
 
 export class LabView {

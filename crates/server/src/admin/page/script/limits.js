@@ -65,7 +65,7 @@ export class LimitsView {
     const to = model.latest.time;
     this.#chart.show({ past: model.past, from: to - KEPT, to });
     const answer = await readStatistics().catch(() => null);
-    // The same answer again has no new rates.
+    // An answer that was already shown gives no new rates.
     if (answer === null || answer.at === this.#last?.at) return;
     const now = { at: answer.at, policies: policiesOf(answer.rows) };
     showEither(this, now.policies.length > 0);

@@ -1,4 +1,4 @@
-// Starts the page: one view is shown at a time, named by the fragment of the address.
+// Starts the page. It shows one view at a time, which the fragment of the address names.
 
 import { ClientsView } from "./clients.js";
 import { listen } from "./connection.js";
@@ -26,10 +26,10 @@ const sections = views.map(({ name, title, element }) =>
 const links = views.map((view) => h("a", { href: `#${view.name}` }, view.title));
 let shown = -1;
 
-/** Shows the view of the address; without one the first. */
+/** Shows the view that the address names. At the start, shows the first view if it names none. */
 function route() {
   const wanted = views.findIndex((view) => `#${view.name}` === location.hash);
-  // The link to the content, for example, names no view.
+  // Some fragments, such as that of the link to the content, name no view.
   if (wanted === -1 && shown !== -1) return;
   const isFirst = shown === -1;
   shown = Math.max(0, wanted);

@@ -1,4 +1,5 @@
-// What the page knows of the server: the latest message, those of the last minute, and the past for charts.
+// What the page knows about the server: the latest message, the messages of the last minute, and
+// the past for charts.
 
 import { ask } from "./connection.js";
 
@@ -6,19 +7,20 @@ import { ask } from "./connection.js";
 export const KEPT = 600;
 /** The number of messages that are kept for rates. */
 const RECENT = 61;
-/** Distance between two messages that is a gap in the past, in seconds. */
+/** If two messages are further apart than this, the past has a gap. In seconds. */
 const GAP = 2.5;
-/** Messages between two looks for new events. */
+/** Number of messages after which the page asks for new events. */
 const EVENTS_EVERY = 30;
-/** Difference of the times of two starts that makes them two, in seconds. */
+/** Start times that differ by more than this are those of different runs, in seconds. */
 const SAME_START = 2;
 
 /**
- * @typedef {{time: number, condition: import("./connection.js").Condition, values: Object<string, ?number>,
- *   rows: Map<string, string>}} Beat  A message; the time in seconds since the Unix epoch.
+ * @typedef {{time: number, condition: import("./connection.js").Condition,
+ *   values: Object<string, ?number>, rows: Map<string, string>}} Beat  A message; the time in
+ *   seconds since the Unix epoch.
  * @typedef {{time: number, name: string, text: string}} Event
- * @typedef {{begins: ?number, step: number, times: number[], columns: Object<string, Array<?number>>,
- *   events: Event[]}} Past  All times in seconds.
+ * @typedef {{begins: ?number, step: number, times: number[],
+ *   columns: Object<string, Array<?number>>, events: Event[]}} Past  All times in seconds.
  */
 
 /** Returns the answer of `/v1/history` with times in seconds and columns by name. */
@@ -42,7 +44,7 @@ export class Model {
   latest = null;
   /** @type {Past} */
   past = empty();
-  /** @type {Beat[]} Those of the last minute, the newest last. */
+  /** @type {Beat[]} The messages of the last minute, the newest last. */
   #recent = [];
   #asking = false;
   /** True once the past of this run of the server was read. */
@@ -50,7 +52,7 @@ export class Model {
   #messages = 0;
 
   /**
-   * Takes a message. Returns true if another run of the server sent it than the one before.
+   * Takes a message. Returns true if the server was restarted since the message before it.
    * @param {import("./connection.js").Message} message
    */
   take(message) {
@@ -118,13 +120,13 @@ export class Model {
       this.past = past;
       this.#hasPast = true;
     } catch {
-      // The past so far stays. The connection tells if the server is away.
+      // The past so far stays. `listen` in `connection.js` reports a server that is away.
     } finally {
       this.#asking = false;
     }
   }
 
-  /** Messages have no events, so these are asked for from time to time. */
+  /** Asks for new events. Messages contain none, so this is done from time to time. */
   async #fetchEvents() {
     const { past } = this;
     try {
@@ -132,7 +134,7 @@ export class Model {
       const isNew = (event) => !past.events.some((known) => known.time === event.time && known.text === event.text);
       past.events.push(...events.filter(isNew));
     } catch {
-      // The next look finds them.
+      // The next attempt finds them.
     }
   }
 }
@@ -154,7 +156,7 @@ function isOtherRun(before, after) {
 function append(past, beat) {
   past.times.push(beat.time);
   for (const [name, value] of Object.entries(beat.values)) {
-    // A series that the past lacks is absent up to now.
+    // A series that the past does not have has no values up to now.
     past.columns[name] ??= Array(past.times.length - 1).fill(null);
     past.columns[name].push(value);
   }

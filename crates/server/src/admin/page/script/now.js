@@ -87,7 +87,10 @@ export class NowView {
     set("commit_us_p99", model.number("larder_commit_us_p99"), micros);
   }
 
-  /** Without commands in the last second there is no latency. The card is hidden if none was ever measured. */
+  /**
+   * Shows the latencies, which are absent if the last second had no commands. The card is hidden
+   * until one was measured.
+   */
   #showLatencies(set) {
     const { model } = this;
     const figures = ["p50", "p99", "p999"].map((name) => [name, model.value(`${name}_us`)]);

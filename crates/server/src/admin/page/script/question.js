@@ -1,4 +1,5 @@
-// A question before something that cannot be undone. The safe answer has the focus, and Escape gives it.
+// A dialog that asks before an action that cannot be undone. The safe answer has the focus, and
+// Escape gives it.
 
 import { h, say } from "./elements.js";
 

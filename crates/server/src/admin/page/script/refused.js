@@ -5,12 +5,14 @@ import { framed, h, resize, say } from "./elements.js";
 import { perSecond } from "./format.js";
 import { authorization } from "./token.js";
 
-/** Interval between two questions while the view is open, in milliseconds. */
+/** Interval between two requests while the view is open, in milliseconds. */
 const INTERVAL = 3000;
 
 /**
- * @typedef {{policy: ?string, key: string, refused_per_second: number, shadow_per_second: number, missing: number, error: number}} Refused
- * @typedef {{on: boolean, half_life_seconds: number, lost_per_second: number, keys: Refused[]}} Report
+ * @typedef {{policy: ?string, key: string, refused_per_second: number, shadow_per_second: number,
+ *   missing: number, error: number}} Refused
+ * @typedef {{on: boolean, half_life_seconds: number, lost_per_second: number,
+ *   keys: Refused[]}} Report
  */
 
 export class RefusedPanel {
@@ -40,7 +42,7 @@ export class RefusedPanel {
     try {
       this.#show(await ask("v1/refused", authorization()));
     } catch (error) {
-      // Names of keys do not stay when the page may no longer show them.
+      // The page may no longer be allowed to show names of keys, so it removes them.
       this.#said.hidden = true;
       this.#frame.hidden = true;
       this.#rows.replaceChildren();

@@ -2,12 +2,15 @@
 
 import { ask } from "./connection.js";
 
-/** Age up to which an answer is used again, in milliseconds. */
+/** Age up to which an answer is reused, in milliseconds. */
 const FRESH = 800;
 
 /** @typedef {{group: string, row: string, kind: string, unit: string, help: string}} Metric */
 
-/** @typedef {{at: number, rows: Map<string, string|number>}} Answer  With the time of the question, in milliseconds. */
+/**
+ * @typedef {{at: number, rows: Map<string, string|number>}} Answer  `at` is the time of the
+ *   request, in milliseconds.
+ */
 
 let askedAt = -Infinity;
 /** @type {?Promise<Answer>} */
@@ -23,7 +26,9 @@ export function readStatistics() {
   return answer;
 }
 
-/** Names of rows have parts that differ from server to server. */
+/**
+ * Parts of row names that differ between servers, and their placeholders in the table of metrics.
+ */
 const PATTERNS = [
   [/^larder_lane_\d+_/, "larder_lane_N_"],
   [/^limit:.*:/, "limit:NAME:"],
@@ -33,7 +38,8 @@ const PATTERNS = [
 ];
 
 /**
- * Returns a function from the name of a row to its metric, or null if the server has no table of metrics.
+ * Returns a function from the name of a row to its metric, or null if the server has no table of
+ * metrics.
  * @returns {Promise<?(row: string) => (Metric|undefined)>}
  */
 export async function readMeanings() {

@@ -9,7 +9,10 @@ import { HeatPanel } from "./heat.js";
 import { KEPT, ratio } from "./model.js";
 import { SPECS } from "./series.js";
 
-/** The rows of a lane that the table knows: heading, and value as text. Others follow under their own names. */
+/**
+ * Rows of a lane with a known column: row, heading, and a function that shows the value. Other rows
+ * follow under their own names.
+ */
 const COLUMNS = [
   ["state", "State", String],
   ["partitions", "Partitions", (text) => whole(Number(text))],
@@ -18,7 +21,7 @@ const COLUMNS = [
   ["capacity", "Capacity", (text) => bytes(Number(text))],
   ["lower_device", "Big device", String],
 ];
-/** Pairs of rows that a meter shows: used and capacity. */
+/** Pairs of rows that a meter shows: used, capacity, and heading. */
 const METERS = [
   ["bytes", "room", "Fill"],
   ["fast_used", "fast_capacity", "Fill of the fast device"],
@@ -27,7 +30,10 @@ const METERS = [
 ];
 /** Time over which write amplification is counted, in seconds: cleaning comes in bursts. */
 const LONG_SPAN = 60;
-/** Figures of a lane that change with the load: heading, and value as text by the rates of the lane's rows. */
+/**
+ * Figures of a lane that change with the load: heading, and a function that returns the text for
+ * the rates of the lane's rows.
+ */
 const RATES = [
   ["Records read", (rate) => perSecond(rate("flash_reads"))],
   ["Written", (rate) => bytesPerSecond(rate("device_written_bytes"))],
@@ -131,7 +137,7 @@ export class TiersView {
   }
 }
 
-/** Returns the lanes with their rows, without the part of the names that names the lane. */
+/** Returns the lanes with their rows. The names of the rows lack the part that names the lane. */
 function lanesOf(rows) {
   const lanes = new Map();
   for (const [name, text] of rows) {

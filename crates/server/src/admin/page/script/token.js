@@ -1,11 +1,16 @@
-// The token for what changes the server or shows values. It stays in the memory of this page. A reload forgets it: what a
-// browser stores would still be there for the next program that serves a page at this address. The page also forgets it
-// when the server is away or was restarted: another program may answer at the address by then, and would get the token. A
-// hidden page does not watch the server, and nobody sees that it has the token, so it forgets the token after a while.
+// The token, which all requests need that change the server or show values.
+//
+// The token is only in the memory of this page, so a reload forgets it. If the browser stored it,
+// the next program that serves a page at this address could read it. The page also forgets the
+// token when the server is away or was restarted. Otherwise, another program that answers at this
+// address by then would get it. A hidden page does not watch the server, and nobody sees that the
+// page has the token. So it forgets the token after a while.
 
 import { h, say } from "./elements.js";
 
-/** Time after which an action counts as not answered, in milliseconds. The server gives up earlier. */
+/**
+ * Time after which an action counts as not answered, in milliseconds. The server gives up earlier.
+ */
 const PATIENCE = 30000;
 
 /** Time after which a hidden page forgets the token, in milliseconds. */
@@ -24,7 +29,9 @@ function use(text, reason = "") {
   for (const field of fields) field.show();
 }
 
-/** The headers of a question whose answer needs the token, unless the page is on the server's machine. */
+/**
+ * Returns the headers of a request that needs the token unless the page is on the server's machine.
+ */
 export const authorization = () => (token === null ? {} : { Authorization: `Bearer ${token}` });
 
 /** Forgets the token of a server that is away or was restarted. */
@@ -74,7 +81,7 @@ export async function act(path, body) {
   }
   if (reply.ok) return reply.json();
   const reason = (await reply.text()).trim();
-  // Too many wrong ones came: this one was wrong, too.
+  // Status 429 means that this token is wrong, after too many other wrong ones.
   if (reply.status === 401 || reply.status === 429) use(null, "The token is wrong. A server without --admin-token-file has a new one after each start.");
   throw new Error(`${reason.replace(/^[a-z](?=[a-z]* )/, (letter) => letter.toUpperCase())}.`);
 }

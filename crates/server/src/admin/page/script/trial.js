@@ -4,7 +4,7 @@ import { h, say } from "./elements.js";
 import { duration, millis, whole } from "./format.js";
 import { act, TokenField } from "./token.js";
 
-/** A decision: its flags in the order in which the request names them, and the budget of the policy. */
+/** A reply with a decision: the flags in the order of the request, and the budget of the policy. */
 const DECISION = /^(HD|NS) r(\d+) t(-?\d+) w(-?\d+) B(\d+)( x1)?\n?$/;
 
 export class TrialPanel {
@@ -46,7 +46,7 @@ export class TrialPanel {
   }
 }
 
-/** Says in words what a reply says. */
+/** Returns a reply in words. */
 function told(reply, units) {
   const match = DECISION.exec(reply);
   if (match === null) return `The server answers: ${reply.trim()}`;

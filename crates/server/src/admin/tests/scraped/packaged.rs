@@ -67,7 +67,7 @@ fn every_name_in_the_dashboard_and_the_alerts_is_on_metrics() {
     for (place, text, least) in
         [("dashboard", &dashboard, 40), ("alerts", &alerts, 15), ("tests", &tests, 15)]
     {
-        // These are rows of `stats`, which a description may name.
+        // `larder_health` is only a row of `stats`, but a description may name it.
         let names: BTreeSet<&str> =
             names(text).into_iter().filter(|name| *name != "larder_health").collect();
         assert!(names.len() >= least, "{place}: {names:?}");
@@ -151,7 +151,8 @@ fn every_query_of_the_dashboard_has_a_value_and_no_alert_fires() {
             .replace("\"$instance\"", "\".*\"")
     };
     for query in queries() {
-        // A server that was not restarted has no mark of a start.
+        // The query that marks starts ends in `> 0`. It has no value on a server that was not
+        // restarted, so it is tested without this condition.
         let query = query.strip_suffix(" > 0").unwrap_or(&query);
         prometheus.wait_for(&filled(query));
     }

@@ -32,7 +32,7 @@ fn a_lost_write_gets_an_error() {
 fn a_lost_binary_write_gets_an_error_with_its_opaque() {
     let store = Store::new();
     let mut client = store.client();
-    // A quiet set, which gets a reply only on an error, and a normal one.
+    // Sends a quiet set (0x11), which gets a reply only on an error, and a normal set (0x01).
     let set = |opcode: u8, opaque: u8| {
         let mut packet = vec![0x80, opcode, 0, 1, 8, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, opaque];
         packet.extend_from_slice(&[0; 16]);
@@ -65,7 +65,7 @@ fn a_retrieval_of_a_lost_write_is_executed_again() {
     writer.sends(b"set a 0 0 9\r\nnot kept!\r\ndelete gone\r\nset made 0 0 1\r\nx\r\n", b"");
     let mut reader = store.client();
     reader.sends(b"get a gone made\r\nmg gone v\r\nmg gone v q\r\nmg made\r\nmn\r\n", b"");
-    // The same client's own change is undone too.
+    // A client's own change is undone too, so its second get must show the old value.
     let mut both = store.client();
     both.sends(b"get a\r\nset a 0 0 1\r\nz\r\nget a\r\n", b"");
     store.fail();
@@ -106,7 +106,8 @@ fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let mut reader = store.client();
     reader.sends(b"get a\r\n", b"");
     store.fail();
-    // The next input arrives before the worker has handled the failed commit.
+    // `go_on` executes the next input before `release` has handled the failed commit, as if the
+    // commit had failed during the call.
     let connection = reader.connection.as_mut().unwrap();
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1 << 20);
@@ -142,7 +143,8 @@ fn a_failing_store_refuses_writes_and_answers_reads() {
     client.gets(b"STORED\r\n");
 }
 
-/// A set that is too large removes the old value, which must be durable like any change.
+/// A set that is too large removes the old value. This removal must be durable before the reply is
+/// sent.
 #[test]
 fn the_reply_to_a_refused_set_waits_for_the_removal() {
     let store = Store::new();

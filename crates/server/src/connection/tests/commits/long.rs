@@ -1,4 +1,5 @@
-//! Replies of several turns: long values, long lines, and values that must be read from the device.
+//! Replies that take several calls: long values, long lines, and values that must be read from the
+//! device.
 
 use super::{Client, Flow, LOST, Store, shown};
 use crate::net::Service;
@@ -28,7 +29,8 @@ fn no_byte_of_a_long_reply_is_sent_before_its_commit() {
     store.fail();
     writer.gets(LOST);
     reader.gets(&[b"VA 300000\r\n", &value(b'o')[..], b"\r\nMN\r\n"].concat());
-    // This retrieval had answered one key of two, so its reply cannot be replaced.
+    // The retrieval of two keys had answered only the first, so its reply cannot be replaced. The
+    // connection must close.
     several.gets(b"<EOF>");
     assert_eq!(store.buffers(), 0);
 }
@@ -50,8 +52,8 @@ fn very_long_retrievals_wait_for_commits_too() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Returns a store and the value of its item `a`. Other items fill the memory, so `a` is only on
-/// the device. Calls `meanwhile` after `a` was stored.
+/// Returns a store and the value of its item `a`. Calls `meanwhile` when `a` is stored and still in
+/// memory. Then fills the memory with other items, so that `a` is only on the device.
 pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();
@@ -75,7 +77,8 @@ pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Sto
     (store, value)
 }
 
-/// After a change was undone, the present value may have to be read from the device.
+/// After the change that a retrieval saw was undone, the retrieval may have to read the older value
+/// from the device.
 #[test]
 fn a_retrieval_executed_again_may_read_the_device() {
     let (store, value) = store_with_a_on_the_device(|store| {
@@ -104,7 +107,8 @@ fn a_retrieval_executed_again_may_read_the_device() {
 fn a_long_value_is_sent_completely_although_its_frame_is_dropped() {
     let mut begun = None;
     let (store, value) = store_with_a_on_the_device(|store| {
-        // The value is in memory when sending begins, and its frame is dropped meanwhile.
+        // The value is in memory when sending begins. Its frame is dropped before sending
+        // continues.
         let mut client = store.client();
         client.limit = 1000;
         client.input.extend_from_slice(b"get a\r\n");
@@ -126,10 +130,12 @@ fn a_long_value_is_sent_completely_although_its_frame_is_dropped() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Without a store there is no second place to read the value from.
+/// Without a store, the value exists only in memory. The rest of a value that is being sent must
+/// survive the replacement of its item and evictions.
 #[test]
 fn a_value_being_sent_outlives_its_item() {
-    // The first value shares a segment with others. The second has its own mapping.
+    // The shorter value shares a segment with other items. The longer value has a memory mapping of
+    // its own.
     for len in [200_000, 1_000_000] {
         let options = Options { memory: 64 << 20, ..Options::default() };
         let engine = Engine::open(options).unwrap();

@@ -1,4 +1,4 @@
-//! Which slow commands are recorded, with the reasons why they were slow.
+//! Slow commands: which of them are recorded, and with which reasons.
 
 use super::long::store_with_a_on_the_device;
 use super::timed::{MS, clock, timed};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Makes commands of 10 ms slow.
+/// Returns a client whose commands count as slow from 10 ms on.
 fn watched(store: &Store) -> Client {
     let client = store.client();
     client.worker.context.latencies.set_slow_from(Some(Duration::from_millis(10)));
@@ -23,7 +23,7 @@ fn recorded(client: &Client) -> Vec<SlowCommand> {
     client.worker.context.slow.newest_first()
 }
 
-/// Returns the only record, in short.
+/// Returns the only recorded command. Panics if there are none or several.
 #[track_caller]
 fn only(client: &Client) -> SlowCommand {
     let recorded = recorded(client);
@@ -62,7 +62,7 @@ fn a_write_waits_for_its_commit() {
     assert_eq!((slow.request_bytes, slow.reply_bytes), (request.len() as u64, 8));
     assert!(matches!(slow.sent_by, SentBy::Connection { protocol: Spoken::Text, .. }));
     assert_eq!(client.worker.context.latencies.totals().slow, 1);
-    // Faster commands are not recorded, and neither are others that wait behind them.
+    // A write of 9 ms is not recorded, and neither is the get whose reply waits behind it.
     client.sends(b"set b 0 0 1\r\nx\r\nget none\r\n", b"");
     clock.fetch_add(9 * MS, Relaxed);
     store.commit();
@@ -70,8 +70,8 @@ fn a_write_waits_for_its_commit() {
     assert_eq!(recorded(&client).len(), 1);
 }
 
-/// The hash is that of the key itself, whether the reply was withheld, the call was slow, or the value
-/// was long. `YQ==` is `a` in base64.
+/// The recorded hash must be that of the decoded key, for a short value and for a long one. `YQ==`
+/// is `a` in base64.
 #[test]
 fn a_key_in_base64_has_the_hash_of_the_key() {
     let store = Store::new();
@@ -87,12 +87,13 @@ fn a_key_in_base64_has_the_hash_of_the_key() {
         assert_eq!((slow.key, waits(&slow).as_str()), (hash(&client.worker, "a"), "commit"));
         client.worker.context.slow.clear();
     }
-    // The store refuses what is no base64, so there is no key.
+    // `Y` is not valid base64, so the command has no key. It is refused at once and not slow.
     client.sends(b"ms Y 1 b\r\nx\r\n", b"CLIENT_ERROR error decoding key\r\n");
     assert!(recorded(&client).is_empty());
 }
 
-/// As above, for a read from a device.
+/// The recorded hash must be that of the decoded key also if the call was slow because of a read
+/// from the device.
 #[test]
 fn a_slow_read_of_a_key_in_base64_has_the_hash_of_the_key() {
     let (store, _) = store_with_a_on_the_device(|_| {});
@@ -136,9 +137,9 @@ fn a_read_waits_for_the_device() {
     let slow = only(&client);
     assert_eq!((waits(&slow).as_str(), slow.name.as_deref()), ("read", Some("get")));
     assert_eq!((slow.took_ns, slow.key), (20 * MS, hash(&client.worker, "a")));
-    // The command behind it was answered by the same call.
+    // The `mn` behind the get was answered by the same call.
     assert_eq!((slow.commands, slow.reply_bytes), (2, reply.len() as u64));
-    // What has waited once does not count again.
+    // The wait for the device must not count for later requests of the connection.
     client.sends(b"mn\r\n", b"MN\r\n");
     clock.fetch_add(20 * MS, Relaxed);
     client.sends(b"mn\r\n", b"MN\r\n");
@@ -161,7 +162,7 @@ fn a_long_value_waits_for_its_place() {
     drop(others);
     client.sends(b"xxx", b"");
     assert_eq!((client.flow, now(&client).as_str()), (Flow::Read, ""));
-    // Now the server waits for the client.
+    // From now on the server waits for the client. This time must not count.
     clock.fetch_add(100 * MS, Relaxed);
     client.sends(&[&[b'x'; 10_997][..], b"\r\nmn\r\n"].concat(), b"");
     clock.fetch_add(5 * MS, Relaxed);
@@ -170,7 +171,7 @@ fn a_long_value_waits_for_its_place() {
     let set = only(&client);
     assert_eq!((set.took_ns, waits(&set).as_str()), (20 * MS, "place commit"));
     assert_eq!((set.key, set.request_bytes), (hash(&client.worker, "a"), 20_019));
-    // The command behind the value has not waited with it.
+    // The wait of the value must not count for the `mn` behind it.
     assert_eq!((timed(&client, "set"), timed(&client, "other")), ((1, 20), (1, 0)));
 }
 
@@ -200,14 +201,16 @@ fn requests_behind_a_value_have_not_waited_for_its_place() {
     assert_eq!(client.connection.as_ref().unwrap().registered.commands(), 3);
 }
 
-/// A command is not named by another one, whose reply waits for its commit.
+/// A call executes a set, whose reply waits for its commit, and two other commands. The record of
+/// the slow call must not show the name and the key of the set, which is recorded apart.
 #[test]
 fn a_slow_call_names_only_what_it_has_answered() {
     let store = Store::new();
     let mut client = watched(&store);
     let clock = clock(&mut client);
     let shown = std::sync::Arc::clone(&clock);
-    // Each look at the clock takes 12 ms, and there are two in a call.
+    // The clock advances by 12 ms whenever it is read. `send` reads it at the beginning of the turn
+    // and at the end of the call.
     client.worker.clock = Box::new(move || shown.fetch_add(12 * MS, Relaxed) + 12 * MS);
     client.sends(b"set a 0 0 1\r\nx\r\nmg nothing v\r\nmn\r\n", b"");
     let slow = only(&client);
@@ -231,7 +234,7 @@ fn others_see_what_is_unfinished() {
     };
     client.sends(&[&b"set a 0 0 100000\r\n"[..], &[b'x'; 60_000]].concat(), b"");
     assert_eq!(shown(&client), (Unfinished::Request, 60_000));
-    // The loop's buffers count, too.
+    // The event loop's buffers, 300 and 20 bytes here, count too.
     let connection = client.connection.as_mut().unwrap();
     client.worker.notes_buffers(connection, 300, 20);
     assert_eq!(shown(&client), (Unfinished::Request, 60_320));
@@ -249,14 +252,16 @@ fn others_see_what_is_unfinished() {
     assert_eq!(shown(&client), (Unfinished::Nothing, 320));
 }
 
-/// The worker is busy with something else in the turn.
+/// A command may be slow because its worker was busy in the same turn. It is then recorded without
+/// a reason to wait.
 #[test]
 fn a_busy_worker_is_no_reason_to_wait() {
     let store = Store::new();
     let mut client = watched(&store);
     let clock = clock(&mut client);
     let shown = std::sync::Arc::clone(&clock);
-    // Each look at the clock takes 6 ms, and there are two in a call.
+    // The clock advances by 6 ms whenever it is read. `send` reads it at the beginning of the turn
+    // and at the end of the call.
     client.worker.clock = Box::new(move || shown.fetch_add(6 * MS, Relaxed) + 6 * MS);
     let fast = client.worker.context.latencies.totals().slow;
     client.sends(b"mg nothing v\r\n", b"EN\r\n");
@@ -266,11 +271,11 @@ fn a_busy_worker_is_no_reason_to_wait() {
     let slow = only(&client);
     assert_eq!((waits(&slow).as_str(), slow.name.as_deref(), slow.commands), ("", Some("mg"), 2));
     assert_eq!(slow.key, hash(&client.worker, "nothing"));
-    // The worker follows a change in its next turn.
+    // The worker must follow a change of the threshold in its next turn.
     client.worker.context.latencies.set_slow_from(None);
     client.sends(b"mn\r\n", b"MN\r\n");
     assert_eq!(client.worker.context.latencies.totals().slow, 2);
-    // Nothing is recorded while nothing is measured.
+    // No command is recorded while latencies are not measured.
     client.worker.context.latencies.set_slow_from(Some(Duration::ZERO));
     client.worker.context.latencies.set_on(false);
     client.sends(b"mn\r\nset a 0 0 1 noreply\r\nx\r\n", b"MN\r\n");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// Gives the client's worker a clock that the test advances.
+/// Gives the client's worker a clock that the test advances, in nanoseconds.
 pub(super) fn clock(client: &mut Client) -> Arc<AtomicU64> {
     let clock = Arc::new(AtomicU64::new(u64::from(NOW) * NANOS));
     let shown = Arc::clone(&clock);
@@ -16,14 +16,14 @@ pub(super) fn clock(client: &mut Client) -> Arc<AtomicU64> {
     clock
 }
 
-/// Returns number and sum in ms of the latencies of a class.
+/// Returns the number of the latencies of a class, and their sum in milliseconds.
 pub(super) fn timed(client: &Client, class: &str) -> (u64, u64) {
     let totals = client.worker.context.latencies.totals();
     let (_, latency) = totals.classes().find(|(name, _)| *name == class).unwrap();
     (latency.count(), latency.sum / MS)
 }
 
-/// Returns number and sum in ms of the waits of replies for commits.
+/// Returns how many replies have waited for a commit, and the sum of their waits in milliseconds.
 fn waits(client: &Client) -> (u64, u64) {
     let waits = client.worker.context.latencies.totals().commit_waits;
     (waits.count(), waits.sum / MS)
@@ -34,7 +34,8 @@ fn a_write_takes_until_its_commit() {
     let store = Store::new();
     let mut client = store.client();
     let clock = clock(&mut client);
-    // The get waits behind the set, but not for a commit.
+    // The reply to the get waits behind the reply to the set, but not for a commit itself. So the
+    // get is counted at once.
     client.sends(b"set a 0 0 1\r\nx\r\nget none\r\nset q 0 0 1 noreply\r\nx\r\n", b"");
     assert_eq!((timed(&client, "set"), timed(&client, "get")), ((1, 0), (1, 0)));
     clock.fetch_add(3 * MS, Relaxed);
@@ -64,7 +65,7 @@ fn a_failed_write_takes_until_its_error() {
     reader.gets(b"END\r\n");
     assert_eq!(timed(&client, "set"), (1, 5));
     assert_eq!((waits(&client), waits(&reader)), ((1, 5), (1, 6)));
-    // Executed twice, counted once.
+    // The get was executed twice, but counts once.
     assert_eq!(timed(&reader, "get"), (1, 6));
 }
 
@@ -77,11 +78,11 @@ fn a_read_of_the_store_is_part_of_the_latency() {
     assert_eq!(client.flow, Flow::Park);
     assert_eq!((timed(&client, "get"), timed(&client, "other")), ((0, 0), (1, 0)));
     clock.fetch_add(2 * MS, Relaxed);
-    // A wake-up before the read has ended.
+    // A wake-up before the read has ended must have no effect.
     assert_eq!(client.more(), b"");
     clock.fetch_add(MS, Relaxed);
     assert!(store.engine.serve_reads());
     assert!(client.woken().ends_with(b"\r\nEND\r\nMN\r\n"));
-    // The command behind it has waited as long.
+    // The `mn` behind the get has waited for the same 3 ms.
     assert_eq!((timed(&client, "get"), timed(&client, "other")), ((1, 3), (2, 3)));
 }

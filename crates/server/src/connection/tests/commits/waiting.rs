@@ -11,7 +11,7 @@ fn a_write_is_acknowledged_when_it_is_durable() {
     assert_eq!(client.flow, Flow::Hold);
     assert!(!client.worker.is_idle(client.connection.as_ref().unwrap()));
     assert!(store.buffers() > 0);
-    // A spurious wake-up.
+    // A wake-up before the commit must not release the reply.
     assert_eq!(client.more(), b"");
     store.commit();
     client.gets(b"STORED\r\n");
@@ -117,7 +117,7 @@ fn withheld_replies_are_bounded() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A dump waits for commits like any read. Deleted keys are not in it.
+/// A dump waits for commits like any other read. It does not show deleted keys.
 #[test]
 fn a_dump_waits_until_its_items_are_durable() {
     let store = Store::new();
@@ -138,19 +138,20 @@ fn a_dump_waits_until_its_items_are_durable() {
     let mut lines: Vec<_> = reader.woken().split(|&byte| byte == b'\n').map(shown).collect();
     lines[..2].sort_unstable();
     assert_eq!(lines, ["mg a\\r", "mg b\\r", "EN\\r", "MN\\r", ""]);
-    // If a commit fails, the dump ends without `EN`, so no client takes it for complete.
+    // If a commit fails, the connection must close before `EN`, so that the client knows that the
+    // dump is incomplete.
     writer.send(b"set c 0 0 1\r\nx\r\n");
     let mut received = reader.send(dump);
     store.fail();
     received.extend(reader.woken());
-    // Durable items may come before the end of the connection.
+    // Lines of durable items may precede the end of the connection.
     let received = shown(&received);
     assert!(received.starts_with("OK") && received.ends_with("<EOF>"), "{received}");
     assert!(!received.contains("mg c") && !received.contains("EN\\r"), "{received}");
 }
 
-/// A flush takes effect at once. Its reply, and all replies that depend on it, wait until it is
-/// durable.
+/// A flush takes effect at once. Its reply, and all replies that depend on the flush, wait until
+/// the flush is durable.
 #[test]
 fn a_flush_takes_effect_at_once_and_its_reply_waits() {
     let store = Store::new();
@@ -166,8 +167,8 @@ fn a_flush_takes_effect_at_once_and_its_reply_waits() {
     other.gets(b"END\r\n");
 }
 
-/// The client of a failed flush gets an error. Replies that depend on the flush wait until it is
-/// durable.
+/// The client gets an error if the commit of its flush fails. The flush stays in effect, so replies
+/// of other clients that depend on it wait until a later commit makes the flush durable.
 #[test]
 fn a_failed_flush_is_an_error() {
     let store = Store::new();
