@@ -17,9 +17,8 @@ use crate::{Error, Result};
 const LARGE: usize = 1_000_000;
 /// Number of keys with values of [`LARGE`] bytes from which the crowds read.
 const LARGE_KEYS: usize = 8;
-/// The largest number of bytes that crowds send or receive per system call. The kernel may not
-/// interrupt a system call, so a polite client on the same processor would wait until a longer one
-/// ends.
+/// The largest number of bytes that crowds send per system call. The kernel may not interrupt a
+/// system call, so a polite client on the same processor would wait until a longer call ends.
 const PART: usize = 16 << 10;
 /// The longest time for which a client waits for one step of the server.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -119,7 +118,7 @@ pub struct Outcome {
     pub cut: u64,
     /// Error answers to clients that read their answers and send all that they announce.
     pub refused: u64,
-    /// The first error that such a client saw.
+    /// The error that ended the first of the connections counted in `cut`.
     pub why: Option<String>,
 }
 
@@ -207,7 +206,7 @@ impl Drop for Crowd {
 fn connect(address: &Address) -> io::Result<Stream> {
     let stream = Stream::connect(address, None)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // A server may stop taking bytes. The client does not wait for it.
+    // A server may stop reading. A client of a crowd then waits only this long by default.
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
 }
@@ -216,7 +215,7 @@ fn store_large(address: &Address) -> io::Result<()> {
     let mut client = Client::connect_to(address, Options { timeout: Some(PATIENCE) })?;
     for number in 0..LARGE_KEYS {
         match client.set(format!("large:{number}").as_bytes(), &[b'v'; LARGE], 0, 0) {
-            // The crowd also asks for values that the server refused.
+            // An error reply is no failure: the crowd also asks for values that the server refused.
             Err(error) if !error.is_recoverable() => return Err(error.into()),
             _ => {}
         }
@@ -237,7 +236,8 @@ fn gets(count: usize) -> String {
     (0..count).map(|n| format!("get large:{}\r\n", n % LARGE_KEYS)).collect()
 }
 
-/// Sends the first half of a set, as far as the server takes it, and then nothing.
+/// Sends the first half of a value, or as much of it as the server reads. Afterwards only holds the
+/// connection open.
 fn half_set(mut stream: &Stream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
     write!(stream, "set half-set:{number} 0 0 {LARGE}\r\n")?;
     let half = vec![b'p'; LARGE / 2];
@@ -305,7 +305,7 @@ fn send(mut stream: &Stream, bytes: &[u8]) -> io::Result<()> {
     bytes.chunks(PART).try_for_each(|part| stream.write_all(part))
 }
 
-/// Sends `pipeline` and reads lines until `count` replies have ended.
+/// Sends `pipeline` and reads replies until `ends` has returned true `count` times.
 fn ask(
     stream: &Stream,
     replies: &mut ReplyReader<&Stream>,

@@ -11,7 +11,7 @@ use crate::process::Probe;
 use crate::supervise::{Processes, free_port};
 use crate::{Error, Result};
 
-/// The longest time that a server may take to answer after its start.
+/// The longest time from a server's start to its first answer.
 const START: Duration = Duration::from_secs(20);
 /// The longest time that a server may take to end after SIGTERM.
 const STOP: Duration = Duration::from_secs(5);

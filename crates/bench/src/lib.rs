@@ -1,4 +1,4 @@
-//! The lab: measures Larder and its peers by the same rules.
+//! The lab: measures Larder and other servers, its peers, by the same rules.
 //!
 //! Latency counts from the moment a request was due (open loop), unless a run says "closed loop".
 //! The warm-up does not count. A wrong answer voids the run. The cost of the generator is printed

@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// The largest number of processes whose shared memory is counted exactly. The kernel walks the page
-/// tables of each for it.
+/// The largest number of processes whose shared memory is counted exactly. For an exact count the
+/// kernel walks the page tables of each process.
 const EXACT_MEMORY: usize = 4;
 
-/// Processes to measure, or some threads of one.
+/// The processes to measure, or some threads of one process.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pid: u32,
@@ -28,14 +28,14 @@ pub struct Probe {
 enum Scope {
     /// All threads of one process.
     Process,
-    /// The threads of one process whose names begin with one of these.
+    /// The threads of one process whose names begin with one of these prefixes.
     Threads(&'static [&'static str]),
     /// The process, and with it all members of a group, see [`tree::members`].
     Group { leader: u32, floor: Arc<Floor> },
 }
 
-/// The largest counts that a group has shown. Without it, the end of a process that nobody waits
-/// for would look like negative use.
+/// The largest counts of a group so far. If a member ends and its parent does not wait for it, the
+/// member's counts vanish from the sum. The floor keeps the sum from falling.
 #[derive(Debug, Default)]
 struct Floor {
     cpu_ns: AtomicU64,
@@ -48,8 +48,8 @@ struct Floor {
 /// Resource counts at one moment. The difference of two samples is the use between them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Nanoseconds on a processor, summed over all threads. Chosen threads of a process count as
-    /// long as they exist.
+    /// Nanoseconds on a processor, summed over all threads. If a probe measures only some threads
+    /// of a process, threads that have ended no longer count.
     pub cpu_ns: u64,
     /// Nanoseconds in the kernel, a part of `cpu_ns`, counted in coarse clock ticks.
     pub system_ns: u64,
@@ -167,8 +167,8 @@ fn sample_group(server: u32, leader: u32, floor: &Floor) -> Option<Sample> {
     Some(sum)
 }
 
-/// Returns the resident bytes of processes that share memory. Shared memory counts once. Among more
-/// than [`EXACT_MEMORY`] processes it counts as far as the process that uses most of it uses it.
+/// Returns the resident bytes of processes that share memory. Shared memory counts once. For more
+/// than [`EXACT_MEMORY`] processes, it is estimated: the largest shared part of any one process.
 fn group_memory(members: &[tree::Member]) -> u64 {
     if let [member] = members {
         return resident(member.pid).unwrap_or(0);
@@ -238,8 +238,7 @@ fn resident(pid: u32) -> Option<u64> {
     bytes_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// Returns the resident bytes of a process. Each shared page counts as a part, by the number of
-/// processes that share it.
+/// Returns the resident bytes of a process. A page that n processes share counts as 1/n page.
 fn proportional(pid: u32) -> Option<u64> {
     bytes_of(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:")
 }
@@ -251,7 +250,7 @@ fn own_and_shared(pid: u32) -> Option<(u64, u64)> {
     Some((bytes_of(&text, "RssAnon:")?, shared))
 }
 
-/// Finds the row `name` of a file whose rows are names and kilobytes.
+/// Returns the bytes in the row `name` of a `/proc` file. The row has them in kilobytes.
 fn bytes_of(text: &str, name: &str) -> Option<u64> {
     let row = text.lines().find_map(|line| line.strip_prefix(name))?;
     row.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
@@ -322,7 +321,7 @@ mod tests {
         let after = probe.sample().unwrap();
         assert!(after.cpu_ns > before.cpu_ns + 1_000_000, "{before:?} {after:?}");
         assert!(after.rss > 1 << 20);
-        // Clock ticks are coarse.
+        // Clock ticks are coarse, so this may take a while.
         while process_ticks(std::process::id()).unwrap() == 0 {}
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Replay {
     /// Requests per second; with `None`, as many as the server answers. Times to live run in real
     /// time, so a trace that has them gives comparable results only at equal rates.
     pub(crate) rate: Option<f64>,
-    /// The sizes in the trace are divided by this.
+    /// The divisor of the sizes in the trace.
     pub(crate) shrink: usize,
     /// The largest value in bytes; longer ones are cut.
     pub(crate) size_max: usize,
@@ -212,8 +212,8 @@ impl<'a> Answers<'a> {
                 self.found[self.next + offset] = true;
                 self.next += offset + 1;
                 let wanted = rest[offset].size;
-                // A later request in the trace may give a key another size. Until it is stored
-                // again, the value keeps its old size.
+                // A later request may give a key another size, but the stored value keeps its old
+                // size. So a wrong size is reported only where the trace wants an empty value.
                 if length > wanted && wanted == 0 {
                     self.wrong.get_or_insert_with(|| format!("{length} bytes instead of none"));
                 }

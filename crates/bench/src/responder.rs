@@ -25,8 +25,8 @@ use crate::{Error, Result};
 use reads::Reads;
 use service::NullService;
 
-/// Name prefixes of the responder's threads, and of the threads that the kernel starts for its
-/// rings.
+/// Name prefixes of the responder's threads, and of the kernel's worker threads for its io_uring
+/// instances.
 const THREADS: &[&str] = &["responder-", "iou-wrk-"];
 
 /// Number of blocks of the device that are sampled before it is used.
@@ -101,8 +101,8 @@ impl Responder {
         Responder::start_on(io, cpu, value_size, 1, None)
     }
 
-    /// Like [`Responder::start`], but with several threads. With a device, they read it for each
-    /// key.
+    /// Like [`Responder::start`], but with several threads. With a device, the threads read from it
+    /// once for each key of a get.
     pub(crate) fn start_on(
         io: &str,
         cpu: Option<usize>,

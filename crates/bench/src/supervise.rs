@@ -1,9 +1,9 @@
 //! Processes of servers: how they start and end, and that none of them survives the lab.
 //!
-//! A server and its helpers form a process group whose leader is a watcher. The watcher is a shell
+//! A server and its child processes form a process group. The group's leader is a watcher: a shell
 //! that reads from a pipe of the lab. When the lab ends, even by SIGKILL, the pipe closes, and the
-//! watcher kills its group. PostgreSQL moves its processes to groups of their own, but they end when
-//! the first of them does.
+//! watcher kills its group. PostgreSQL moves its child processes to other groups, but they end when
+//! their parent, which stays in the watcher's group, is killed.
 
 mod helper;
 
@@ -23,15 +23,15 @@ use crate::{Error, Result};
 
 pub(crate) use helper::output;
 
-/// The watcher's program: it waits until its input closes. The signals that a terminal sends must
-/// not end it.
+/// The watcher's program. It waits until its input closes, then kills its process group. It ignores
+/// the signals that a terminal sends, because they must not end the watcher before the lab.
 const WATCH: &str = "trap '' HUP INT QUIT TERM
 while read -r line; do :; done
 kill -KILL 0";
-/// Interval between two looks at a process, when its end is awaited.
+/// Interval between two checks whether a process has ended.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
-/// The longest time that the kernel may take to end a killed process. One that waits for a device
-/// cannot end before.
+/// The longest time that the kernel may take to end a killed process. A process that waits for a
+/// device ends only after the device has answered.
 const KILL: Duration = Duration::from_secs(30);
 
 /// A started server with all its processes. Dropping it kills them.
@@ -42,7 +42,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Starts a server, on the given processor only if there is one.
+    /// Starts a server. If `cpu` is given, the server runs on this processor only.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -78,8 +78,8 @@ impl Processes {
         self.server.try_wait().ok().flatten()
     }
 
-    /// Waits until the server ends by itself, and returns how. Calls `look` in intervals of `every`
-    /// meanwhile. Returns `None` if the server runs for longer than `limit`.
+    /// Waits until the server ends by itself, and returns its exit status. Meanwhile calls `look`
+    /// at intervals of `every`. Returns `None` if the server runs for longer than `limit`.
     ///
     /// # Errors
     /// Returns an error after a signal to the lab.
@@ -123,8 +123,8 @@ impl Processes {
         self.kill_with(Vec::new());
     }
 
-    /// Kills all processes, and those in `known`, which may have lost the parent that tied them to
-    /// the others.
+    /// Kills all processes of the server, and those in `known`. [`members`] may no longer find a
+    /// process of `known`, because its parent has ended meanwhile.
     fn kill_with(&mut self, mut known: Vec<Member>) {
         let asked = Instant::now();
         loop {
@@ -165,8 +165,8 @@ fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
     })
 }
 
-/// Lets the child receive all signals. It would otherwise inherit the lab's mask, which blocks those
-/// that end the lab, and most servers could not be stopped by them.
+/// Lets the child receive all signals. Otherwise the child would inherit the lab's signal mask,
+/// which blocks SIGINT and SIGTERM, and these signals could not stop most servers.
 fn unblock_signals(command: &mut Command) {
     let unblock = || {
         // SAFETY: the set is local, and `sigemptyset` initializes it.
@@ -184,8 +184,8 @@ fn unblock_signals(command: &mut Command) {
 
 fn send(pid: u32, signal: libc::c_int) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
-    // SAFETY: the call takes numbers. The process was just seen among those of this server, and its
-    // id is not 0 or negative, so the signal reaches no group of processes.
+    // SAFETY: the call takes numbers. The process was just seen among those of this server. Its id
+    // is neither 0 nor negative, so the signal does not go to a process group.
     unsafe { libc::kill(pid, signal) };
 }
 
@@ -223,8 +223,8 @@ mod tests {
     use super::*;
     use crate::process::tree;
 
-    /// A server that takes a while to end, with a child in its group and one in a session of its
-    /// own.
+    /// A server that ends on SIGTERM. It has one child in its process group and another in a
+    /// separate session.
     const SERVER: &str = "trap 'exit 0' TERM; setsid sleep 1000 & sleep 1000 & echo up; wait";
 
     fn shell(script: &str) -> (Processes, Vec<u32>) {
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn the_end_of_the_lab_kills_the_group() {
         let (mut processes, pids) = shell("sleep 1000 & sleep 1000 & echo up; wait");
-        // What the end of this process would do.
+        // Closes the watcher's pipe, as the end of the lab would.
         drop(processes.watcher.stdin.take());
         let _ = processes.server.wait();
         let _ = processes.watcher.wait();

@@ -1,4 +1,5 @@
-//! `larder bench all`: the experiments of the four articles against every system that is here.
+//! `larder bench all`: runs the experiments of four articles against every system that is installed
+//! on this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,7 +81,7 @@ impl Arguments {
         let directory = self.dir.clone().unwrap_or_else(|| self.out.clone());
         create(&directory)?;
         self.second_dir.iter().try_for_each(|directory| create(directory))?;
-        // The servers of Larder are this executable too.
+        // Larder's servers run this executable too, so a debug build slows them down.
         if Build::this().is_debug() {
             complain!("this is a debug build: its figures say little; cargo build --release");
         }
@@ -135,7 +136,8 @@ impl Arguments {
         Ok(plan)
     }
 
-    /// Returns the options that decide the sizes, so that a journal does not mix them.
+    /// Returns the options that decide the sizes of the experiments, as text. A journal accepts
+    /// only runs with equal options.
     fn identity(&self) -> String {
         let minutes = self.minutes.map_or(String::new(), |minutes| format!(", {minutes} min"));
         format!("{}{minutes}", self.scale.name())
@@ -165,7 +167,7 @@ fn create(directory: &Path) -> Result<()> {
         .map_err(|e| Error::io(format!("cannot create {}", directory.display()), e))
 }
 
-/// Returns the path of a directory without links, so that each has one name.
+/// Returns the canonical path of a directory, so that paths of the same directory are equal.
 fn absolute(directory: &Path) -> Result<String> {
     let path = fs::canonicalize(directory)
         .map_err(|e| Error::io(format!("cannot find {}", directory.display()), e))?;
@@ -229,7 +231,7 @@ fn print_list(
     }
 }
 
-/// Returns the experiments with all their points. Experiments of one id stand together.
+/// Returns the experiments with all their points. Experiments with the same id become one.
 fn gather(scale: &str, lab: &Lab, experiments: &[Box<dyn Experiment>]) -> Vec<record::Experiment> {
     let mut gathered: Vec<record::Experiment> = Vec::new();
     for experiment in experiments {

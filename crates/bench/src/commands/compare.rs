@@ -201,7 +201,8 @@ impl Arguments {
                 continue;
             }
             let mut summary = summary.without_errors()?;
-            // Runs are a few seconds long, and only their sums are compared.
+            // Runs are a few seconds long, and only their sums are compared. So the figures of
+            // single seconds are dropped.
             summary.per_second.clear();
             if matches!(started, Started::Server(_)) && summary.hit_ratio.is_some_and(|r| r < 1.0) {
                 let name = who.name();

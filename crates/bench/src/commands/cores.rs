@@ -34,7 +34,7 @@ use crate::{Error, Result, say};
 const BATCH: usize = 16;
 /// The lock of a set is prefetched this many requests ahead, as in the server.
 const LOCK_AHEAD: usize = 4;
-/// Number of batches between two readings of the clock.
+/// Number of batches between two checks of the flag that ends a run.
 const BATCHES_PER_TURN: u32 = 64;
 const KEY_BYTES: usize = 15;
 const NOW: u32 = 1000;
@@ -148,7 +148,8 @@ impl Arguments {
         self.json.report(table(&rows), &rows)
     }
 
-    /// Opens an engine. Its store, if any, lies in `dir` and goes with the process.
+    /// Opens an engine. Its store, if any, is an unlinked file in `dir`, which vanishes with the
+    /// process.
     fn open(&self, dir: Option<&Path>) -> Result<Arc<Engine>> {
         let options = Options {
             memory: self.memory << 20,
@@ -224,7 +225,7 @@ fn row(
     }
 }
 
-/// Returns a new store in a file without a name.
+/// Returns a new store in a file that is unlinked at once.
 fn open_store(dir: &Path) -> Result<StoreOptions> {
     /// Size of the store in bytes.
     const SIZE: u64 = 4 << 30;
@@ -350,7 +351,7 @@ fn fill(engine: &Arc<Engine>, keys: u64, value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Runs threads for some time. Thread number n uses the nth engine, or the only one.
+/// Runs `threads` threads for `time`. If there are several engines, each thread uses another one.
 fn run(
     engines: &[Arc<Engine>],
     work: Work,

@@ -55,8 +55,8 @@ enum Better {
 /// The number of void rounds of a point.
 const VOID: &str = "void rounds";
 
-/// The figures that are compared. Those that are not in [`figure`] are extras of single experiments.
-/// Extras that repeat another figure are left out.
+/// The figures that are compared. A name that [`figure`] does not know is that of an extra figure
+/// of one experiment. Extra figures that repeat another figure are left out.
 const FIGURES: [(&str, Better); 18] = [
     (VOID, Better::Less),
     ("rate", Better::More),
@@ -78,10 +78,10 @@ const FIGURES: [(&str, Better); 18] = [
     ("survived", Better::More),
 ];
 
-/// What identifies a point in both files: experiment, system, case and x.
+/// The identity of a point in both files: experiment, system, case and x.
 type Key = (String, String, String, String);
 
-/// The values of each figure of a point, one a round.
+/// The values of each figure of a point, one per round. [`VOID`] has a single value.
 type Values = BTreeMap<&'static str, Vec<f64>>;
 
 /// One figure of a point in both files.
@@ -167,7 +167,7 @@ fn require_same_size(a: &Results, b: &Results) -> Result<()> {
     }
 }
 
-/// Returns the scale, and the measured minutes if the command line changed them.
+/// Returns the scale, and the measured minutes if the command line gave them.
 fn size(results: &Results) -> String {
     let mut words = results.command.iter();
     let minutes = words.find_map(|word| match word.strip_prefix("--minutes") {
@@ -214,7 +214,7 @@ fn figure(point: &Point, name: &str) -> Option<f64> {
     }
 }
 
-/// Compares all figures of all points. A point that only one file has is one row.
+/// Compares all figures of all points. A point that only one file has gives one row.
 fn compare(
     before: &BTreeMap<Key, Values>,
     after: &BTreeMap<Key, Values>,
@@ -240,7 +240,7 @@ fn compare(
             rows.push(row("point", &[], &[], Change::New));
             continue;
         }
-        // A point without valid rounds has no figures; its void rounds are counted.
+        // A point without valid rounds has no figure but the number of its void rounds.
         let is_void = |values: &Values| values.len() == 1;
         for (name, better) in FIGURES {
             let change = match (a.get(name), b.get(name)) {

@@ -1,7 +1,7 @@
-//! `larder bench hitratio`: miss ratios at equal *resident* memory. Servers count their limits
-//! differently: one leaves out its hash table, another its connections. An operator pays for the
-//! memory that the kernel counts. So a peer's limit is adjusted until its resident memory equals
-//! Larder's.
+//! `larder bench hitratio`: miss ratios at equal *resident* memory. Servers count their memory
+//! limits differently: one leaves out its hash table, another its connections. An operator pays for
+//! the memory that the kernel counts. So a peer's limit is adjusted until its resident memory
+//! equals Larder's.
 
 use std::path::PathBuf;
 
@@ -167,7 +167,8 @@ impl Search {
     /// Chooses the next limit after an attempt that had `rss` resident bytes. Returns false if
     /// there is no other limit to try.
     pub(crate) fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
-        // If a higher limit did not add memory, the whole trace fits, and no limit will add any.
+        // If a higher limit added at most 1 % of resident memory, the whole trace fits, and no
+        // other limit will add any.
         let full = self.last.is_none_or(|last| rss > last + last / 100);
         if rss < wanted && self.above.is_none() && !full {
             return false;
@@ -179,8 +180,8 @@ impl Search {
             self.above = Some(self.limit.min(self.above.unwrap_or(u64::MAX)));
         }
         // Memory outside the limit (code, tables, buffers) is the same at every limit. So the next
-        // limit is this one plus the missing bytes. If that is outside the known range, try the
-        // middle of the range.
+        // limit is this limit plus the missing bytes. If the sum is outside the known range, the
+        // next limit is the middle of the range.
         let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
         let direct = (self.limit as f64 + difference).round().max(2.0) as u64;
         let (low, high) = (self.below.unwrap_or(1), self.above.unwrap_or(direct.saturating_add(1)));

@@ -87,7 +87,7 @@ struct Row {
     errors: u64,
     /// The reason why the polite clients' run was void.
     void: Option<String>,
-    /// The counts of all crowds, as in [`Outcome`].
+    /// Sums over the crowds, as in [`Outcome`].
     crowd_answers: u64,
     crowd_cut: u64,
     crowd_refused: u64,
@@ -161,10 +161,11 @@ impl Arguments {
     /// Fills the server's memory, then stores the polite clients' items.
     fn fill_memory(&self, load: &Load, shape: &Shape) -> Result<()> {
         const VALUE: usize = 1000;
-        // An item is longer than its value by its header, so the items do not all fit.
+        // The values alone are 1.25 times the memory limit, so the items do not all fit.
         let keys = self.memory.saturating_mul((1 << 20) + (1 << 18)) / VALUE as u64;
         let value_lengths = Lengths { min: VALUE, max: VALUE };
-        // Some peers refuse sets while their eviction lags behind. Their memory is full even then.
+        // Refusals are ignored: some peers refuse sets while their eviction lags behind, but their
+        // memory is full even then.
         store_all(load, &Shape { keys, value_lengths, ..shape.clone() }, Verb::Set)?;
         store_all(load, shape, Verb::Set).map(drop)
     }
@@ -236,9 +237,9 @@ impl Arguments {
     }
 }
 
-/// Runs the load and watches the server's resident memory. The generator may share its processor
-/// with the crowds or the server. Short time slices keep its waits for the processor out of the
-/// latencies.
+/// Runs the load. Returns its summary, and the largest resident memory of the server meanwhile. The
+/// generator may share its processor with the crowds or the server. Short time slices keep the
+/// generator's waits for the processor out of the latencies.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,6 +1,7 @@
 //! `larder bench limit`: the load of `larder bench load` against a responder that only sends
 //! replies. No server can be cheaper on this machine with this kernel interface. With `--device`,
-//! the same holds for servers that read every value from a device.
+//! the responder reads the device for every key, so no server that reads every value from the
+//! device can be cheaper.
 
 use std::path::PathBuf;
 

@@ -71,7 +71,7 @@ impl fmt::Display for Build {
 /// Returns the present time in the form of RFC 3339.
 pub(crate) fn now_rfc3339() -> String {
     let mut date = String::new();
-    // A string takes everything.
+    // Writing into a string cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut date));
     date
 }

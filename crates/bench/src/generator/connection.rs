@@ -17,8 +17,8 @@ pub(crate) struct Request {
     /// verified.
     pub(crate) unmatched: u32,
     /// The time at which the request was due (open loop) or sent (closed loop), in nanoseconds
-    /// since the start. With `wire_times`, the time at which it was sent, less its delay while
-    /// waiting for the previous answer on this connection.
+    /// since the start. With `wire_times`, the time at which it was sent, minus the time for which
+    /// it waited for the previous answer on this connection.
     pub(crate) start: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Connection {
     pub(crate) free_since: u64,
     /// Bytes of requests that the socket has not accepted yet.
     pub(crate) unsent: Vec<u8>,
-    /// The expected content of a value of which only a part has arrived.
+    /// The expected content of the value that is arriving.
     pub(crate) arriving: Option<Expected>,
 }
 
@@ -83,7 +83,7 @@ impl Decoder {
     }
 }
 
-/// The period whose requests count.
+/// The period in which requests count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) from: u64,

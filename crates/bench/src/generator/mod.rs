@@ -116,8 +116,8 @@ impl Load {
         Load {
             pacing: Pacing::Closed,
             duration: None,
-            // The threads share the keys, not the requests. The addition leaves room for rounding
-            // per thread.
+            // Each thread has its own share of the keys, which need not be a multiple of the keys
+            // per request. The addition leaves room for the rounding in each thread.
             requests: Some(keys.saturating_add(self.threads as u64 * 2)),
             warm_up: Duration::ZERO,
             wire_times: false,
@@ -242,8 +242,8 @@ impl Load {
         Ok(moments)
     }
 
-    /// Sleeps until `until`. Returns true, and earlier, if all threads have finished or one has
-    /// failed.
+    /// Sleeps until `until` and returns false. Returns true as soon as all threads have finished or
+    /// one has failed.
     fn sleep_until(&self, shared: &Shared, until: Duration) -> bool {
         loop {
             if shared.failed.load(Relaxed) || shared.finished.load(Relaxed) == self.threads {
@@ -291,8 +291,8 @@ struct Shared {
     seconds: Mutex<Vec<Tally>>,
 }
 
-/// One thread's counts of answers since the start, published once per turn. Each thread's counts
-/// have their own cache line.
+/// One thread's counts of answers since the start. The thread publishes them once per turn of its
+/// event loop. The alignment keeps the counts of different threads in different cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress {
@@ -312,8 +312,8 @@ impl Shared {
         }
     }
 
-    /// Returns the nanoseconds since the first call of this function, which follows the start
-    /// barrier.
+    /// Returns the nanoseconds since the first call of this function. The first call follows the
+    /// start barrier.
     #[inline]
     fn now(&self) -> u64 {
         self.clock.get_or_init(Instant::now).elapsed().as_nanos() as u64

@@ -69,7 +69,6 @@ impl Schedule {
         self.next as u64
     }
 
-    /// Advances to the next request.
     pub(crate) fn advance(&mut self) {
         self.next += match self.exponential {
             true => -self.gap * self.random.unit().ln(),

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-/// Space for the one control message that is requested, in words of 8 bytes, which give it the
+/// Space for the one requested control message, in words of 8 bytes. Words give the space the
 /// alignment of the kernel's headers.
 const CONTROL_WORDS: usize = 8;
 
@@ -89,7 +89,7 @@ mod tests {
             assert_eq!(&buffer[..read], b"answer");
             age
         });
-        // The kernel begins to record arrival times only a moment after the request.
+        // The kernel begins to record arrival times only a moment after `enable`.
         let age = ages.find(|age| !age.is_zero()).unwrap();
         assert!(age >= late && age < Duration::from_secs(20), "{age:?}");
         drop(ages);

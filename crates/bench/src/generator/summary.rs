@@ -304,8 +304,7 @@ impl Summary {
         counts.filter(|step| step.1 > 0).map(|(value, count)| (micros(value), count)).collect()
     }
 
-    /// Returns an error if the server refused a request or left one unanswered. For runs whose
-    /// figures count only without errors.
+    /// Returns this summary, unless the server refused a request or left one unanswered.
     ///
     /// # Errors
     /// Returns [`Error::Void`], with the first error answer if there is one.

@@ -23,8 +23,9 @@ use crate::{Error, Result, machine};
 const INPUT: usize = 128 * 1024;
 /// The longest wait for events. It limits how late a thread notices the end of a run.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(50);
-/// The time for which a thread with its own processor polls before it sleeps. A server pays to wake
-/// a sleeping client with nearly every reply, so a generator that sleeps makes servers look slower.
+/// The time for which a thread that is pinned to a processor polls before it sleeps. Waking a
+/// sleeping client costs the server processor time, so a generator that sleeps makes servers look
+/// slower.
 const POLLING: Duration = Duration::from_millis(2);
 /// A server that sends no answer for this time, in nanoseconds, counts as dead.
 const SILENCE: u64 = 60_000_000_000;
@@ -64,7 +65,7 @@ pub(super) struct Worker<'a> {
     waiting: u64,
     next_connection: usize,
     cpu_at_start: Option<(u64, u64)>,
-    /// Nanoseconds of the measured window that the thread spent polling in vain.
+    /// Nanoseconds of the measured window that the thread spent on polls without a ready socket.
     polled: u64,
     last_event: u64,
 }
@@ -193,8 +194,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Distributes due requests over the connections in turn. Every request due within the run
-    /// counts, even if the thread reaches it late.
+    /// Distributes due requests over the connections, round-robin. Every request due within the run
+    /// counts, even if the thread handles it late.
     fn arrive(&mut self, until: u64, now: u64) -> Result<()> {
         while self.budget > 0 || self.load.duration.is_some() {
             let Some(schedule) = &mut self.schedule else { return Ok(()) };
@@ -251,8 +252,8 @@ impl<'a> Worker<'a> {
         self.poll.wait(timeout).map_err(|e| Error::io("cannot wait for the connections", e))
     }
 
-    /// Polls for at most [`POLLING`], in the closed loop on a processor that the thread is pinned
-    /// to. Returns the number of ready sockets. Time spent in vain does not count as busy.
+    /// Polls for at most [`POLLING`], in a closed loop whose threads are pinned. Returns the number
+    /// of ready sockets. The time of polls without a ready socket does not count as busy.
     fn poll_first(&mut self, now: u64) -> Result<usize> {
         if self.load.cpu.is_none() || self.schedule.is_some() {
             return Ok(0);
@@ -433,8 +434,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands over the tally of `second` as it is. Adding up histograms here would delay requests
-    /// once a second.
+    /// Hands over the tally of `second`. A single thread only moves it, because adding up
+    /// histograms would delay requests once a second. Of several threads, all but the first add
+    /// theirs.
     fn end_second(&mut self, second: u64) {
         self.shared.add_second(second as usize, std::mem::take(&mut self.book.tally));
     }

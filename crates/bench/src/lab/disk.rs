@@ -1,4 +1,4 @@
-//! The device beneath the servers' files: its file system, and how long it takes to write durably.
+//! The device that holds the servers' files: its file system, and the time of a durable write.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// Bytes per write.
 const BLOCK: usize = 4096;
-/// Number of writes that are measured at most.
+/// The largest number of writes that are measured.
 const WRITES: usize = 300;
 /// The longest time of the measurement.
 const TIME: Duration = Duration::from_secs(2);
@@ -38,7 +38,8 @@ pub(crate) fn measure(directory: &Path) -> Result<Disk> {
 fn sync_times(path: &Path) -> std::io::Result<Vec<Duration>> {
     let mut file = File::create(path)?;
     let block = [b'x'; BLOCK];
-    // Blocks that exist make each sync cost the data only, as in a log that is laid out before.
+    // The measured writes overwrite these blocks. So each sync writes data only and no file size,
+    // as in a preallocated log.
     for _ in 0..64 {
         file.write_all(&block)?;
     }

@@ -1,5 +1,5 @@
-//! The files that the lab writes. They replace only files of the lab, and always as a whole: after a
-//! crash, or on a full device, the old file is still there.
+//! Writes the lab's files. They replace only earlier files of the lab, never a user's file. A file
+//! is replaced as a whole: after a crash, or on a full device, the old file is still there.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use super::report;
 use crate::{Error, Result};
 
-/// The fields that every result of the lab has.
+/// The fields that every result file of the lab has.
 #[derive(Deserialize)]
 struct Mark {
     #[serde(rename = "schema")]
@@ -22,7 +22,7 @@ struct Mark {
     _experiments: Vec<IgnoredAny>,
 }
 
-/// Checks that `path` is free or a result of the lab, so that it may be written.
+/// Checks that `path` may be written: nothing is there, or a result file of the lab.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] for any other file.
@@ -30,7 +30,7 @@ pub(crate) fn require_result(path: &Path) -> Result<()> {
     require(path, |text| serde_json::from_str::<Mark>(text).is_ok())
 }
 
-/// Checks that `path` is free or a page of the lab, so that it may be written.
+/// Checks that `path` may be written: nothing is there, or a page of the lab.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] for any other file.
@@ -59,7 +59,8 @@ fn require(path: &Path, is_of_lab: impl Fn(&str) -> bool) -> Result<()> {
     }
 }
 
-/// Writes a file beside `path` and renames it to `path`. A link keeps pointing to the file.
+/// Writes a temporary file beside `path` and renames it to `path`. If `path` is a symbolic link,
+/// the file that it points to is replaced.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let failed = |e| Error::io(format!("cannot write {}", path.display()), e);
     if is_device(path) {
@@ -85,7 +86,7 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns true for terminals, pipes and the like, which hold no file.
+/// Returns true for a terminal, a pipe or the like, which cannot be replaced by a file.
 fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir())
 }

@@ -1,4 +1,5 @@
-//! The journal of a run: every point as it was measured, so that an interrupted run can go on.
+//! The journal of a run: a file with every measured point, so that an interrupted run can be
+//! continued.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::record::{NotRun, Point, Spot, SystemRow};
 use crate::{Error, Result};
 
-/// The way out of a journal that cannot go on.
+/// The advice for a journal that this run cannot continue.
 const ADVICE: &str = "give another --out, or remove the journal to measure everything again";
 
-/// The points of a run on disk, a line each, so that an interrupted run can go on.
+/// A journal file, one JSON line per entry, with its entries in memory.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -25,10 +26,10 @@ pub(crate) struct Journal {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
-    /// The first line: what the points belong to.
+    /// The first line: the run that the points belong to.
     Run(Identity),
     System(SystemRow),
-    /// Settings of a system in one experiment that no entry before has.
+    /// Settings of a system in one experiment, without those of earlier entries.
     Settings {
         experiment: String,
         system: String,
@@ -41,13 +42,14 @@ enum Entry {
     NotRun {
         experiment: String,
         not_run: NotRun,
-        /// The points that the system owes. Once they are measured, the reason no longer counts.
+        /// The points that the system could not measure. Once a later run has measured all of them,
+        /// the reason no longer counts.
         #[serde(default)]
         owed: Vec<Spot>,
     },
 }
 
-/// A journal goes on only with the same identity.
+/// The facts that must be equal for a run to continue a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) scale: String,
@@ -56,7 +58,7 @@ pub(crate) struct Identity {
     /// The absolute path of the servers' files. Journals of older versions do not have it.
     #[serde(default)]
     pub(crate) directory: String,
-    /// The same on another device, or empty.
+    /// The absolute path of the servers' files on a second device, or empty.
     #[serde(default)]
     pub(crate) second_directory: String,
 }
@@ -80,7 +82,7 @@ impl Identity {
     }
 }
 
-/// Locks the journal until its file is closed, also by the end of the process.
+/// Locks the journal until its file is closed, by this process or by its end.
 fn lock(file: &File, directory: &Path) -> Result<()> {
     let directory = directory.display();
     match file.try_lock() {
@@ -105,7 +107,8 @@ impl Journal {
         lock(&file, directory)?;
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(|e| Error::io(doing(), e))?;
-        // The last line may be cut off by a crash. A line that cannot be read is measured again.
+        // The last line may be cut off by a crash. A point whose line cannot be read is measured
+        // again.
         let complete = text.rfind('\n').map_or(0, |end| end + 1);
         let lines = text[..complete].lines().map(serde_json::from_str::<Entry>);
         let entries: Vec<Entry> = lines.filter_map(|entry| entry.ok()).collect();
@@ -160,7 +163,7 @@ impl Journal {
     }
 
     /// Notes that a system took part in an experiment, with its settings there. An experiment of
-    /// several parts can start a system with different ones: all their lines are kept.
+    /// several parts can start a system with different settings. The journal keeps all of them.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if the journal has points of another version.
@@ -213,7 +216,7 @@ impl Journal {
         })
     }
 
-    /// Notes why a system could not measure the points in `owed`. A later reason replaces it.
+    /// Notes why the points of a system in `owed` could not be measured.
     pub(crate) fn not_run(
         &mut self,
         experiment: &str,
@@ -225,7 +228,8 @@ impl Journal {
         self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
     }
 
-    /// Returns the last reason of each system whose points are still missing.
+    /// Returns, for each system, the last reason that names no points or points that are not all
+    /// measured.
     pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {
         let mut rows: BTreeMap<&str, &NotRun> = BTreeMap::new();
         for entry in &self.entries {

@@ -1,7 +1,8 @@
 //! The lab: the experiments of four articles, run against Larder and its peers.
 //!
-//! `target` finds, starts and stops the systems, `experiment` measures them, `journal` keeps every
-//! point, `record` is the form of the results, and `report` draws the page.
+//! A *system* is a server program with one durability setting. `target` finds, starts and stops the
+//! systems, `experiment` measures them, `run` decides the order, and `journal` stores every
+//! measured point. `record` defines the result file, and `report` makes an HTML page of it.
 
 pub(crate) mod disk;
 pub(crate) mod experiment;

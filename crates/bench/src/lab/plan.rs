@@ -33,18 +33,19 @@ const LOAD_THREADS: usize = 8;
 /// The sizes of all experiments.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Number of times that the systems take turns.
+    /// Number of rounds. In each round, each system is measured once.
     pub(crate) rounds: usize,
-    /// The same for experiments whose turns take long, because they store much first.
+    /// Number of rounds of experiments that store much data before they measure.
     pub(crate) long_rounds: usize,
     /// Measured time per point.
     pub(crate) time: Duration,
-    /// Time before each point that does not count.
+    /// Warm-up before each point.
     pub(crate) warm_up: Duration,
-    /// Number of threads of each server: one for each processor that the generator leaves. With more,
-    /// idle threads sleep and wake beside the generator instead of answering.
+    /// Number of threads of each server: one for each processor that the generator does not use, up
+    /// to [`SERVER_THREADS`]. With more threads, idle ones would sleep and wake on the generator's
+    /// processors instead of answering.
     pub(crate) server_threads: usize,
-    /// Number of generator threads, where the experiment does not say otherwise: a quarter of the
+    /// Number of generator threads, unless the experiment has its own number: a quarter of the
     /// processors, so that the generator is not the limit on large machines.
     pub(crate) load_threads: usize,
     pub(crate) counter: Counter,
@@ -57,18 +58,19 @@ pub(crate) struct Plan {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Hitratio {
-    /// Memory limit of Larder in MiB. The others get as much resident memory as Larder then has.
+    /// Memory limit of Larder in MiB. The other systems get limits at which their resident memory
+    /// equals Larder's.
     pub(crate) memory: u64,
-    /// Different keys and requests of a trace.
+    /// Number of different keys, and number of requests, of a trace.
     pub(crate) keys: u64,
     pub(crate) requests: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
-    /// Numbers of threads, or of connections.
+    /// Numbers of clients to measure with. A client is a thread or a connection, by the case.
     pub(crate) clients: Vec<usize>,
-    /// Numbers of connections with pipelines of 16.
+    /// Numbers of connections to measure with, each with pipelines of 16.
     pub(crate) pipelined: Vec<usize>,
 }
 
@@ -76,9 +78,9 @@ pub(crate) struct Counter {
 pub(crate) struct Persistence {
     pub(crate) keys: u64,
     pub(crate) connections: usize,
-    /// The longest time that a system may insert. The later points read the keys inserted so far.
+    /// The longest time of the measured inserts. Keys that they leave out are stored afterwards.
     pub(crate) insert: Duration,
-    /// Length of the time line of reads and writes; zero for none.
+    /// Duration of the case `timeline`, which records every second; zero leaves the case out.
     pub(crate) timeline: Duration,
     /// Memory limit of each server in MiB.
     pub(crate) memory: u64,
@@ -93,20 +95,20 @@ pub(crate) struct Cliff {
     pub(crate) memory: u64,
     /// Offered requests per second.
     pub(crate) rates: Vec<u32>,
-    /// The rate of the point cloud.
+    /// Requests per second of the load in the case `cloud`, in which every latency is recorded.
     pub(crate) cloud: u32,
-    /// Requests per second of the connection that samples latencies.
+    /// Requests per second of the connection that records latencies beside that load.
     pub(crate) sampler: u32,
     pub(crate) cloud_time: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Converge {
-    /// Memory limit in MiB for the number of items that fit.
+    /// Memory limit in MiB of the case `fit`, which counts the items that fit.
     pub(crate) fit_memory: u64,
-    /// Number of items of the reads in memory.
+    /// Number of items of the case `read-ram`, all of which fit into memory.
     pub(crate) ram_keys: u64,
-    /// Memory limit in MiB and bytes of values of the reads from disk.
+    /// Memory limit in MiB, and bytes of all values, of the cases that read from disk.
     pub(crate) disk_memory: u64,
     pub(crate) disk_bytes: u64,
     pub(crate) connections: usize,

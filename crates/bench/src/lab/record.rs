@@ -16,7 +16,7 @@ use crate::{Error, Result};
 /// The version of the format of the result file.
 pub(crate) const SCHEMA: u64 = 1;
 
-/// Everything that one run of the lab found out.
+/// The results of one run of the lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) schema: u64,
@@ -40,7 +40,8 @@ pub(crate) struct Results {
 pub(crate) struct Disk {
     pub(crate) directory: String,
     pub(crate) filesystem: String,
-    /// Microseconds that a write of 4 KiB and its fsync take.
+    /// Microseconds of a write of 4 KiB followed by fdatasync: the median, and then the 99th
+    /// percentile.
     pub(crate) fsync_us_p50: f64,
     pub(crate) fsync_us_p99: f64,
 }
@@ -54,10 +55,10 @@ pub(crate) struct SystemRow {
     /// `none`, `async` or `sync`.
     pub(crate) durability: String,
     pub(crate) version: String,
-    /// The system that this one stands in for.
+    /// If this system stands in for another one: the report's words for it.
     pub(crate) stand_in: Option<String>,
     /// The command line and the settings that matter, as in the first experiment that started the
-    /// system. [`Experiment::settings`] has those of each.
+    /// system. [`Experiment::settings`] has those of each experiment.
     pub(crate) settings: Vec<String>,
 }
 
@@ -80,8 +81,8 @@ pub(crate) struct Experiment {
     /// The command that repeats the experiment.
     #[serde(default)]
     pub(crate) command: String,
-    /// The command lines and the settings that matter, by the id of the system. Memory and space
-    /// differ between experiments.
+    /// The command lines and the settings that matter, by the id of the system. They differ between
+    /// experiments, for example in memory and space.
     #[serde(default)]
     pub(crate) settings: BTreeMap<String, Vec<String>>,
     pub(crate) points: Vec<Point>,
@@ -114,7 +115,7 @@ pub(crate) struct Point {
     pub(crate) spot: Spot,
     #[serde(flatten)]
     pub(crate) figures: Figures,
-    /// The reason why the figures do not count: wrong answers. They are shown all the same.
+    /// The reason why the figures, if there are any, do not count. An example is a wrong answer.
     pub(crate) void: Option<String>,
     /// Figures that only one experiment has, by name.
     #[serde(default)]
@@ -170,8 +171,8 @@ pub(crate) struct SecondRow {
     pub(crate) read: f64,
 }
 
-/// Every sample of a run, in two columns of base64: times as little-endian `u32` and latencies as
-/// little-endian `f32`, both in microseconds.
+/// The start and the latency of every request of a run, in two base64 columns: starts as
+/// little-endian `u32`, latencies as little-endian `f32`, both in microseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Samples {
     pub(crate) t_us: String,
@@ -191,7 +192,7 @@ impl Point {
         }
     }
 
-    /// Returns the point of a load. A server that did not return an item that it has stored makes it
+    /// Returns the point of a load. If the server did not return every stored item, the point is
     /// void.
     pub(crate) fn of_load(spot: Spot, summary: &Summary) -> Point {
         let lost = summary.hit_ratio.filter(|&ratio| ratio < 1.0);

@@ -1,5 +1,5 @@
-//! Runs experiments: the systems take turns, every point goes into the journal, and an interrupted
-//! run goes on where it ended.
+//! Runs experiments. The systems take turns, and every point goes into the journal. An interrupted
+//! run continues with the points that the journal lacks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,13 +42,13 @@ pub(crate) struct Turn<'a> {
     pub(crate) round: usize,
     found: &'a Found,
     directory: &'a Path,
-    /// The system that points belong to: the turn's own, or a control.
+    /// The id of the system that points belong to: `system`, or a control, see [`Turn::control`].
     id: &'static str,
     experiment: &'static str,
     journal: &'a mut Journal,
 }
 
-/// The points that one system still owes in one round.
+/// A turn with points that the journal lacks: one system in one round of one experiment.
 struct Unit {
     experiment: usize,
     contender: usize,
@@ -56,7 +56,7 @@ struct Unit {
 }
 
 impl Lab {
-    /// Checks that the journal's points are of the versions that were found now.
+    /// Checks that the journal's points were measured with the installed versions.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] with both versions of the first system that has another one.
@@ -65,7 +65,8 @@ impl Lab {
             if !self.journal.systems().any(|known| known.id == system.id) {
                 continue;
             }
-            // A program that does not report a version cannot be started either: its turn says so.
+            // A program that does not report a version cannot be started either. Its turn reports
+            // the error.
             if let Ok(version) = found.version() {
                 self.journal.require_version(system.id, &version)?;
             }
@@ -96,7 +97,8 @@ impl Lab {
         Ok(!is_interrupted())
     }
 
-    /// Returns the turns that have points to measure, in the order A B C A B C of each experiment.
+    /// Returns the turns that have points to measure. Within an experiment, the systems A, B and C
+    /// alternate: A B C A B C.
     fn open_units(&self, experiments: &[Box<dyn Experiment>]) -> Vec<Unit> {
         let mut units = Vec::new();
         for (number, experiment) in experiments.iter().enumerate() {
@@ -114,8 +116,11 @@ impl Lab {
         units
     }
 
-    /// Starts the server of one turn, measures its points and stops it. A failure of the server
-    /// goes into the journal; only a failure of the lab itself is an error.
+    /// Starts the server of one turn, measures its points and stops the server. A failure is noted
+    /// in the journal as the reason for the missing points.
+    ///
+    /// # Errors
+    /// Returns an error if the reason cannot be noted.
     fn take_turn(&mut self, experiment: &dyn Experiment, unit: &Unit) -> Result<()> {
         let Contender { system, found } = &self.contenders[unit.contender];
         let ground = experiment.ground(&self.plan, system, &self.directory);
@@ -182,7 +187,7 @@ fn row(system: &System, server: &Server) -> SystemRow {
     }
 }
 
-/// Returns the estimated rest of the run, for the progress line.
+/// Returns the estimated remaining time of the run, for the progress line.
 fn time_left(elapsed: Duration, done: usize, count: usize) -> String {
     if done == 0 {
         return String::new();
@@ -211,7 +216,7 @@ impl Turn<'_> {
         self.server.wire()
     }
 
-    /// Starts another, empty server of the same system, with this limit of memory in MiB.
+    /// Starts a second, empty server of the same system. `memory` is its limit in MiB.
     ///
     /// # Errors
     /// Returns an error if the server does not start.
@@ -227,8 +232,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Measures one point, unless the journal has it. Wrong answers make the point void; its
-    /// reason is kept.
+    /// Measures one point, unless the journal has it. After wrong answers, the journal gets a void
+    /// point with the reason.
     pub(crate) fn point(
         &mut self,
         case: &str,
@@ -238,7 +243,7 @@ impl Turn<'_> {
         self.point_of(case, x, |_, spot| measure(spot))
     }
 
-    /// As [`Turn::point`], for measurements that use the turn.
+    /// Like [`Turn::point`], for measurements that also read the turn.
     pub(crate) fn point_of(
         &mut self,
         case: &str,
@@ -263,7 +268,7 @@ impl Turn<'_> {
         self.journal.add(self.experiment, point)
     }
 
-    /// Returns true if a point of this turn is still to be measured.
+    /// Returns true if the journal lacks this point of the turn.
     pub(crate) fn owes(&self, case: &str, x: Option<f64>) -> bool {
         !self.journal.has(self.experiment, &self.spot(case, x))
     }
@@ -272,13 +277,13 @@ impl Turn<'_> {
         Spot { system: self.id.to_owned(), case: case.to_owned(), x, round: self.round }
     }
 
-    /// Returns the id of the system that is measured: the turn's own, or a control.
+    /// Returns the id of the system that is measured: that of the turn, or that of a control.
     pub(crate) fn id(&self) -> &'static str {
         self.id
     }
 
-    /// Lets `measure` add points of a control: a system without a server. The first turn of a round
-    /// measures them; for the others they are in the journal.
+    /// Lets `measure` add points of a control: a system without a server, for comparison. The first
+    /// turn of a round measures them. Later turns find them in the journal.
     pub(crate) fn control(
         &mut self,
         id: &'static str,
@@ -290,12 +295,12 @@ impl Turn<'_> {
         result
     }
 
-    /// Notes a control among the systems.
+    /// Adds a control to the systems of the journal.
     pub(crate) fn note_system(&mut self, row: SystemRow) -> Result<()> {
         self.journal.system(self.experiment, row)
     }
 
-    /// Returns a point of this round that another system has, if it is measured.
+    /// Returns the point of `system` in this round and case, if it was measured.
     pub(crate) fn measured(&self, system: &str, case: &str) -> Option<&Point> {
         let is_it =
             |spot: &Spot| spot.system == system && spot.case == case && spot.round == self.round;
@@ -303,7 +308,8 @@ impl Turn<'_> {
     }
 }
 
-/// Makes a ground in `directory` for a server with this limit of memory in MiB.
+/// Makes a [`Ground`] in `directory`: a directory and resources for a server. `memory` is the limit
+/// in MiB.
 pub(crate) fn ground(
     plan: &Plan,
     directory: &Path,

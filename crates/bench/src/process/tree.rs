@@ -12,13 +12,14 @@ pub(crate) struct Member {
     pub(crate) group: u32,
     /// Clock ticks on a processor.
     pub(crate) ticks: u64,
-    /// Those of them in the kernel.
+    /// The part of `ticks` that was spent in the kernel.
     pub(crate) system_ticks: u64,
     /// Clock ticks of children that have ended and that the process has waited for.
     pub(crate) children_ticks: u64,
-    /// Whether the process has ended, and its parent does not know yet.
+    /// True if the process has ended but its parent has not waited for it yet.
     pub(crate) ended: bool,
-    /// When the process started, in clock ticks. No later process with the same id has the same.
+    /// When the process started, in clock ticks since boot. It distinguishes the process from later
+    /// ones with the same id.
     pub(crate) started: u64,
 }
 
@@ -49,7 +50,7 @@ fn select(leader: u32, mut all: Vec<Member>) -> Vec<Member> {
             }
             !belongs
         });
-        // Each turn finds at least one more generation.
+        // The loop ends once an iteration finds no further descendants.
         if chosen.len() == before {
             return chosen;
         }
@@ -62,7 +63,8 @@ pub(crate) fn member(pid: u32) -> Option<Member> {
 }
 
 fn parse(pid: u32, text: &str) -> Option<Member> {
-    // The name in parentheses may contain spaces, so the fields are counted from its closing one.
+    // The second field is the name in parentheses. It may contain spaces and parentheses, so the
+    // fields are counted from the last closing parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let state = *fields.first()?;

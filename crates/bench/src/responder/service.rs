@@ -26,7 +26,7 @@ pub(super) struct NullService {
     pub(super) reads: Option<Reads>,
 }
 
-/// Where in its stream of commands a connection is.
+/// A connection's position in its stream of commands.
 #[derive(Clone, Copy, Debug, Default)]
 enum Place {
     /// At the beginning of a command.
@@ -339,7 +339,7 @@ mod tests {
             while responder.awaits(&mut progress) {
                 responder.turn();
             }
-            // Not `process`, which would go on and begin the reads of the next get in the input.
+            // Calls `keys`, because `process` would also begin the reads of the next get.
             let mut output = memory.buffer(1000);
             let keys = responder.keys(false, &mut input, &mut output);
             assert!(matches!(keys, Keys::Ended));

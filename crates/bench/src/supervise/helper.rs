@@ -1,5 +1,5 @@
-//! Programs that run to their end, such as those that print a version. Each has a time limit, and
-//! ends with the lab as servers do.
+//! Runs programs to their end, for example to ask for a version. Each has a time limit. If the lab
+//! ends first, the program is killed, as servers are.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ const OUTPUT_MAX: u64 = 1 << 20;
 /// The longest time until the outputs of killed processes are closed.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Runs a program with `input` as its standard input, and returns its outputs. Processes that it
-/// leaves behind in its process group are killed.
+/// Runs a program with `input` as its standard input, and returns its outputs. Afterwards,
+/// processes that the program left in its process group are killed.
 ///
 /// # Errors
 /// Returns an error if the program cannot be started or does not end within `limit`, or after a
@@ -35,7 +35,7 @@ pub(crate) fn output(
         .map_err(|e| Error::io(format!("cannot start {program}"), e))?;
     let stdin = processes.server.stdin.take();
     thread::spawn(move || {
-        // A program need not read its input.
+        // A write error is ignored: a program may end without reading its input.
         stdin.map(|mut stdin| stdin.write_all(input))
     });
     let stdout = collect(processes.server.stdout.take());
@@ -53,12 +53,13 @@ pub(crate) fn output(
     Ok(Output { status, stdout: received(stdout)?, stderr: received(stderr)? })
 }
 
-/// Reads an output in a thread: the program could wait until another output is read.
+/// Reads an output in a separate thread. One thread that reads both outputs could deadlock: the
+/// program may block on a full pipe while the thread waits at the other one.
 fn collect(output: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error may still explain it.
+        // A read error is ignored: the bytes before it may explain why the program failed.
         let _ = output.map(|output| output.take(OUTPUT_MAX).read_to_end(&mut bytes));
         let _ = sender.send(bytes);
     });

@@ -1,5 +1,5 @@
-//! Traces as lines of `key,size[,ttl]`. If the size in the first line is not a number, the line is
-//! a heading.
+//! Traces as lines of `key,size[,ttl]`. A first line that cannot be parsed is a heading. Empty
+//! lines and lines that begin with `#` are skipped.
 
 use std::io::BufRead;
 

@@ -34,8 +34,8 @@ pub(crate) trait Trace {
     fn next(&mut self, access: &mut Access) -> Result<bool>;
 }
 
-/// Opens a trace by name: a file (`.csv` is text, anything else libCacheSim's oracleGeneral) or a
-/// built-in one such as `zipf:0.99`, see [`Synthetic`].
+/// Opens a trace by name: a file (`.csv` and `.txt` are text, anything else libCacheSim's
+/// oracleGeneral) or a built-in one such as `zipf:0.99`, see [`Synthetic`].
 ///
 /// # Errors
 /// Returns [`Error::Usage`] or [`Error::Io`] if the trace does not exist or cannot be opened.
@@ -63,7 +63,8 @@ pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> 
 const KEY_MAX: usize = 250;
 
 /// Makes a valid key from any bytes. Replaces bytes that the protocol forbids by `_`. Cuts a key
-/// that is too long and appends a hash of the rest, so that different long keys stay different.
+/// that is too long and appends a hash of all its bytes, so that different long keys stay
+/// different.
 fn sanitize(bytes: &[u8], key: &mut Vec<u8>) {
     key.clear();
     let kept = if bytes.len() > KEY_MAX { KEY_MAX - 17 } else { bytes.len() };

@@ -105,11 +105,12 @@ pub(super) enum Element<'a> {
 }
 
 impl Element<'_> {
-    /// Returns the number, if it is one without a fraction.
+    /// Returns the number, if the element is a number without a fraction. A Boolean counts as 0 or
+    /// 1.
     pub(super) fn integer(self) -> Option<i64> {
         match self {
             Element::Integer(number) => Some(number),
-            // Above 2^53 a double cannot tell neighbours apart.
+            // Above 2^53 a double cannot represent every integer.
             Element::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
                 Some(number as i64)
             }
@@ -119,7 +120,8 @@ impl Element<'_> {
     }
 }
 
-/// Finds the element `name` of a document. Returns an error if the document is broken before it.
+/// Finds the element `name` of a document. Returns an error if the document is broken before that
+/// element.
 pub(super) fn find<'a>(
     document: &'a [u8],
     name: &str,
@@ -144,7 +146,7 @@ pub(super) fn first_document(array: &[u8]) -> std::result::Result<Option<&[u8]>,
     }
 }
 
-/// Returns the elements of a document, without its length and its end.
+/// Returns the bytes of a document's elements: the document without its length and its final NUL.
 fn elements(mut document: &[u8]) -> Option<&[u8]> {
     let whole = document.len();
     let length = u32::from_le_bytes(cut_array(&mut document)?);

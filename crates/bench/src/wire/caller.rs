@@ -58,7 +58,8 @@ impl Caller {
     }
 
     /// Adds 1 to a counter and returns its new value. No wire has a request that only reads a
-    /// counter: to check one after a run, subtract 1 from this value.
+    /// counter. To check a counter after a run, subtract 1 from the value that this function
+    /// returns.
     pub(crate) fn incr(&mut self, key: &[u8]) -> Result<u64> {
         match self.ask(Verb::Incr, key, b"")? {
             Answer::Number(number) => Ok(number),
@@ -108,7 +109,7 @@ impl Caller {
     }
 }
 
-/// Connects with the time limits of the memcached client.
+/// Connects with the default time-outs of the memcached client.
 pub(super) fn open(address: &Address) -> Result<Stream> {
     let timeout = Options::default().timeout;
     let socket = Stream::connect(address, timeout)?;
@@ -123,7 +124,7 @@ fn unexpected(verb: Verb, answer: &Answer) -> Error {
     }
 }
 
-/// Open requests, and the answers so far.
+/// Requests without a reply, and the answers so far.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     pub(super) verbs: VecDeque<Verb>,

@@ -29,15 +29,16 @@ const RESULT: u8 = 0x08;
 const PREPARE: u8 = 0x09;
 const EXECUTE: u8 = 0x0a;
 
-/// One replica answers, and there is only one.
+/// The consistency level ONE: one replica answers. There is only one.
 const ONE: [u8; 2] = [0x00, 0x01];
-/// The request has values, and the reply need not describe its columns.
+/// The flags of a request that has values and whose reply need not describe its columns.
 const VALUES_WITHOUT_METADATA: u8 = 0x01 | 0x02;
-/// The flags of rows without a description of their columns, and of those that further pages follow.
+/// The flag of rows without a description of their columns.
 const NO_METADATA: i32 = 0x04;
+/// The flag of rows that are followed by a further page.
 const HAS_MORE_PAGES: i32 = 0x02;
 
-/// A statement that gets a value and one that sets it, with the names that the server gave them.
+/// The names that the server gave to the two prepared statements: one gets a value, one sets it.
 #[derive(Debug)]
 struct Names {
     get: Vec<u8>,
@@ -46,11 +47,12 @@ struct Names {
 
 /// Cassandra or ScyllaDB without passwords.
 ///
-/// The server answers the requests of a connection in any order, and a wire does not know the
-/// connection of a request. So a connection may have only one request under way.
+/// The server answers the requests of a connection in any order. A wire has no state per
+/// connection, so it cannot match replies to requests. So a connection may have only one request in
+/// flight.
 #[derive(Debug)]
 pub(crate) struct Cql {
-    /// The number of partitions that the keys are grouped into. `None` is one for each key.
+    /// The number of partitions of the table. With `None`, each key has its own partition.
     partitions: Option<u32>,
     names: OnceLock<Names>,
 }
@@ -94,7 +96,8 @@ impl Cql {
                 "CREATE KEYSPACE IF NOT EXISTS {DATABASE} WITH replication = \
                  {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
             ),
-            // A read of one row reads a whole chunk. Its documentation advises small chunks for it.
+            // Reading one row reads its whole compression chunk. Cassandra's documentation advises
+            // small chunks for such reads.
             format!(
                 "CREATE TABLE IF NOT EXISTS {DATABASE}.{} ({columns}) WITH compression = \
                  {{'class': 'LZ4Compressor', 'chunk_length_in_kb': 4}}",
@@ -124,7 +127,7 @@ impl Wire for Cql {
             push_message(&mut message, QUERY, |body| {
                 push_long_text(body, &text);
                 body.extend_from_slice(&ONE);
-                // No values, and no other options.
+                // The flags: no values, and no other options.
                 body.push(0);
             });
             call(&socket, &message, RESULT)?;
@@ -153,7 +156,8 @@ impl Wire for Cql {
         let name = match self.names.get() {
             Some(names) if set => names.set.as_slice(),
             Some(names) => names.get.as_slice(),
-            // No connection was greeted. The server will answer that the statement is unknown.
+            // No connection was greeted yet, so the statement has no name. The server will answer
+            // that the statement is unknown.
             None => b"",
         };
         push_message(buffer, EXECUTE, |body| {
@@ -184,11 +188,11 @@ fn partition(key: &[u8], partitions: u32) -> i32 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // The lowest bits of this hash are its worst.
+    // The lowest bits of an FNV-1a hash are the least random, so the upper half is used.
     ((hash >> 32) % u64::from(partitions)) as i32
 }
 
-/// Begins a session. The server must not ask for a password.
+/// Begins a session of the protocol. Fails if the server asks for a password.
 fn start(socket: &Stream) -> Result<()> {
     let mut message = Vec::new();
     push_message(&mut message, STARTUP, |body| {
@@ -227,7 +231,7 @@ fn call(mut socket: &Stream, message: &[u8], expected: u8) -> Result<Vec<u8>> {
     }
 }
 
-/// Appends a request with the body that `push_body` appends. Its stream is 0.
+/// Appends a request with the body that `push_body` appends. Its stream id is 0.
 #[inline]
 fn push_message(buffer: &mut Vec<u8>, kind: u8, push_body: impl FnOnce(&mut Vec<u8>)) {
     buffer.extend_from_slice(&REQUEST);
@@ -254,7 +258,8 @@ fn push_value(buffer: &mut Vec<u8>, value: &[u8]) {
     buffer.extend_from_slice(value);
 }
 
-/// Reads the length of a reply's body. Requests begin with another byte.
+/// Reads the length of a reply's body. Returns `None` if the header is not that of a reply:
+/// requests begin with another byte.
 fn body_length(header: &[u8; 9]) -> Option<usize> {
     let &[0x84, _, _, _, _, a, b, c, d] = header else { return None };
     Some(u32::from_be_bytes([a, b, c, d]) as usize)
@@ -312,9 +317,9 @@ impl Replies for CqlReplies {
 fn result(verb: Verb, mut body: &[u8], asker: &mut dyn Asker) -> std::result::Result<(), String> {
     let kind = cut_array(&mut body).map(i32::from_be_bytes);
     match (verb, kind) {
-        // Void.
+        // The result kind Void.
         (Verb::Set, Some(1)) => asker.reply(Reply::Stored, 0),
-        // Rows.
+        // The result kind Rows.
         (Verb::Get, Some(2)) => match rows(body).ok_or("a row without exactly one value")? {
             None => asker.reply(Reply::End, 0),
             Some(value) => {
@@ -328,7 +333,8 @@ fn result(verb: Verb, mut body: &[u8], asker: &mut dyn Asker) -> std::result::Re
     Ok(())
 }
 
-/// Returns the only value of the only row, or that there is no row.
+/// Returns the only value of the only row, or `Some(None)` if there is no row. Returns `None` if
+/// the result has any other form.
 fn rows(mut body: &[u8]) -> Option<Option<&[u8]>> {
     let flags = i32::from_be_bytes(cut_array(&mut body)?);
     let [0, 0, 0, 1] = cut_array(&mut body)? else { return None };

@@ -1,6 +1,7 @@
-//! Messages with a length in front, and the fields in them.
+//! Length-prefixed messages, and the fields in them.
 //!
-//! A length is never trusted: it has a limit, and memory grows only with the bytes that arrive.
+//! A length from the server is not trusted: it has a limit, and memory grows only with the bytes
+//! that arrive.
 
 use std::io::{ErrorKind, Read};
 
@@ -11,11 +12,12 @@ use crate::{Error, Result};
 /// The largest body of a message, in bytes.
 const BODY_MAX: usize = 64 << 20;
 
-/// Reads from a header of `HEADER` bytes the length of the body behind it. Returns `None` if there is
-/// no such header.
+/// A function that reads the length of a message's body from its header of `HEADER` bytes. It
+/// returns `None` if the bytes are not a valid header.
 pub(super) type BodyLength<const HEADER: usize> = fn(&[u8; HEADER]) -> Option<usize>;
 
-/// Cuts the bytes that a server sends into messages: a header of `HEADER` bytes and a body.
+/// Cuts the bytes that a server sends into messages. A message is a header of `HEADER` bytes and a
+/// body.
 #[derive(Debug)]
 pub(super) struct Messages<const HEADER: usize> {
     body_length: BodyLength<HEADER>,
@@ -52,7 +54,7 @@ impl<const HEADER: usize> Messages<HEADER> {
             let (piece, rest) = bytes.split_at((length - self.partial.len()).min(bytes.len()));
             self.partial.extend_from_slice(piece);
             bytes = rest;
-            // The end of the header may have told a greater length.
+            // If this piece completed the header, only now is the length of the message known.
             if self.partial.len() == message_length(self.body_length, &self.partial)? {
                 take_message(&self.partial, &mut take)?;
                 self.partial.clear();
@@ -72,8 +74,8 @@ fn take_message<const HEADER: usize>(
     }
 }
 
-/// Returns the length of the message that begins `bytes`, as far as they tell it: at least that of
-/// its header.
+/// Returns the length of the message at the beginning of `bytes`. If its header is incomplete,
+/// returns the length of the header.
 fn message_length<const HEADER: usize>(
     body_length: BodyLength<HEADER>,
     bytes: &[u8],
@@ -85,7 +87,7 @@ fn message_length<const HEADER: usize>(
     }
 }
 
-/// Reads one message from a blocking socket, and nothing behind it.
+/// Reads one message from a blocking socket, and nothing beyond it.
 pub(super) fn read_message<const HEADER: usize>(
     mut socket: &Stream,
     body_length: BodyLength<HEADER>,
@@ -116,7 +118,8 @@ pub(super) fn cut_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Takes a text and the NUL behind it off `bytes`. Returns `None` if there is no NUL.
+/// Takes a NUL-terminated text off `bytes`, and returns it without the NUL. Returns `None` if there
+/// is no NUL.
 pub(super) fn cut_text<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     let text = cut(bytes, end)?;

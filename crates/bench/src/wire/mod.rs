@@ -1,8 +1,8 @@
 //! Protocols other than memcached's, which the generator speaks itself.
 //!
-//! A wire writes requests and turns replies into the replies of memcached that mean the same. So the
-//! generator checks and counts all systems alike. A wire has no state per connection, and its
-//! decoder has no socket and no clock.
+//! A [`Wire`] writes requests, and its decoder translates replies into memcached's replies with the
+//! same meaning. So the generator checks and counts the answers of all systems alike. A wire has no
+//! state per connection, and its decoder uses neither a socket nor a clock.
 
 mod bson;
 mod caller;
@@ -40,7 +40,7 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
     }
 
     /// Returns true if a server answers the requests of a connection in their order. If not, a
-    /// connection may have only one request under way.
+    /// connection may have only one request in flight.
     fn keeps_order(&self) -> bool {
         true
     }
@@ -53,22 +53,24 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Prepares a new connection: handshake, login, prepared statements. The socket blocks. This
-    /// function reads no byte of the replies to later requests.
+    /// Prepares a new connection: handshake, login, prepared statements. The socket is in blocking
+    /// mode. An implementation must not read beyond the replies to its own requests.
     ///
     /// # Errors
     /// Returns an error if the server refuses or the connection breaks.
     fn greet(&self, socket: &Stream) -> Result<()>;
 
-    /// Appends one request, or nothing for a verb that the wire does not speak. `value` is empty
-    /// unless `verb` is `Set`, or `Limit`, which has budget, window and burst as decimal words.
+    /// Appends one request. Appends nothing for a verb that the wire does not speak. For `Set`,
+    /// `value` is the value. For `Limit`, `value` holds budget, window and burst as decimal words.
+    /// For other verbs, it is empty.
     fn push(&self, verb: Verb, key: &[u8], value: &[u8], buffer: &mut Vec<u8>);
 
     /// Returns the reader of one connection's replies.
     fn replies(&self) -> Box<dyn Replies>;
 }
 
-/// Splits the bytes that a server sent into replies. It keeps the rest of an incomplete one.
+/// Splits the bytes that a server sent into replies. Keeps an incomplete reply until its rest
+/// arrives.
 pub(crate) trait Replies: fmt::Debug + Send {
     /// Reads the next bytes. The reader must not be used after an error.
     ///
@@ -77,13 +79,13 @@ pub(crate) trait Replies: fmt::Debug + Send {
     fn feed(&mut self, bytes: &[u8], asker: &mut dyn Asker) -> std::result::Result<(), String>;
 }
 
-/// Knows the requests, and takes their replies in order.
+/// Knows the pending requests, and receives their replies in order.
 pub(crate) trait Asker: Sink {
     /// Returns the verb of the oldest request without a reply.
     fn verb(&self) -> Option<Verb>;
 }
 
-/// Returns the verb that a reply belongs to.
+/// Returns the verb of the request that the next reply answers.
 fn asked(asker: &dyn Asker) -> std::result::Result<Verb, String> {
     asker.verb().ok_or_else(|| "a reply that nobody asked for".to_owned())
 }

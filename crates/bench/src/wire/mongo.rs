@@ -23,13 +23,13 @@ const OLDEST: i64 = 6;
 /// The code of the error that a collection exists already.
 const NAMESPACE_EXISTS: i64 = 48;
 
-/// MongoDB and servers that speak like it, without passwords. Keys are the `_id` of documents.
+/// MongoDB and other servers with its protocol, without passwords. Keys are the `_id` of documents.
 #[derive(Debug)]
 pub(crate) struct Mongo;
 
 impl Wire for Mongo {
-    /// Creates the collections. Some servers lose writes to a collection that several clients create
-    /// at the same time by using it.
+    /// Creates the collections. Otherwise the first write to a collection would create it, and some
+    /// servers lose writes if several clients do so at the same time.
     fn prepare(&self, server: &Address) -> Result<()> {
         let socket = open(server)?;
         self.greet(&socket)?;
@@ -55,7 +55,7 @@ impl Wire for Mongo {
             // No flags.
             body.extend_from_slice(&[0; 4]);
             body.extend_from_slice(b"admin.$cmd\0");
-            // Nothing is skipped, and one document is wanted.
+            // Skip no documents, and return one.
             body.extend_from_slice(&0i32.to_le_bytes());
             body.extend_from_slice(&(-1i32).to_le_bytes());
             push_document(body, |document| push_int32(document, "isMaster", 1));
@@ -141,7 +141,7 @@ fn push_command(
 }
 
 /// Appends a message with the body that `push_body` appends. A connection's replies come in the
-/// order of its requests, so these need no numbers.
+/// order of its requests, so the request ids stay 0.
 #[inline]
 fn push_message(buffer: &mut Vec<u8>, operation: u32, push_body: impl FnOnce(&mut Vec<u8>)) {
     let start = buffer.len();
@@ -185,7 +185,7 @@ fn reply_document<'a>(
     if operation(header) != OP_MSG {
         return Err(format!("a message of the operation {}", operation(header)));
     }
-    // No flags that matter to a reader, and one section: a document.
+    // The flags do not matter to a reader. One section follows: a document.
     let _flags: Option<[u8; 4]> = cut_array(&mut body);
     match cut_array(&mut body) {
         Some([0u8]) => Ok(body),
@@ -262,7 +262,7 @@ fn reply(verb: Verb, document: &[u8], asker: &mut dyn Asker) -> std::result::Res
     Ok(())
 }
 
-/// Returns the value in the reply to a find, if it found a document.
+/// Returns the value in the reply to a find, or `None` if the find matched no document.
 fn found(document: &[u8]) -> std::result::Result<Option<&[u8]>, String> {
     let Some(Element::Document(cursor)) = find(document, "cursor")? else {
         return Err("no cursor in a reply".to_owned());

@@ -1,9 +1,10 @@
 //! The protocol of MariaDB and MySQL, version 4.1: statements prepared once per connection, then
 //! executed with binary parameters and results.
 //!
-//! A server numbers the statements of a connection from 1, so a request needs no state of its
-//! connection. [`Wire::greet`] checks these numbers. MariaDB goes on counting in the cached thread
-//! of an earlier connection, therefore it must run with [`Mysql::SERVER_OPTION`].
+//! A server numbers the statements of a connection from 1, so the numbers are the same on all
+//! connections, and a wire needs no state per connection. [`Wire::greet`] checks the numbers. If
+//! MariaDB serves a connection by a cached thread, it continues the numbers of that thread's
+//! earlier connection. Therefore it must run with [`Mysql::SERVER_OPTION`].
 
 use std::io::Write;
 
@@ -23,7 +24,8 @@ const STATEMENTS: [(Verb, &str); 4] = [
     (Verb::Get, "SELECT `value` FROM cache WHERE `key` = ?"),
     (
         Verb::Set,
-        // The same value again would be no change, and InnoDB would write and sync nothing.
+        // `writes` makes every set a change. If a set changed nothing, InnoDB would write and sync
+        // nothing.
         "INSERT INTO cache (`key`, `value`) VALUES (?, ?) \
          ON DUPLICATE KEY UPDATE `value` = VALUES(`value`), writes = writes + 1",
     ),
@@ -44,7 +46,8 @@ const VALUE_MAX: usize = 65_000;
 const PACKET_MAX: usize = 0xff_ffff;
 /// The character set of the connection: utf8_general_ci, which all versions know.
 const CHARACTER_SET: u8 = 33;
-/// The only plug-in for logging in. With an empty password it needs no digest.
+/// The only authentication plug-in that this client knows. With an empty password it needs no
+/// digest.
 const PLUGIN: &str = "mysql_native_password";
 
 /// Capabilities of the protocol, by the names that its documentation uses.
@@ -75,7 +78,7 @@ const TYPE_VAR_STRING: u8 = 0xfd;
 /// The engine that stores the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableEngine {
-    /// Rows in memory, all of the same length. They are lost when the server ends.
+    /// Rows in memory, all of the same length. The rows are lost when the server ends.
     Memory,
     /// Durable rows with transactions.
     InnoDb,
@@ -113,7 +116,8 @@ impl Mysql {
         if greeting.capabilities & NEEDED != NEEDED {
             return Err(Error::server("the server is older than MariaDB 10.2 and MySQL 5.7.5"));
         }
-        // A client that is not MySQL's may name extended capabilities.
+        // The extended capabilities are MariaDB's. A client that names them must not set the flag
+        // `CLIENT_MYSQL`.
         let extended = greeting.extended & MARIADB_CLIENT_CACHE_METADATA;
         let mut capabilities = NEEDED | if extended == 0 { CLIENT_MYSQL } else { 0 };
         if database.is_none() {
@@ -139,7 +143,9 @@ impl Mysql {
             let (sequence, payload) = read_packet(socket)?;
             match payload.split_first() {
                 Some((0x00, _)) => return Ok(()),
-                // The server prefers another plug-in, or wants the digest in a packet of its own.
+                // The server asks to authenticate by this plug-in, after announcing another one, or
+                // it wants the digest in a separate packet. The digest of an empty password is
+                // empty.
                 Some((0xfe, rest)) if cut_text(&mut &*rest) == Some(PLUGIN.as_bytes()) => {
                     let mut message = Vec::new();
                     push_packet(&mut message, sequence.wrapping_add(1), |_| {});
@@ -182,7 +188,7 @@ impl Mysql {
 }
 
 impl TableEngine {
-    /// Returns the end of a table's statement: its primary key and its engine.
+    /// Returns the end of the statement that creates a table: its primary key and its engine.
     fn ending(self) -> &'static str {
         match self {
             TableEngine::Memory => "PRIMARY KEY (`key`) USING HASH) ENGINE=MEMORY",
@@ -231,7 +237,8 @@ impl Wire for Mysql {
             }
             push_bytes(payload, key);
             if verb == Verb::Set {
-                // Of a value that no table can hold, enough is sent for the server to refuse it.
+                // A value that no table can hold is cut. It is still too long, so the server
+                // refuses it.
                 push_bytes(payload, &value[..value.len().min(VALUE_MAX + 1)]);
             }
         });
@@ -332,8 +339,8 @@ fn read_packet(socket: &Stream) -> Result<(u8, Vec<u8>)> {
     Ok((header[3], payload))
 }
 
-/// Reads the length of a packet's payload. No reply of the lab is so long that it needs a second
-/// packet.
+/// Reads the length of a packet's payload. Returns `None` for a packet that continues in the next
+/// one: no reply in the lab is so long.
 fn body_length(&[a, b, c, _sequence]: &[u8; 4]) -> Option<usize> {
     Some(u32::from_le_bytes([a, b, c, 0]) as usize).filter(|&length| length < PACKET_MAX)
 }
@@ -354,7 +361,7 @@ fn push_text(payload: &mut Vec<u8>, text: &str) {
     payload.push(0);
 }
 
-/// Appends bytes with their length in front, which takes one, three or four bytes.
+/// Appends length-prefixed bytes. The length takes one, three or four bytes.
 fn push_bytes(payload: &mut Vec<u8>, bytes: &[u8]) {
     let length = (bytes.len() as u32).to_le_bytes();
     match bytes.len() {
@@ -380,8 +387,8 @@ fn cut_number(bytes: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(number))
 }
 
-/// Returns the text of an error packet without its first byte: a code, a state in most, and a
-/// message.
+/// Returns the text of an error packet whose first byte was removed: a code, in most packets an SQL
+/// state, and a message.
 fn error_text(mut error: &[u8]) -> String {
     let code = cut_array(&mut error).map_or(0, u16::from_le_bytes);
     let (state, message) = match error {
@@ -410,7 +417,7 @@ enum Stage {
     First,
     /// The description of the only column.
     Column,
-    /// A row or the end, after this number of rows.
+    /// A row, or the end of the rows. The number is that of the rows so far.
     Row(u32),
 }
 
@@ -425,12 +432,12 @@ impl Replies for MysqlReplies {
 }
 
 impl Stage {
-    /// Processes a packet, and returns what comes after it.
+    /// Processes a packet, and returns which packet comes next.
     fn packet(self, payload: &[u8], asker: &mut dyn Asker) -> std::result::Result<Stage, String> {
         let values = if let Stage::Row(values) = self { values } else { 0 };
         if let [0xff, error @ ..] = payload {
             let text = error_text(error);
-            // The server may announce its end without a request.
+            // A server that shuts down may send an error although no request is pending.
             asker.verb().ok_or_else(|| text.clone())?;
             asker.reply(Reply::Error(text.as_bytes()), values);
             return Ok(Stage::First);
@@ -451,7 +458,7 @@ impl Stage {
             }
             (Stage::Column, ..) => return Ok(Stage::Row(0)),
             (Stage::Row(values), _, [0xfe, ..]) => asker.reply(Reply::End, values),
-            // A row begins with a zero and the map of its nulls.
+            // A row begins with a zero byte and the bitmap of its NULLs, which is zero here.
             (Stage::Row(0), _, [0x00, 0x00, rest @ ..]) => {
                 let value = only_value(rest).ok_or_else(wrong)?;
                 asker.value(b"", value.len());
@@ -464,13 +471,13 @@ impl Stage {
     }
 }
 
-/// Reads the second field of an OK packet, which is behind the number of changed rows.
+/// Reads the second field of an OK packet. The first is the number of changed rows.
 fn last_insert_id(mut rest: &[u8]) -> Option<u64> {
     cut_number(&mut rest)?;
     cut_number(&mut rest)
 }
 
-/// Reads a value with its length in front and nothing behind it.
+/// Reads a length-prefixed value that must end where `rest` ends.
 fn only_value(mut rest: &[u8]) -> Option<&[u8]> {
     let length = cut_number(&mut rest)?;
     (rest.len() as u64 == length).then_some(rest)

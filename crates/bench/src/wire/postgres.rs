@@ -1,7 +1,7 @@
 //! The protocol of PostgreSQL, version 3.0: prepared statements with binary parameters and results.
 //!
-//! Each request is a Bind, an Execute and a Sync, so it is a transaction of its own. All of them go
-//! out at once and cost one round trip.
+//! Each request is a Bind, an Execute and a Sync, so each request is a separate transaction. The
+//! three messages are sent together and cost one round trip.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use super::{Asker, DATABASE, Replies, Wire, asked};
 use crate::workload::Verb;
 use crate::{Error, Result};
 
-/// The verbs, each with the statement of the same name.
+/// The verbs with their statements. The name of a prepared statement is that of its verb.
 const STATEMENTS: [(Verb, &str); 5] = [
     (Verb::Get, "SELECT value FROM cache WHERE key = $1"),
     (
@@ -40,10 +40,10 @@ const STATEMENTS: [(Verb, &str); 5] = [
     ),
 ];
 
-/// The types of the parameters: text and bytea; with a limit, text and bigint.
+/// The type ids of the parameters: text and bytea. For the verb `Limit`: text and bigint.
 const PARAMETER_TYPES: [u32; 2] = [25, 17];
 const LIMIT_TYPES: [u32; 2] = [25, 20];
-/// Execute of the unnamed portal without a limit of rows, and Sync.
+/// An Execute of the unnamed portal without a limit of rows, and a Sync.
 const EXECUTE_AND_SYNC: &[u8] = b"E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
 /// The code of the error that a database exists already.
 const DUPLICATE_DATABASE: &str = "42P04";
@@ -53,13 +53,11 @@ const DUPLICATE_DATABASE: &str = "42P04";
 pub(crate) struct Postgres {
     /// The role to log in as. It must be allowed to create a database.
     pub(crate) user: String,
-    /// Whether [`Wire::prepare`] makes tables that are not written to the log. A crash empties such
-    /// tables.
+    /// If true, [`Wire::prepare`] creates unlogged tables, which a crash empties.
     pub(crate) unlogged: bool,
 }
 
 impl Postgres {
-    /// Connects to a database.
     fn log_in(&self, server: &Address, database: &str) -> Result<Stream> {
         let socket = open(server)?;
         self.start(&socket, database)?;
@@ -93,9 +91,9 @@ impl Wire for Postgres {
         }
         let socket = self.log_in(server, DATABASE)?;
         let kind = if self.unlogged { "UNLOGGED TABLE" } else { "TABLE" };
-        // Keys compare by bytes. A tenth of each page stays free, so that an update usually finds
-        // room beside the old row and leaves the index alone. Values are not compressed, because
-        // those of the lab do not shrink.
+        // Keys compare by bytes. A tenth of each page stays free: an update usually finds room on
+        // the page of the old row and then does not change the index. Values are not compressed,
+        // because the lab's values do not shrink.
         for text in [
             format!(
                 "CREATE {kind} IF NOT EXISTS cache \
@@ -171,7 +169,7 @@ fn parameters(verb: Verb) -> usize {
     if matches!(verb, Verb::Set | Verb::Limit) { 2 } else { 1 }
 }
 
-/// Returns the budget of a limit, which is the first of its words.
+/// Returns the budget of a limit, which is the first word of `limit`.
 fn budget(limit: &[u8]) -> i64 {
     let word = limit.split(|&byte| byte == b' ').next().unwrap_or_default();
     std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0)
@@ -210,7 +208,8 @@ fn query(socket: &Stream, text: &str) -> Result<Option<Failure>> {
     settle(socket)
 }
 
-/// Reads messages until the server is ready for a request. Returns its error, if there is one.
+/// Reads messages until the server is ready for a request. Returns the server's last error, if it
+/// sent one.
 fn settle(socket: &Stream) -> Result<Option<Failure>> {
     let mut failure = None;
     loop {
@@ -237,7 +236,7 @@ fn settle(socket: &Stream) -> Result<Option<Failure>> {
 struct Failure {
     text: String,
     code: String,
-    /// Whether the server closes the connection.
+    /// True if the server closes the connection after this error.
     fatal: bool,
 }
 
@@ -304,7 +303,7 @@ impl Gathered {
                 let failure = Failure::parse(body);
                 let fatal = failure.fatal;
                 self.failure = Some(failure);
-                // No ReadyForQuery follows.
+                // After a fatal error no ReadyForQuery follows.
                 if fatal { self.end(asker) } else { Ok(()) }
             }
             b'Z' => self.end(asker),
@@ -336,7 +335,7 @@ impl Gathered {
         let Gathered { values, number, complete, failure } = std::mem::take(self);
         let verb = asker.verb();
         if let Some(failure) = failure {
-            // The server may announce its end without a request.
+            // A server that shuts down may send an error although no request is pending.
             verb.ok_or_else(|| failure.text.clone())?;
             asker.reply(Reply::Error(failure.text.as_bytes()), values);
             return Ok(());
@@ -353,7 +352,8 @@ impl Gathered {
     }
 }
 
-/// Returns the column of a row that has one and is not null.
+/// Returns the only column of a row. Returns `None` if the row has another number of columns or the
+/// column is NULL.
 fn only_column(mut row: &[u8]) -> Option<&[u8]> {
     let [0, 1] = cut_array(&mut row)? else { return None };
     let length = i32::from_be_bytes(cut_array(&mut row)?);

@@ -15,13 +15,13 @@ const LINE_MAX: usize = 64 * 1024;
 /// The longest value, in bytes: the default limit of Redis.
 const VALUE_MAX: u64 = 512 << 20;
 
-/// Takes a unit from a limit, and returns 1 or 0: a fixed window, or a token bucket if there is a
-/// burst.
+/// The script that takes a unit from a rate limit. The limit is a fixed window if the burst is 0,
+/// and otherwise a token bucket. The script returns 1 if the unit was granted, and otherwise 0.
 const SCRIPT: &[u8] = include_bytes!("limit.lua");
-/// The SHA-1 of the script.
+/// The SHA-1 of [`SCRIPT`], by which EVALSHA names it. Any change of the script changes this hash.
 const SCRIPT_HASH: &[u8] = b"b0cd15eff637d8d57ec05f545f0b7c96ad28f992";
 
-/// Redis, Valkey, and servers that speak like them.
+/// Redis, Valkey, and other servers with their protocol.
 #[derive(Debug)]
 pub(crate) struct Resp;
 
@@ -30,7 +30,8 @@ impl Wire for Resp {
         matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter | Verb::Limit)
     }
 
-    /// Loads the script of limits. A server without scripts refuses the requests that need it.
+    /// Loads the script of limits. An error reply is ignored: a server without scripts then refuses
+    /// the requests that need the script.
     fn prepare(&self, server: &Address) -> Result<()> {
         let socket = open(server)?;
         self.greet(&socket)?;
@@ -40,7 +41,8 @@ impl Wire for Resp {
         read_line(&socket).map(drop)
     }
 
-    /// Waits until the server serves requests: after a start, it first loads its data.
+    /// Checks that the server serves requests. After a start, it refuses them while it loads its
+    /// data.
     fn greet(&self, mut socket: &Stream) -> Result<()> {
         socket.write_all(b"*1\r\n$4\r\nPING\r\n").map_err(|e| Error::io("cannot send PING", e))?;
         let line = read_line(socket)?;
@@ -90,7 +92,7 @@ fn push_bulk(buffer: &mut Vec<u8>, bytes: &[u8]) {
     buffer.extend_from_slice(b"\r\n");
 }
 
-/// Reads one line byte by byte, so that nothing behind it is read.
+/// Reads one line byte by byte, so that nothing beyond the line is read.
 fn read_line(mut socket: &Stream) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -102,7 +104,7 @@ fn read_line(mut socket: &Stream) -> Result<Vec<u8>> {
     Ok(line)
 }
 
-/// A value that is arriving, with the line end behind it.
+/// A value that is arriving, followed by a line end.
 #[derive(Clone, Copy, Debug)]
 struct Arriving {
     /// The number of bytes that have arrived, including those of the line end.
@@ -149,7 +151,8 @@ impl Replies for RespReplies {
 }
 
 impl RespReplies {
-    /// Takes the next piece of a value or of the line end behind it. Returns the bytes after it.
+    /// Takes the next piece of a value, or of the line end that follows the value. Returns the
+    /// bytes after this piece.
     fn value<'a>(
         &mut self,
         Arriving { offset, length }: Arriving,

@@ -97,8 +97,8 @@ impl Sampler {
                 }
             },
             Kind::Zipf { zipf, stride } => {
-                // Spreads popular keys over the key space. The fill stores neighbouring numbers one
-                // after the other, so popular neighbours would be stored together.
+                // Spreads popular keys over the key space. The fill stores keys in the order of
+                // their numbers, so popular keys with adjacent numbers would be stored together.
                 let rank = zipf.sample(random) - 1;
                 (u128::from(rank) * u128::from(*stride) % u128::from(self.keys)) as u64
             }
@@ -165,7 +165,8 @@ impl Zipf {
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let exponent = (1.0 - self.theta) * log;
-        // This is (eᵗ − 1) / t. At t = 0 it is 1, so theta = 1 needs no separate formula.
+        // The ratio is (eᵗ − 1) / t with t = `exponent`. At t = 0 its limit is 1, so theta = 1
+        // needs no separate formula.
         let ratio = if exponent.abs() > 1e-8 { exponent.exp_m1() / exponent } else { 1.0 };
         log * ratio
     }

@@ -18,7 +18,8 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Keys without zeros: the prefix and the number from 1 on, as memtier_benchmark writes them.
+    /// Keys without padding: the prefix and the number, counted from 1, as memtier_benchmark writes
+    /// them.
     pub(crate) const NATURAL: Lengths = Lengths { min: 0, max: 0 };
 
     /// Returns the length for a hash. Hashes are spread evenly over the range of lengths.

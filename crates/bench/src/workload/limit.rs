@@ -1,6 +1,6 @@
-//! The limit that requests take units from.
+//! The rate limit that requests of the verb `limit` take units from.
 
-/// A rate limit: units per window, all at once or evenly.
+/// A rate limit: a number of units per window, as a fixed window or as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Units per window.
@@ -30,8 +30,8 @@ impl Limit {
         format!("{} {} {}", self.budget, self.window, self.burst.unwrap_or(0))
     }
 
-    /// Returns the most units that may be taken in `seconds`, which are fewer than a window's if the
-    /// window is fixed.
+    /// Returns the largest number of units that may be taken in `seconds`. With a fixed window,
+    /// `seconds` must be shorter than the window.
     pub(crate) fn bound(&self, seconds: f64) -> u64 {
         match self.burst {
             None => self.budget,

@@ -32,15 +32,15 @@ pub enum Verb {
     MetaGet,
     /// `ms`.
     MetaSet,
-    /// A run of quiet `ms`, answered by one `mn` after it. Apart from the server's work, such a set
-    /// costs almost nothing.
+    /// A run of quiet `ms` with one `mn` after it. If all sets succeed, only the `mn` has a reply.
+    /// So such a set costs almost nothing besides the server's work.
     QuietSets,
     /// `md`.
     MetaDelete,
     /// `ma` of a counter by 1. The server creates a missing counter.
     MetaArithmetic,
-    /// `ma` of one unit of a rate limit, with the parts of the decision that clients need. Its
-    /// budget is never used up.
+    /// `ma` that takes one unit from a rate limit and returns the parts of the decision that
+    /// clients need. The default limit is never used up.
     Limit,
     /// `set` of a counter to 0; used only for filling.
     SetCounter,
@@ -129,7 +129,6 @@ impl Mix {
         Mix { rows: vec![(verb, 1)] }
     }
 
-    /// Returns the verbs of the mix.
     pub(crate) fn verbs(&self) -> impl Iterator<Item = Verb> {
         self.rows.iter().map(|row| row.0)
     }
@@ -139,7 +138,6 @@ impl Mix {
         self.rows.iter().any(|row| row.0 == verb)
     }
 
-    /// Returns the first verb of the mix.
     pub(crate) fn first(&self) -> Verb {
         self.rows.first().map_or(Verb::Get, |row| row.0)
     }

@@ -44,10 +44,10 @@ pub struct Shape {
     pub ttl: u32,
     /// Visit the keys once, in order, instead of drawing them at random.
     pub in_order: bool,
-    /// The limit of requests that take from one.
+    /// The rate limit that requests of the verb [`Verb::Limit`] take units from.
     pub limit: Limit,
-    /// A number that values depend on besides their key. An overwrite with another salt can be told
-    /// from the value before it.
+    /// A value depends on its key and on this number. After an overwrite with another salt, the new
+    /// value differs from the old one.
     pub salt: u64,
 }
 
@@ -92,12 +92,12 @@ pub(crate) struct Workload {
 pub(crate) struct Source {
     random: Random,
     next: Range<u64>,
-    /// Space for a key and a value on their way into a request of a [`Wire`].
+    /// Buffers for the key and the value of the request that is being written for a [`Wire`].
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
-/// The facts about a sent request that the check of its answer needs.
+/// The facts about a sent request that are needed to check its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) verb: Verb,
@@ -144,7 +144,7 @@ impl Workload {
         }
     }
 
-    /// Appends the next request in the protocol `wire`, with one key, and the key's number to
+    /// Appends the next request, with one key, in the protocol of `wire`. Adds the key's number to
     /// `numbers`. Returns `None` once a run in order has requested all keys.
     pub(crate) fn push_request_to(
         &self,
@@ -172,8 +172,8 @@ impl Workload {
         Some(Asked { verb, keys: 1 })
     }
 
-    /// Appends the next request to the buffer, and the numbers of its keys to `numbers`. Returns
-    /// `None` once a run in order has requested all keys.
+    /// Appends the next request in memcached's protocol. Adds the numbers of its keys to `numbers`.
+    /// Returns `None` once a run in order has requested all keys.
     #[inline]
     pub(crate) fn push_request(
         &self,

@@ -5,7 +5,8 @@
 use super::keys::Lengths;
 use super::random::{Random, hash, mix};
 
-/// A value begins with the key's hash in this many digits, or as many of them as fit.
+/// Number of hexadecimal digits of the key's hash with which a value begins. A shorter value has as
+/// many of them as fit.
 const CHECK: usize = 16;
 /// Number of positions in the filler at which the part of a value after the digits may begin.
 const STARTS: usize = 4096;
@@ -54,7 +55,7 @@ impl Values {
     pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
         let hash = hash(key);
         let length = length(hash).min(self.lengths.max);
-        // Without a salt the hash stays as it is.
+        // A salt of 0 leaves the hash unchanged.
         let hash = hash ^ self.salt.wrapping_mul(SALT);
         let mut digits = [0; CHECK];
         for (index, digit) in digits.iter_mut().enumerate() {

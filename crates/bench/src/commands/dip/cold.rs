@@ -1,4 +1,4 @@
-//! Items that no client requests while the load runs. A large store consists mostly of such items,
+//! Cold items, which the measured load never requests. A large store consists mostly of such items,
 //! and the server's work for hot items must not grow with their number.
 
 use std::thread;

@@ -280,7 +280,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The server has stopped. If the removal fails, the files stay for the operator to see.
+        // The server has stopped. If the removal fails, the files stay, and the operator sees them.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

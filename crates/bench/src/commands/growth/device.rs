@@ -1,6 +1,6 @@
-//! A device for stores larger than memory and disk. It counts reads and writes, and forgets most
-//! pages. Of a forgotten page it keeps only the bytes that a start of the engine reads: metas, and
-//! the beginning and end of each segment.
+//! A device for stores that are larger than the machine's memory and disk. It counts reads and
+//! writes, and forgets most pages. Of a forgotten page, it keeps only the bytes that a start of the
+//! engine reads: metas, and the beginning and end of each segment.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -59,13 +59,15 @@ impl Part {
     }
 }
 
-/// The pages that the device remembers: those at its beginning, and the most recently written ones.
+/// The contents of the device: the pages that it remembers, and parts of those that it has
+/// forgotten.
 #[derive(Debug, Default)]
 struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
     /// The bytes of forgotten pages that a start reads.
     needed: HashMap<u64, Box<[u8]>>,
-    /// The remembered pages that may be forgotten, least recently written first.
+    /// The remembered pages that may be forgotten, in the order in which they entered `pages`. A
+    /// further write to a remembered page does not change its position.
     written: VecDeque<u64>,
     /// A bit for each page that was ever written.
     known: Vec<u64>,
@@ -91,7 +93,7 @@ impl Pages {
 pub(super) struct Calls {
     pub(super) reads: u64,
     pub(super) bytes_read: u64,
-    /// Number of reads and of bytes read, by the [`Part`] at which a read began.
+    /// Number of reads and number of bytes read, by the [`Part`] at which a read began.
     by_part: [(u64, u64); Part::ALL],
     pub(super) bytes_written: u64,
     /// Failed reads: their pages were forgotten.
@@ -126,8 +128,8 @@ pub(super) struct ForgetfulDevice {
 
 impl ForgetfulDevice {
     /// Returns a device filled with zeros, for a store with segments of `segment` bytes. The device
-    /// never forgets its first `kept` bytes. Of the rest, it remembers the `remembered` bytes
-    /// written last.
+    /// never forgets its first `kept` bytes. Of the rest, it remembers `remembered` bytes: those
+    /// that entered its memory last.
     pub(super) fn new(size: u64, segment: u64, kept: u64, remembered: u64) -> Self {
         ForgetfulDevice {
             size: AtomicU64::new(size),

@@ -41,17 +41,18 @@ const HOT_TTL: UnixSeconds = 3;
 const PER_SECOND: u64 = 2_000;
 /// Number of requests per turn of background work.
 const PER_TURN: u64 = 500;
-/// Number of bytes at the beginning of the device that it never forgets. Cold items are read and
-/// deleted only there.
+/// Number of bytes at the beginning of the device that the device never forgets. Cold items are
+/// read and deleted only there.
 const KEPT: u64 = 256 << 20;
 /// Of the cold items in the first `KEPT` bytes, the first 1/`READ_SHARE` are only read, never
 /// deleted.
 const READ_SHARE: u64 = 3;
-/// Of the bytes after the first `KEPT`, the device remembers this many, the most recently written.
+/// Number of bytes after the first `KEPT` that the device remembers: those that entered its memory
+/// last.
 const REMEMBERED: u64 = 64 << 20;
 const SCRAPES: u64 = 1_000;
 const LOOK_UPS: u64 = 1_000;
-/// A cost counts as flat if it grows by at most this factor from the smallest to the largest.
+/// A cost counts as flat if its largest value is at most this many times its smallest value.
 const FLAT: f64 = 2.0;
 
 /// The sizes of the store, and the load.
@@ -76,7 +77,7 @@ pub struct Arguments {
     json: JsonFile,
 }
 
-/// The costs at one size of the store.
+/// The costs at one size of the store. A *turn* is one call of `World::turn`.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     segments: u32,
@@ -91,7 +92,7 @@ struct Row {
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
     most_looked_at_in_turn: u64,
-    /// Processor time, as in all times of a row, so that other programs on the machine do not
+    /// Processor time, like all times of a row in µs, so that other programs on the machine do not
     /// count.
     us_per_request: f64,
     /// The longest turn during which the kernel formed no huge page.
@@ -291,8 +292,8 @@ impl World {
         self.random.below(n)
     }
 
-    /// Does once what a server's threads do repeatedly: commits, runs a turn of the cleaner, serves
-    /// reads.
+    /// Does once what a server's threads do repeatedly: commits, runs a turn of the cleaner, and
+    /// serves reads.
     fn turn(&mut self) {
         let (began, looked_at) = (thread_cpu(), self.engine.segments_looked_at());
         let joined = self.engine.joined_pages();
@@ -356,8 +357,8 @@ impl World {
         Ok(items)
     }
 
-    /// Sends requests. Of each hundred, on average `cold_deletes` delete a cold item and the rest
-    /// of the first 50 set hot items that expire. The others get or delete hot items.
+    /// Sends requests. Of 100 requests, on average `cold_deletes` delete a cold item and
+    /// 50 − `cold_deletes` set hot items that expire. The others get or delete hot items.
     fn serve(&mut self, requests: u64, cold_deletes: u8, cold: u64) -> Result<()> {
         let value = [b'h'; HOT_VALUE];
         for request in 0..requests {
@@ -481,8 +482,8 @@ fn table(rows: &[Row]) -> Table {
             let most = figures.iter().copied().fold(0.0, f64::max);
             let mut line = vec![(*name).to_owned()];
             line.extend(figures.iter().map(|figure| format!("{figure:.3}")));
-            // Fewer than 1/1000 per call count as none: one segment looked at in all `SCRAPES`
-            // calls.
+            // The smallest figure counts as at least 1/1000, which is one segment looked at in all
+            // `SCRAPES` calls. So figures near 0 are flat.
             let flat = most <= FLAT * least.max(0.001);
             line.push(if flat { "yes" } else { "NO" }.to_owned());
             line

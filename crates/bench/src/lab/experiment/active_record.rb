@@ -14,7 +14,7 @@ ActiveRecord::Base.establish_connection(
   database: 'bench', pool: threads + 1, checkout_timeout: 30
 )
 
-# A row of the table of counters.
+# A row of the table `counters`.
 class Counter < ActiveRecord::Base
   self.primary_key = 'key'
 

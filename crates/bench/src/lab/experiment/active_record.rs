@@ -1,4 +1,4 @@
-//! The counter of seed 1 through ActiveRecord: a Ruby process is the client, as in the article.
+//! The experiment `counter` through ActiveRecord: a Ruby process is the client, as in the article.
 
 use std::process::Command;
 use std::time::Duration;
@@ -61,7 +61,6 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, spot: Spot) -> Result<Poi
     Ok(counter::counted(Point::new(spot, figures), acknowledged, counted, duplicates))
 }
 
-/// Returns the output of the script.
 fn run(server: &Address, plan: &Plan, threads: usize) -> Result<Vec<u8>> {
     let Address::Tcp(endpoint) = server else {
         return Err(Error::usage("the Ruby client needs a TCP port"));

@@ -1,5 +1,6 @@
-//! Seed 3: what happens to latency when values lie on flash? Hundreds of connections send single
-//! gets at an offered rate; a separate connection samples latencies.
+//! The experiment of the article of 2019: what happens to latency when values lie on flash?
+//! Hundreds of connections send single gets at an offered rate. In the case `cloud`, a separate
+//! connection records every latency.
 
 use std::path::Path;
 use std::thread;
@@ -104,7 +105,7 @@ impl Experiment for Cliff {
         };
         for &rate in &sizes.rates {
             turn.point("ladder", Some(f64::from(rate)), |spot| {
-                // Each rate draws other keys. The same would be in the page cache already.
+                // Each rate draws other keys. The same keys would already be in the page cache.
                 let load = Load { seed: u64::from(rate) << 8 | base.seed, ..open(rate) };
                 let summary = load.run(shape.clone())?;
                 let histogram = summary.histogram();

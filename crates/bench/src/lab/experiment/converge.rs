@@ -1,5 +1,5 @@
-//! Seed 4: are caches and databases converging? Items that fit into memory, reads from memory and
-//! from disk, and mixes with writes.
+//! The experiment of the article on caches and databases: are the two converging? It counts the
+//! items that fit into memory, and measures reads from memory and from disk, and mixes with writes.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ const LARGE: usize = 8192;
 /// Requests in flight per connection.
 const DEPTHS: [usize; 2] = [1, 16];
 
-/// The parts of the experiment. Each needs servers of another size, so each takes its own turns.
+/// The parts of the experiment. Each part needs servers of another size, so each has separate
+/// turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The number of items that fit into memory.

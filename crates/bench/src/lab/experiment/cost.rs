@@ -105,7 +105,8 @@ impl Experiment for Cost {
             let per_item = |now: u64, then: u64| now.saturating_sub(then) as f64 / KEYS as f64;
             let point = Point::new(spot, Figures::of(&filled)).with("items", KEYS as f64);
             let ram = per_item(turn.server.probe().sample()?.rss, before.0);
-            // PostgreSQL's shared buffers count only as far as a living process has touched them.
+            // PostgreSQL's shared buffers count only where a running process has touched them, so
+            // its resident memory says little.
             let ram = Some(ram).filter(|&ram| ram > 0.0 && turn.system.family != "PostgreSQL");
             let flash = Some(per_item(turn.server.disk_used(), before.1)).filter(|&b| b > 0.0);
             let both = [("ram_bytes_per_item", ram), ("flash_bytes_per_item", flash)];
@@ -128,7 +129,7 @@ impl Experiment for Cost {
     }
 }
 
-/// Half of the usual time: processor time per request needs few samples.
+/// Returns half of the plan's time per point: processor time per request needs few samples.
 fn time(plan: &Plan) -> std::time::Duration {
     plan.time / 2
 }

@@ -1,5 +1,6 @@
-//! Seed 1: how often per second can clients increment one counter and read its new value? The
-//! article used a Ruby thread per client; `blocking` repeats that.
+//! The experiment of the article of 2015: how often per second can clients increment one counter
+//! and read its new value? The article used a Ruby thread per client, as the case `blocking` does
+//! with threads of the generator.
 
 use std::path::Path;
 
@@ -108,7 +109,8 @@ fn measure(load: &Load, spot: Spot) -> Result<Point> {
     Ok(judged(spot, &summary, value))
 }
 
-/// Returns the point with the number of missing and doubled answers. Any makes it void.
+/// Returns the point with the numbers of missing and doubled answers. Any such answer makes the
+/// point void.
 fn judged(spot: Spot, summary: &Summary, value: u64) -> Point {
     let mut numbers = summary.numbers.clone();
     numbers.sort_unstable();
@@ -117,8 +119,9 @@ fn judged(spot: Spot, summary: &Summary, value: u64) -> Point {
     counted(Point::new(spot, Figures::of(summary)), acknowledged, value, doubled)
 }
 
-/// Adds the counts of increments to a point: those that were acknowledged, those that the counter
-/// has, and the numbers that were returned twice. The point is void unless they agree.
+/// Adds three counts to a point: increments that were acknowledged, increments in the counter's
+/// value, and numbers that were returned twice. The point is void unless the first two are equal
+/// and the third is 0.
 pub(super) fn counted(point: Point, acknowledged: u64, counted: u64, doubled: u64) -> Point {
     let void = (counted != acknowledged || doubled > 0).then(|| {
         format!(
@@ -134,7 +137,7 @@ pub(super) fn counted(point: Point, acknowledged: u64, counted: u64, doubled: u6
     Point { void, ..point }
 }
 
-/// A connection beside the load, for the counter's start and end.
+/// A separate connection that sets the counter before the load and reads it after the load.
 enum Access {
     Memcached(Client),
     Other(Caller),
@@ -155,7 +158,7 @@ impl Access {
         }
     }
 
-    /// Returns the counter's value. Another increment reads it, because not every system keeps
+    /// Returns the counter's value. Reads it by another increment, because not every system keeps
     /// counters where a get finds them.
     fn read(&mut self) -> Result<u64> {
         let next = match self {

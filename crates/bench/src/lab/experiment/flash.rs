@@ -1,5 +1,5 @@
-//! Values on a device: the fill, the bound of the page cache, and the proof that gets reached the
-//! device.
+//! Helpers for experiments whose values lie on a device. They fill the server, bound its page
+//! cache, and check that gets read the device.
 
 use std::thread;
 use std::time::Duration;
@@ -10,14 +10,16 @@ use crate::lab::record::Point;
 use crate::lab::run::Turn;
 use crate::workload::{Lengths, Shape, Verb};
 
-/// Page cache in MiB of servers whose values lie on a device. More would turn reads from the device
-/// into reads from memory.
+/// Page cache in MiB of servers whose values lie on a device. A larger page cache would serve reads
+/// from memory instead of the device.
 pub(super) const PAGE_CACHE: u64 = 32;
-/// A point whose gets read less than this part of a value from the device was served from memory.
+/// If the gets of a point read less than this part of a value from the device on average, the
+/// values came from memory.
 const FROM_MEMORY: f64 = 0.1;
 /// The largest number of attempts to store items that extstore has dropped.
 const PASSES: usize = 10;
-/// Bytes of values whose items take as much memory as those that extstore keeps there.
+/// Length of values whose items take as much memory as the items that extstore keeps in memory for
+/// values on the device.
 const HEADER: Lengths = Lengths { min: 12, max: 12 };
 /// Time for a server's background writes after a fill.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -34,8 +36,8 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// Stores every key once, and lets the server write them to its device. If values lie
-    /// `on_device`, the page cache is bounded afterwards.
+    /// Stores every key once, and gives the server time to write the items to its device. If values
+    /// lie `on_device`, the page cache is bounded afterwards.
     pub(super) fn fill(
         turn: &Turn<'_>,
         load: &Load,
@@ -52,8 +54,8 @@ impl Filled {
         Ok(Filled { value: shape.value_lengths.min, on_device, group })
     }
 
-    /// Adds the bytes that each get of a point read from the device, and the limit of the memory
-    /// control group. A point that read next to nothing is marked by `from_memory`.
+    /// Adds to a point the bytes that a get read from the device on average, and the limit of the
+    /// memory control group. Also marks points below [`FROM_MEMORY`] by `from_memory`.
     pub(super) fn note(&self, point: Point, summary: &Summary) -> Point {
         let gets = summary.verbs.get(Verb::Get.name()).map_or(0, |count| count.requests);
         let (Some(server), 1.., true) = (&summary.server, gets, self.on_device) else {
@@ -72,15 +74,15 @@ impl Filled {
     }
 }
 
-/// Fills extstore.
+/// Fills a memcached with extstore.
 fn fill_extstore(load: &Load, shape: &Shape) -> Result<()> {
-    // memcached keeps a small item in memory for each value on the device. If large items came first,
-    // they would take all pages of memory, and memcached moves pages to small items slowly: until
-    // then it evicts most items. So small items come first.
+    // memcached keeps a small item in memory for each value on the device. If large items came
+    // first, they would take all pages of memory. memcached moves pages to small items slowly, and
+    // meanwhile evicts most items. So small items come first.
     let small = Shape { value_lengths: HEADER, ..shape.clone() };
     load.run_once_through(&small, Verb::Set)?.without_errors()?;
-    // extstore drops items that arrive faster than its device writes, so it gets one at a time, and
-    // those that are missing again.
+    // extstore drops items that arrive faster than its device writes. So the items are sent one at
+    // a time, and missing ones are sent again.
     let single = Load { connections: 1, pipeline: 1, ..load.clone() };
     single.run_once_through(shape, Verb::Set)?.without_errors()?;
     for _ in 0..PASSES {

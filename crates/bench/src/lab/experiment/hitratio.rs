@@ -1,5 +1,5 @@
-//! How many requests of a trace does a cache answer? Servers count their limits of memory
-//! differently, so each gets the limit at which its resident memory equals Larder's.
+//! How many requests of a trace does a cache answer? Servers count their memory limits differently,
+//! so each server gets the limit at which its resident memory equals Larder's.
 
 use std::path::Path;
 
@@ -14,22 +14,24 @@ use crate::replay::{Outcome, Replay};
 use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
 
-/// The traces: popularity by Zipf's law, without more, between scans, and with times to live.
+/// The traces. In all of them, popularity follows Zipf's law. `scan` adds scans, and `ttl` adds
+/// times to live.
 const TRACES: [&str; 4] = ["zipf:0.99", "zipf:0.8", "scan:0.99", "ttl:0.99"];
 /// Bytes of the values.
 const SIZES: Lengths = Lengths { min: 50, max: 450 };
-/// Requests per second of traces with times to live, so that items live for equally many requests.
+/// Requests per second of traces with times to live. The rate is fixed, so that items live for the
+/// same number of requests in every system.
 const TTL_RATE: f64 = 60_000.0;
-/// The smallest part of that rate at which the figures count.
+/// The smallest part of [`TTL_RATE`] that a system must reach for its figures to count.
 const TTL_RATE_MIN: f64 = 0.9;
-/// Different keys that are asked for at once.
+/// Number of different keys per batch of gets.
 const BATCH: usize = 50;
 const CONNECTIONS: usize = 8;
 /// The largest number of limits to try for one system and trace.
 const ATTEMPTS: usize = 4;
-/// How far resident memory may differ from Larder's, as a fraction.
+/// The largest difference from Larder's resident memory that counts as equal, as a fraction.
 const TOLERANCE: f64 = 0.03;
-/// The system whose resident memory the others get.
+/// The system whose resident memory the other systems must match.
 const REFERENCE: &str = "larder";
 
 #[derive(Debug)]
@@ -98,7 +100,8 @@ impl Experiment for Hitratio {
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
-        // The limits of a system hardly differ between traces, so each search begins at the last one.
+        // The limits of a system hardly differ between traces, so each search begins at the limit
+        // of the trace before.
         let mut limit = turn.plan.hitratio.memory;
         for (trace, x) in self.cases(turn.plan, turn.system, turn.round) {
             turn.point_of(trace, x, |turn, spot| {
@@ -128,8 +131,8 @@ fn attempt(turn: &Turn<'_>, trace: &str, limit: u64) -> Result<Attempt> {
     Ok(Attempt { limit, rss: server.probe().sample()?.rss, outcome })
 }
 
-/// Changes the limit until the resident memory is `wanted`, and returns the nearest attempt. Without
-/// a wanted size the first is taken.
+/// Changes the limit until the resident memory is `wanted`, and returns the nearest attempt. If
+/// `wanted` is `None`, returns the first attempt.
 fn equal_memory(
     first: u64,
     wanted: Option<u64>,
@@ -158,8 +161,8 @@ fn is_equal(rss: u64, wanted: u64) -> bool {
     (rss as f64 / wanted.max(1) as f64 - 1.0).abs() <= TOLERANCE
 }
 
-/// Returns the point of a replay. `wanted` is Larder's resident memory, unless this is Larder or Larder
-/// took no part.
+/// Returns the point of a replay. `wanted` is Larder's resident memory. It is `None` if this is
+/// Larder's point or Larder took no part.
 fn point(spot: Spot, best: &Attempt, wanted: Option<u64>) -> Point {
     let Attempt { limit, rss, outcome } = *best;
     let figures = Figures {

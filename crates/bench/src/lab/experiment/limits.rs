@@ -1,4 +1,5 @@
-//! How many rate-limit decisions per second, and does a limit admit exactly its budget?
+//! How many rate-limit decisions per second does a system make, and does a limit admit exactly its
+//! budget?
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const REQUESTS: f64 = 1000.0;
 const KEYS: u64 = 20_000;
 /// Requests in flight per connection while limits are created.
 const PIPELINE: usize = 16;
-/// The token bucket: units per second, and units at once.
+/// The token bucket: its units per second, and the units that may be taken at once.
 const RATE: u64 = 1000;
 const BURST: u64 = 100;
 
@@ -102,7 +103,8 @@ impl Experiment for Limits {
                 continue;
             }
             let keys = if case == "many" { KEYS } else { 1 };
-            // The short run must not use up the units of the limit, so it has a key of another limit.
+            // The short run must not use up units of the measured limit, so its keys have another
+            // prefix.
             let trial = shape(&format!("trial-{case}-"), verb, keys, Limit::default());
             create(turn, &load, &trial, decides)?;
             let count = requests(&load, &trial, turn.plan)?;
@@ -112,7 +114,8 @@ impl Experiment for Limits {
                 _ => Limit { budget: RATE, window: 1, burst: Some(BURST) },
             };
             let shape = match case {
-                // The limits exist, and their units do not run out.
+                // The limits of the short run are measured, because they exist already and their
+                // units do not run out.
                 "many" => trial,
                 _ => shape(&format!("{case}-"), verb, keys, limit),
             };
@@ -144,8 +147,9 @@ fn shape(prefix: &str, verb: Verb, keys: u64, limit: Limit) -> Shape {
     Shape { mix, keys, prefix: prefix.to_owned(), key_lengths, limit, ..Shape::default() }
 }
 
-/// Creates all limits of the shape by one request to each, so that no system creates them while it is
-/// measured. If the server does not decide, its counters are stored before.
+/// Creates all limits of the shape by one request to each, so that no system creates limits while
+/// it is measured. If the client decides instead of the server, a limit is a counter, which must be
+/// stored first.
 fn create(turn: &Turn<'_>, load: &Load, shape: &Shape, decides: bool) -> Result<()> {
     let many = Load { pipeline: turn.depth(PIPELINE), ..load.clone() };
     if !decides {
@@ -155,15 +159,16 @@ fn create(turn: &Turn<'_>, load: &Load, shape: &Shape, decides: bool) -> Result<
     Ok(())
 }
 
-/// Returns the number of requests of a point, by the rate of a short run.
+/// Returns the number of requests of a point: what the rate of a short run gives in the time of a
+/// point, but at least [`REQUESTS`].
 fn requests(load: &Load, trial: &Shape, plan: &Plan) -> Result<u64> {
     let short = Load { duration: Some(plan.warm_up), warm_up: Duration::ZERO, ..load.clone() };
     let rate = short.run(trial.clone())?.without_errors()?.requests_per_second;
     Ok((rate * plan.time.as_secs_f64()).max(REQUESTS) as u64)
 }
 
-/// Returns the point, which is void if another number of requests was admitted than the limit says.
-/// `bound` is the most that one key's limit may admit.
+/// Returns the point. If the number of admitted requests is not what the limit requires, the point
+/// is void. `bound` is the largest number that the limit of one key may admit.
 fn judged(spot: Spot, summary: &Summary, decides: bool, bound: u64) -> Point {
     let total = &summary.total;
     let admitted = match decides {
@@ -172,8 +177,8 @@ fn judged(spot: Spot, summary: &Summary, decides: bool, bound: u64) -> Point {
     };
     let due = bound.min(total.requests);
     let is_right = match spot.case.as_str() {
-        // The bucket fills while time passes, so fewer units than the bound are no fault. Its burst
-        // is there from the start.
+        // The bucket fills over time, so fewer units than the bound are correct. But at least the
+        // burst must be admitted, because it is available from the start.
         "token-bucket" => (BURST.min(total.requests)..=due).contains(&admitted),
         _ => admitted == due,
     };

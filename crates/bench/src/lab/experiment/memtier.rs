@@ -1,5 +1,5 @@
-//! memtier_benchmark, the load generator of the article about persistence, as a second driver of the
-//! same loads where it is installed.
+//! Drives loads by memtier_benchmark, the load generator of the article about persistence. If it is
+//! installed, it repeats the loads that the lab's generator has sent, for comparison.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,16 +17,16 @@ use crate::process::Sample;
 use crate::supervise::Processes;
 use crate::{Error, Result};
 
-/// Interval between two looks at the running program.
+/// Interval between two samples of the running program's processor time.
 const LOOK: Duration = Duration::from_millis(20);
-/// The longest time that it may take after the end of its test.
+/// The longest time that the program may take after the end of its test.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// The program.
+/// The path of memtier_benchmark.
 #[derive(Debug)]
 pub(super) struct Memtier(PathBuf);
 
-/// The part of its JSON output that the lab reads.
+/// The part of the program's JSON output that the lab reads.
 #[derive(Debug, Deserialize)]
 struct Output {
     #[serde(rename = "ALL STATS")]
@@ -50,14 +50,14 @@ struct Totals {
     hits: f64,
     #[serde(rename = "Misses/sec")]
     misses: f64,
-    /// Older versions do not count them.
+    /// Failed connections. Older versions of the program do not count them.
     #[serde(rename = "Connection Errors", default)]
     errors: u64,
     #[serde(rename = "Average Latency", default)]
     mean: f64,
     #[serde(rename = "Max Latency")]
     max: f64,
-    /// Percentiles by names such as `p99.90`. Texts stand among them.
+    /// Percentiles by names such as `p99.90`, and some entries that are no percentiles.
     #[serde(rename = "Percentile Latencies")]
     percentiles: BTreeMap<String, serde_json::Value>,
 }
@@ -94,7 +94,7 @@ impl Memtier {
         value: usize,
     ) -> Result<Point> {
         let json = turn.server.scratch("memtier.json");
-        // The program appends to nothing, but must not leave the figures of the last run.
+        // If the program writes no file, the figures of an earlier run must not be read.
         let _ = fs::remove_file(&json);
         let mut command = Command::new(&self.0);
         command.args(arguments(turn, ratio, time, value)?);
@@ -112,8 +112,8 @@ impl Memtier {
         Ok(Point { void, ..Point::new(spot, figures) })
     }
 
-    /// Runs the program to its end. Returns the processors that it kept busy, and the length in
-    /// seconds.
+    /// Runs the program to its end. Returns the average number of processors that it kept busy, and
+    /// the duration in seconds.
     fn watch(&self, command: Command, time: Duration) -> Result<(f64, f64)> {
         let name = self.0.display();
         let started = Instant::now();
@@ -141,7 +141,7 @@ fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Resu
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "11211"));
     let (sizes, threads) = (&turn.plan.persistence, turn.plan.load_threads);
     let protocol = if turn.wire().is_some() { "redis" } else { "memcache_text" };
-    // Inserts go through parallel ranges of the keys.
+    // Inserts go through the keys in parallel ranges. Other requests draw random keys.
     let pattern = if ratio == "1:0" { "P:P" } else { "R:R" };
     let end = match time {
         Duration::MAX => "--requests=allkeys".to_owned(),
@@ -160,7 +160,7 @@ fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Resu
         format!("--key-maximum={}", sizes.keys),
         format!("--key-pattern={pattern}"),
         end,
-        // Without these all clients ask for the same keys in every run.
+        // Without these two options, all clients would request the same keys, in every run.
         "--distinct-client-seed".to_owned(),
         "--randomize".to_owned(),
         "--hide-histogram".to_owned(),
@@ -206,7 +206,7 @@ fn figures(totals: &Totals, before: Sample, after: Sample, length: f64) -> Figur
     }
 }
 
-/// Returns why the figures do not count, if they do not.
+/// Returns the reason if the figures do not count.
 fn faults(totals: &Totals, hit_ratio: Option<f64>) -> Option<String> {
     if totals.count == 0 || totals.errors > 0 {
         let Totals { count, errors, .. } = totals;

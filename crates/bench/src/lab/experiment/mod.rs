@@ -1,4 +1,4 @@
-//! The experiments of the four articles, and those that belong beside them.
+//! The experiments: those that repeat four articles on caches, and related ones.
 
 mod active_record;
 pub(crate) mod cliff;
@@ -25,13 +25,14 @@ use crate::Result;
 /// A point of an experiment: the series and the position on the horizontal axis.
 pub(crate) type Case = (&'static str, Option<f64>);
 
-/// One experiment: the systems that take part, and the measurements of one turn.
+/// One experiment: the systems that take part, and the measurements of one turn. A turn is one
+/// system in one round.
 pub(crate) trait Experiment: std::fmt::Debug {
     fn id(&self) -> &'static str;
     fn title(&self) -> &'static str;
     /// The question that the experiment answers.
     fn question(&self) -> &'static str;
-    /// The conditions that are equal for all systems, one a line.
+    /// The conditions that are equal for all systems, one per line.
     fn conditions(&self, plan: &Plan) -> Vec<String>;
     /// Number of rounds in which the systems take turns.
     fn rounds(&self, plan: &Plan) -> usize {
@@ -41,7 +42,7 @@ pub(crate) trait Experiment: std::fmt::Debug {
     fn takes(&self, system: &System) -> bool;
     /// Returns the points that a system has in a round.
     fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case>;
-    /// Returns the directory and the sizes that the server gets.
+    /// Returns the directory and the resources that the server gets.
     fn ground(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Ground>;
     /// Measures the points of one turn.
     fn run(&self, turn: &mut Turn<'_>) -> Result<()>;

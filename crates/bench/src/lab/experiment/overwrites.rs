@@ -1,5 +1,5 @@
-//! Finds servers that acknowledge an overwrite and keep the old value. The value of a key is the same
-//! in a whole run, so the checks of a load do not see this.
+//! Finds servers that acknowledge an overwrite but keep the old value. A load cannot detect this:
+//! it stores the same value of a key each time.
 
 use crate::generator::Load;
 use crate::lab::record::Point;
@@ -13,7 +13,8 @@ const KEYS: u64 = 3000;
 /// stale or missing, the point becomes void.
 ///
 /// # Errors
-/// Returns the errors of [`Load::run`]. Wrong answers to the reads are none.
+/// Returns the errors of [`Load::run`]. Wrong answers to the reads are not an error: they make the
+/// point void.
 pub(super) fn checked(point: Point, load: &Load, shape: &Shape) -> Result<Point> {
     let old = Shape { keys: shape.keys.min(KEYS), ..shape.clone() };
     let new = Shape { salt: old.salt + 1, ..old.clone() };
@@ -70,7 +71,8 @@ mod tests {
                     }
                     b"STORED\r\n".to_vec()
                 };
-                // The value is stored with its end of line, which its length does not count.
+                // The map holds values with their line ends. The announced length must not
+                // include the line end.
                 let answer = String::from_utf8(answer).unwrap();
                 let answer = answer.replacen(" 0 52\r\n", " 0 50\r\n", 1);
                 output.write_all(answer.as_bytes()).unwrap();
@@ -90,7 +92,7 @@ mod tests {
             let filled = load.run_once_through(&shape, Verb::Set);
             let spot = Spot { system: "s".into(), case: "c".into(), x: None, round: 1 };
             let point = checked(Point::new(spot, Figures::default()), &load, &shape);
-            // The old values are there again, or still.
+            // The old values must be readable: they were restored, or were never replaced.
             let load = Load { verify: true, ..load };
             let restored = load.run_once_through(&shape, Verb::Get);
             ends.store(true, Relaxed);

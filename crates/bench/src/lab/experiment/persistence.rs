@@ -1,5 +1,6 @@
-//! Seed 2: what does it cost to keep the data? Inserts, reads and mixes of both with persistence
-//! off, asynchronous and synchronous, in the shapes of the article's memtier_benchmark.
+//! The experiment of the article of 2021: what does it cost to keep the data? Inserts, reads and
+//! mixes of both with persistence off, asynchronous and synchronous. Keys, values and mixes are
+//! those of memtier_benchmark in the article.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::{Error, Result, complain};
 
 /// Bytes of a value, as in the article.
 const VALUE: usize = 50;
-/// Requests in flight per connection while the keys that the measured insert left out are stored.
+/// Requests in flight per connection in [`fill_rest`].
 const FILL_DEPTH: usize = 16;
 
 /// The mixes of sets and gets, as `sets:gets`.
@@ -93,7 +94,8 @@ impl Experiment for Persistence {
     fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
         let sizes = &plan.persistence;
         let ground = ground(plan, directory, sizes.memory, sizes.connections + 8)?;
-        // A key of 17 bytes, its value and a generous overhead, for several overwrites.
+        // An item is a key of 17 bytes, its value and overhead. 1000 bytes per item leave room for
+        // several overwrites.
         Ok(Ground { disk: ((sizes.keys * 1000) >> 20) + 1024, value_max: VALUE, ..ground })
     }
 
@@ -137,7 +139,7 @@ impl Experiment for Persistence {
                 Ok(Point { seconds, ..Point::of_load(spot, &summary) })
             })?;
         }
-        // memtier_benchmark stores other values, so it comes last.
+        // memtier_benchmark stores values that do not match their keys, so it comes last.
         if let (1, true, Some(memtier)) = (turn.round, Memtier::knows(turn.system), Memtier::find())
         {
             for (case, ratio) in Memtier::CASES {
@@ -152,8 +154,8 @@ impl Experiment for Persistence {
     }
 }
 
-/// Inserts the keys once, in order, and in parallel ranges of the connections' threads. Ends when
-/// all keys are stored or after `most`.
+/// Inserts the keys once. Each generator thread inserts a range of the keys in order. Ends when all
+/// keys are stored or after `most`.
 fn insert(load: &Load, shape: &Shape, most: Duration) -> Result<Summary> {
     if most == Duration::MAX {
         return load.run_once_through(shape, Verb::Set)?.without_errors();
@@ -163,7 +165,8 @@ fn insert(load: &Load, shape: &Shape, most: Duration) -> Result<Summary> {
     load.run(shape)?.without_errors()
 }
 
-/// Stores all keys in pipelines, without measuring. Keys that exist are overwritten.
+/// Stores all keys in pipelines, without measuring, because the measured insert left out some. Keys
+/// that exist are overwritten.
 fn fill_rest(load: &Load, shape: &Shape) -> Result<()> {
     let summary = load.run_once_through(shape, Verb::Set)?.without_errors()?;
     if summary.total.hits == 0 {

@@ -1,9 +1,9 @@
-//! Seed 1, end to end: a Sinatra application behind Rack::Attack in two processes, with one limit
-//! for both. The article chose its store for this application.
+//! The question of the article of 2015, end to end: a Sinatra application behind Rack::Attack runs
+//! in two processes with one rate limit for both. The article chose a store for this application.
 //!
-//! Two controls need no server. `no-throttle` is the application without Rack::Attack, and
-//! `memory-store` counts in each process alone, so it admits more than the limit. The first turn of
-//! a round measures them.
+//! Two controls need no server. `no-throttle` is the application without Rack::Attack.
+//! `memory-store` counts in each process separately, so it admits more than the limit. The first
+//! turn of a round measures the controls.
 
 mod application;
 mod http;
@@ -35,7 +35,7 @@ const CLIENTS: usize = 4;
 const NO_THROTTLE: &str = "no-throttle";
 const MEMORY_STORE: &str = "memory-store";
 
-/// A store of the application, with the names of its two series.
+/// A store of the application, with the names of the cases that measure it.
 #[derive(Clone, Copy, Debug)]
 struct Store {
     /// The name that the application knows.
@@ -137,7 +137,7 @@ impl Experiment for RackAttack {
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         turn.control(NO_THROTTLE, |turn| measure(turn, NONE))?;
         turn.control(MEMORY_STORE, |turn| measure(turn, IN_PROCESS))?;
-        // The table's store needs the table.
+        // The store `table` needs the table.
         if let Some(wire) = turn.wire() {
             wire.prepare(&turn.server.address)?;
         }
@@ -221,8 +221,8 @@ fn admission(turn: &Turn<'_>, application: &Application, spot: Spot) -> Result<P
     Ok(judged(point, admitted, refused, turn.id() == MEMORY_STORE))
 }
 
-/// Returns the point with its counts. A store that admits more or less than the limit makes it
-/// void, but not in the control that shows how this happens.
+/// Returns the point with its counts. A store that admits more or less than the limit makes the
+/// point void. The control `memory-store` is exempt, because it shows how this happens.
 fn judged(point: Point, admitted: u64, refused: u64, is_control: bool) -> Point {
     let void = (admitted != LIMIT && !is_control).then(|| {
         format!("{admitted} of {} requests were admitted, not {LIMIT}", admitted + refused)

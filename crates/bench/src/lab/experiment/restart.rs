@@ -1,4 +1,4 @@
-//! What is left after `kill -9`, and how long until the server answers again?
+//! Which items survive `kill -9`, and how long does the server take to answer after a restart?
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,13 +1,14 @@
-//! The lab's report as one HTML file. Results, published figures, script, style and chart library
-//! stand in the page, so it opens from disk without a network.
+//! The lab's report as one HTML file. The page contains the results, the articles' figures, the
+//! script, the style and the chart library, so it opens from disk without a network.
 //!
-//! Results reach the page only as JSON in an inert block. The page's policy runs no script and no
-//! style except those of this file, and loads nothing.
+//! Results reach the page only as JSON in an inert block. The page's content security policy
+//! permits only the script and the style that this module embeds, and no loading.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// The parts of the page's script. They share one scope; the last one starts the page.
+/// The parts of the page's script. They are concatenated and share one scope. The last one starts
+/// the page.
 const SCRIPT: [&str; 20] = [
     include_str!("script/results.js"),
     include_str!("script/format.js"),
@@ -37,7 +38,7 @@ const CHARTS: &str = include_str!("../../../../../assets/uplot/uPlot.iife.min.js
 const CHARTS_STYLE: &str = include_str!("../../../../../assets/uplot/uPlot.min.css");
 const CHARTS_LICENCE: &str = include_str!("../../../../../assets/uplot/LICENSE");
 
-/// The text that tells a page of the lab from any other. Pages of all versions have it.
+/// The text by which a page of the lab is recognised. Pages of all versions contain it.
 pub(crate) const MARK: &str = "<script type=\"application/json\" id=\"results\">";
 
 /// Returns the report of the results in `results_json`, which must be JSON.
@@ -84,7 +85,8 @@ fn inert(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-/// Returns a word that results cannot know, so that markup in them could not name it.
+/// Returns a random word for the policy. Results cannot contain it, so a script that came with them
+/// would not run.
 fn nonce() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// Directories in which ARCUS is usually installed.
 const HOMES: [&str; 2] = ["/usr/local/arcus", "/opt/arcus"];
-/// Where the engine lies, as seen from the server: installed, and in the tree that it was built in.
+/// Paths of the engine relative to the server: two of an installation, and one of a build tree.
 const ENGINES: [&str; 3] =
     ["../lib/default_engine.so", "../lib64/default_engine.so", ".libs/default_engine.so"];
 
@@ -75,7 +75,7 @@ impl Recipe for Arcus {
         Protocol::Memcached
     }
 
-    /// A server that was built without persistence ignores the settings of it.
+    /// Asks the server, because a server that was built without persistence ignores the settings.
     fn verify(&self, server: &Address) -> Result<()> {
         if *self == Arcus::Off {
             return Ok(());
@@ -113,8 +113,8 @@ impl Arcus {
     }
 }
 
-/// Returns the programs if the server's engine lies where it belongs. memcached has the same name,
-/// and no engine.
+/// Returns the programs if the server's engine is at one of [`ENGINES`]. The original memcached has
+/// the same name but no engine.
 fn with_engine(server: PathBuf) -> Option<Programs> {
     let engine =
         ENGINES.iter().map(|path| server.with_file_name(path)).find(|path| path.exists())?;

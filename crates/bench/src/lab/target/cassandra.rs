@@ -1,5 +1,5 @@
-//! Cassandra 5 from its library on Maven Central, with the options that its own scripts would give
-//! it. It stands in for ScyllaDB, whose protocol and data model it shares.
+//! Cassandra 5 from its library on Maven Central, with the options that Cassandra's scripts would
+//! give. It stands in for ScyllaDB, which has the same protocol and data model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::wire::{Cql, Wire};
 
 /// Where Debian installs a directory for each Java runtime.
 const JVM: &str = "/usr/lib/jvm";
-/// The newest Java that Cassandra 5.0 supports.
+/// How the directories of Java 17 begin, the newest that Cassandra 5.0 supports.
 const JAVA: &str = "java-17-";
-/// Packages of the Java library that Cassandra's code reaches into.
+/// Packages of the Java library that Java must export to Cassandra's code.
 const EXPORTS: [&str; 7] = [
     "java.base/jdk.internal.misc",
     "java.base/java.lang.ref",
@@ -43,7 +43,7 @@ const OPENS: [&str; 13] = [
     "java.base/sun.nio.ch",
     "jdk.management/com.sun.management.internal",
 ];
-/// Warnings go to the standard output, which the lab keeps.
+/// The configuration of the log: warnings go to the standard output, which the lab keeps.
 const LOGGING: &str = r#"<configuration>
 <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
 <encoder><pattern>%date %level %logger{1} %msg%n</pattern></encoder>
@@ -100,12 +100,12 @@ impl Recipe for Cassandra {
     }
 
     fn overhead(&self, ground: &Ground) -> u64 {
-        // The heap has a minimum; classes, threads and buffers lie outside of it.
+        // The heap has a minimum size. Classes, threads and buffers lie outside the heap.
         512 + heap(ground)
     }
 
     fn growth(&self, _ground: &Ground) -> u64 {
-        // The heap is held from the start; more classes and compiled code come.
+        // The heap is touched at the start, but classes and compiled code grow later.
         64
     }
 
@@ -169,7 +169,8 @@ impl Cassandra {
     }
 }
 
-/// Returns the size of the heap in MiB: half of memory, but never less than Cassandra needs.
+/// Returns the size of the heap in MiB: half of the ground's memory, but at least 512, which
+/// Cassandra needs.
 fn heap(ground: &Ground) -> u64 {
     share(ground.memory, 2).max(512)
 }
@@ -189,7 +190,7 @@ fn java_settings(programs: &Programs, ground: &Ground) -> Result<Vec<Setting>> {
         ),
         Setting::new(["-XX:+UseG1GC", "-XX:+ParallelRefProcEnabled"], "as in its own options"),
         Setting::new(["-XX:MaxGCPauseMillis=300"], "as in its own options"),
-        // No file in /tmp stays behind.
+        // Otherwise files in /tmp would stay behind.
         Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(ground)?]),
         Setting::plain(["-Xss256k"]),
     ];
@@ -228,7 +229,7 @@ pub(super) fn jars(programs: &Programs) -> &Path {
     programs.companion.as_deref().unwrap_or(Path::new(""))
 }
 
-/// Finds the jar in a directory whose name begins with `prefix` and a version.
+/// Finds a jar in `directory`. Its name is `prefix`, a version and `.jar`.
 pub(super) fn jar(directory: &Path, prefix: &str) -> Option<PathBuf> {
     let files = std::fs::read_dir(directory).ok()?.flatten();
     files.map(|file| file.path()).find(|path| {

@@ -1,4 +1,4 @@
-//! The list of systems, and how one becomes a running server.
+//! The list of systems, and what the lab must know to run one of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(crate) struct System {
     pub(crate) name: &'static str,
     pub(crate) family: &'static str,
     pub(crate) durability: Durability,
-    /// If this system stands in for the one that an article used: the words of the report for it.
+    /// If this system stands in for the one that an article used: the report's words for it.
     pub(crate) stand_in: Option<&'static str>,
     recipe: Arc<dyn Recipe>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Found {
     pub(crate) programs: Programs,
 }
 
-/// The facts about a system that the code needs in order to run it.
+/// The facts about a system that the lab needs to find, start and load it.
 pub(super) trait Recipe: fmt::Debug + Send + Sync {
     /// Finds the programs.
     fn find(&self, places: &Places) -> std::result::Result<Programs, Missing>;
@@ -83,18 +83,19 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
     fn version(&self, programs: &Programs) -> Result<String>;
 
     /// Returns how to start the system on the first of two free loopback ports. The second is for
-    /// systems that listen for their own purposes too.
+    /// systems that also listen on an internal port.
     fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan>;
 
     fn protocol(&self) -> Protocol;
 
-    /// Returns the memory in MiB that the system needs besides the ground's memory and page cache,
-    /// where the page cache is bounded: code, threads, buffers of connections.
+    /// Returns the memory in MiB that the system needs besides the ground's memory and page cache:
+    /// for code, threads, and buffers of connections. Used only where the page cache is bounded.
     fn overhead(&self, _ground: &Ground) -> u64 {
         64
     }
 
-    /// Returns the memory in MiB that the system may take after a fill, for buffers of connections.
+    /// Returns the memory in MiB by which the system may grow after a fill, for example for buffers
+    /// of connections.
     fn growth(&self, _ground: &Ground) -> u64 {
         8
     }
@@ -104,8 +105,8 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Checks that a started server has the durability that its label claims, if a program may lack
-    /// it silently.
+    /// Checks that a started server has the durability of its system. Needed for programs that may
+    /// lack a durability and ignore its settings silently.
     fn verify(&self, _server: &Address) -> Result<()> {
         Ok(())
     }
@@ -141,13 +142,13 @@ impl System {
         )
     }
 
-    /// Returns true if a Ruby process loads the system, and not the generator.
+    /// Returns true if a Ruby process loads the system instead of the generator.
     pub(crate) fn is_loaded_by_ruby(&self) -> bool {
         self.id == "mariadb-activerecord"
     }
 
-    /// Returns true if the generator can fill the system and load it in any way. Of the others,
-    /// FerretDB stores only some hundred values per second.
+    /// Returns true if the generator can fill the system and load it in any way. FerretDB is
+    /// excluded because it stores only some hundred values per second.
     pub(crate) fn takes_any_load(&self) -> bool {
         !self.uses_flash() && !self.is_loaded_by_ruby() && self.id != "ferretdb"
     }

@@ -1,12 +1,12 @@
-//! A memory control group around a server, so that the page cache cannot hold the values that
-//! should lie on a device.
+//! Runs a server in a memory control group that bounds the page cache. Otherwise the page cache
+//! would hold values that should be read from a device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Where the kernel shows the controllers of version 1, and the only tree of version 2.
+/// The directories of the memory controller of version 1, and of the unified tree of version 2.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 /// The files of a group in each version.
 const FILES: [Files; 2] = [
@@ -18,8 +18,8 @@ const FILES: [Files; 2] = [
     },
     Files { limit: "memory.max", usage: "memory.current", cache: "file", shared: "shmem" },
 ];
-/// Number of attempts to remove a group, or to lower its limit. The kernel needs a moment after the
-/// last process, and for pages that it must write first.
+/// Number of attempts to remove a group, or to lower its limit. The kernel removes a group only a
+/// moment after its last process has ended, and lowers a limit only after writing dirty pages.
 const ATTEMPTS: usize = 100;
 /// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -29,13 +29,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 struct Files {
     limit: &'static str,
     usage: &'static str,
-    /// The row of the page cache, with shared memory.
+    /// The row of the page cache, in which shared memory is included.
     cache: &'static str,
     /// The row of shared memory.
     shared: &'static str,
 }
 
-/// A memory control group. Dropping it removes it; its processes must have ended.
+/// A memory control group. Dropping this value removes the group. Its processes must have ended.
 #[derive(Debug)]
 pub(super) struct Confinement {
     directory: PathBuf,
@@ -43,13 +43,14 @@ pub(super) struct Confinement {
 }
 
 impl Confinement {
-    /// Makes a group. Returns `None` if the kernel or the account does not allow it.
+    /// Makes a group. Returns `None` if the kernel has no memory controller or this account may not
+    /// make a group.
     pub(super) fn new(name: &str) -> Option<Confinement> {
         ROOTS.iter().find_map(|root| Confinement::in_root(Path::new(root), name))
     }
 
     fn in_root(root: &Path, name: &str) -> Option<Confinement> {
-        // In version 2 the root must hand the controller on.
+        // In version 2, a group has the memory controller only if the root enables it for groups.
         let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
         let directory = root.join(name);
         fs::create_dir(&directory).ok()?;
@@ -77,15 +78,15 @@ impl Confinement {
         Ok(())
     }
 
-    /// Lowers the limit to the bytes that the group holds besides its page cache, and `spare` bytes
-    /// for page cache and growth. Returns the limit, which never rises.
+    /// Lowers the limit to the bytes that the group holds without its page cache, plus `spare`
+    /// bytes for page cache and growth. Returns the new limit. Never raises the limit.
     pub(super) fn tighten(&self, spare: u64) -> std::io::Result<u64> {
         let before = fs::read_to_string(&self.limit)?.trim().parse().unwrap_or(u64::MAX);
         let mut attempts = ATTEMPTS;
         loop {
             let limit = self.held()?.saturating_add(spare).min(before);
             match fs::write(&self.limit, limit.to_string()) {
-                // Pages that the device does not have yet cannot be dropped at once.
+                // The group has dirty pages, which must be written before they can be dropped.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempts > 0 => {
                     attempts -= 1;
                     thread::sleep(PAUSE);
@@ -95,7 +96,7 @@ impl Confinement {
         }
     }
 
-    /// Returns the bytes that the group holds besides its page cache.
+    /// Returns the bytes that the group holds without its page cache.
     fn held(&self) -> std::io::Result<u64> {
         let is_first = self.limit.ends_with(FILES[0].limit);
         let Files { usage, cache, shared, .. } = FILES[usize::from(!is_first)];
@@ -123,7 +124,7 @@ impl Drop for Confinement {
     }
 }
 
-/// Removes the groups of labs that were killed, which `is_abandoned` knows by their names.
+/// Removes the groups of killed labs. `is_abandoned` decides by the name of a group.
 pub(super) fn sweep(is_abandoned: impl Fn(&str) -> bool) {
     ROOTS.iter().for_each(|root| sweep_root(Path::new(root), &is_abandoned));
 }

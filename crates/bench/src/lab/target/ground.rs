@@ -1,7 +1,7 @@
-//! The place where a server runs: its own directory, and its share of the machine.
+//! A [`Ground`] is what a server gets: a directory, and limits of memory, threads and space.
 //!
-//! The name of a directory contains the process that made it. If that process is gone, it was killed
-//! before it could clean up, and the next lab removes the directory.
+//! The name of the directory contains the id of the lab's process. If that process is gone although
+//! its directory exists, the lab was killed. The next lab then removes the directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,17 +12,18 @@ use super::confine;
 use crate::process::tree;
 use crate::{Error, Result};
 
-/// The prefix of the names of directories. The process, its start and a number follow.
+/// How the names of directories begin. The process id, the start time of the process, and a number
+/// follow.
 const PREFIX: &str = ".larder-ground-";
-/// The file that tells a directory of the lab from any other.
+/// The name of a file that marks a directory as the lab's.
 const MARK: &str = "made-by-larder-bench";
-/// The default number of threads of memcached that read from a flash device. The memcached article
-/// of the lab had to raise the number, because each waits for one read at a time.
+/// The default number of threads of memcached that read from a flash device. The article about
+/// memcached on flash had to raise the number, because each thread waits for one read at a time.
 const IO_THREADS: usize = 16;
 /// The default of the longest value, in bytes.
 const VALUE_MAX: usize = 1024;
 
-/// What a server gets.
+/// The directory and the resources of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
     /// A fresh directory that only this server uses. It is removed with the server.
@@ -32,16 +33,17 @@ pub(crate) struct Ground {
     pub(crate) threads: usize,
     /// The largest number of connections.
     pub(crate) connections: usize,
-    /// The space in MiB for systems that are given one: the stores of Larder, and the files of
-    /// memcached's extstore.
+    /// The space in MiB for systems that have such a limit: Larder for its stores, and memcached
+    /// for the files of extstore.
     pub(crate) disk: u64,
     /// Threads of memcached that read from a flash device.
     pub(crate) io_threads: usize,
     /// The longest value that will be stored, in bytes. Rows of MEMORY tables all take this space.
     pub(crate) value_max: usize,
-    /// Page cache in MiB that the server may use besides its memory; `None` is all that is free.
+    /// Page cache in MiB that the server may use besides its memory; `None` is no limit.
     pub(crate) page_cache: Option<u64>,
-    /// Another fresh directory, for systems that use two devices. Without it both are in `dir`.
+    /// Another fresh directory, for systems that use two devices. Without it, their files for both
+    /// devices are in `dir`.
     pub(crate) second_dir: Option<PathBuf>,
 }
 
@@ -96,7 +98,8 @@ fn fresh_directory(parent: &Path) -> Result<PathBuf> {
         .map_err(|e| Error::io(format!("cannot create {}", dir.display()), e))?;
     fs::write(dir.join(MARK), "larder bench removes this directory\n")
         .map_err(|e| Error::io(format!("cannot write to {}", dir.display()), e))?;
-    // Servers get the path in options, and some change their directory.
+    // The path must be absolute: servers get it in options, and some change their working
+    // directory.
     fs::canonicalize(&dir).map_err(|e| Error::io(format!("cannot find {}", dir.display()), e))
 }
 
@@ -113,8 +116,8 @@ fn prefix_of_this_process() -> String {
     format!("{PREFIX}{pid}-{start}")
 }
 
-/// Removes directories and control groups of processes that no longer exist. Each directory has the
-/// file [`MARK`], so that no other is taken for one of them. Failures leave them to the operator.
+/// Removes directories and control groups of lab processes that no longer exist. A directory is
+/// removed only if it also has the file [`MARK`]. Failures are ignored.
 pub(super) fn sweep(parent: &Path) {
     confine::sweep(is_abandoned);
     let Ok(entries) = fs::read_dir(parent) else { return };
@@ -168,7 +171,7 @@ mod tests {
             fs::create_dir_all(parent.join(name).join("data")).unwrap();
             fs::write(parent.join(name).join(MARK), "").unwrap();
         }
-        // The name alone is not enough.
+        // A directory with the right name but without the mark must stay.
         fs::create_dir_all(parent.join(".larder-ground-4294967295-1-1")).unwrap();
         sweep(&parent);
         assert!(own.exists() && other.exists());

@@ -21,9 +21,9 @@ pub(super) enum Larder {
     Sync,
     /// A store that only adds space to memory.
     Flash,
-    /// The same on two devices, each with half of the space.
+    /// As `Flash`, on two devices with half of the space each.
     Flash2,
-    /// The same on a fast device with a quarter of the space, and a large one.
+    /// As `Flash`, on a fast device with a quarter of the space and a large one with the rest.
     Tiers,
 }
 
@@ -43,8 +43,8 @@ impl Larder {
 }
 
 impl Larder {
-    /// Returns the values of `--store`. Two devices are two files where the ground has one
-    /// directory.
+    /// Returns the values of `--store`. If the ground has only one directory, the stores of both
+    /// devices are files in it.
     fn stores(self, ground: &Ground) -> Result<Vec<String>> {
         let second = ground.second_dir.as_ref().unwrap_or(&ground.dir);
         let (first, second) = (ground.path("store")?, text_of(&second.join("store-2"))?);
@@ -104,13 +104,14 @@ impl Recipe for Larder {
     }
 }
 
-/// Returns the arguments that the lab gives to a server of memcached's kind everywhere.
+/// Returns the arguments that the lab always gives to Larder, memcached and pogocache.
 pub(super) fn base(program: &Program, ground: &Ground, port: u16) -> Setting {
     let allowance = Allowance { memory: ground.memory, threads: ground.threads, cpu: None };
     Setting::plain(program.arguments(port, allowance))
 }
 
-/// Returns the executable that contains the lab. A test is another program, with Larder beside it.
+/// Returns the Larder to measure: this executable. A test executable contains no server, so in a
+/// test it is the program that `LARDER` names, or the `larder` that was built beside the test.
 fn executable() -> Result<PathBuf> {
     let own = env::current_exe().map_err(|e| Error::io("cannot find the own executable", e))?;
     if !cfg!(test) {

@@ -1,4 +1,4 @@
-//! MariaDB in its own data directory, with the engine MEMORY or InnoDB.
+//! MariaDB in a separate data directory, with the engine MEMORY or InnoDB.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl Recipe for Mariadb {
         let mut settings = vec![
             Setting::plain(["--no-defaults".to_owned(), format!("--datadir={data}")]),
             Setting::plain(["--bind-address=127.0.0.1".to_owned(), format!("--port={}", ports[0])]),
-            // A path relative to the data directory: that of a socket may not be long.
+            // Relative to the data directory, because the kernel limits the length of a socket's
+            // path.
             Setting::plain(["--socket=mariadb.sock", "--pid-file=mariadb.pid"]),
             Setting::plain([format!("--init-file={}", ground.path("users.sql")?)]),
             Setting::plain([format!("--max-connections={}", ground.connections + 20)]),
@@ -98,7 +99,7 @@ impl Recipe for Mariadb {
     }
 }
 
-/// Checks that Ruby finds the libraries of the client.
+/// Checks that Ruby finds ActiveRecord and mysql2, which the client needs.
 fn require_active_record(places: &Places) -> std::result::Result<(), Missing> {
     let ruby = places.need("ruby")?;
     let mut command = Command::new(ruby);

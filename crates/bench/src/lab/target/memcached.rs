@@ -10,16 +10,17 @@ use super::server::first_line;
 use crate::Result;
 use crate::launch::{Dialect, Program};
 
-/// memcached with its files on this number of devices.
+/// memcached, in memory or with extstore's files on one or two devices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memcached {
-    /// 0 is without extstore.
+    /// Number of devices of extstore; 0 is memcached without extstore.
     pub(super) devices: usize,
 }
 
 impl Recipe for Memcached {
     fn find(&self, places: &Places) -> std::result::Result<Programs, Missing> {
-        // The program of ARCUS has the same name.
+        // ARCUS's program has the same name. If it comes first on the PATH, it is taken for
+        // memcached.
         places.need("memcached").map(Programs::only)
     }
 
@@ -55,7 +56,6 @@ impl Recipe for Memcached {
     }
 }
 
-/// pogocache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pogocache;
 

@@ -14,19 +14,19 @@ use super::server::first_line;
 use crate::wire::{Mongo, Wire};
 use crate::{Error, Result};
 
-/// The library has no main program.
+/// The program that runs the library, which has no main program.
 const LAUNCHER: &str = include_str!("MongoLauncher.java");
-/// The library, before its version.
+/// The name of the library's jar, up to its version.
 const LIBRARY: &str = "mongo-java-server-core-";
 
-/// mongo-java-server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MongoJavaServer;
 
 impl Recipe for MongoJavaServer {
     fn find(&self, places: &Places) -> std::result::Result<Programs, Missing> {
         let missing = |why: String| Missing { why, install: INSTALL.into() };
-        // Java compiles the launcher when it starts it. A runtime without a compiler cannot.
+        // Java compiles the launcher when it runs it, which needs the compiler of a development
+        // kit.
         let java = places.program("java").filter(|_| places.program("javac").is_some());
         let java = java.ok_or_else(|| missing("there is no Java development kit".into()))?;
         let jars = places.peer("mongo").filter(|jars| jar(jars, LIBRARY).is_some());
@@ -36,8 +36,8 @@ impl Recipe for MongoJavaServer {
         }
     }
 
-    /// Takes the version from the name of the library, which tells the clients another: that of the
-    /// MongoDB that it resembles.
+    /// Takes the version from the name of the jar. The server itself reports another version: that
+    /// of the MongoDB that it emulates.
     fn version(&self, programs: &Programs) -> Result<String> {
         let path = jar(jars(programs), LIBRARY);
         let name = path.as_ref().and_then(|path| path.file_stem()?.to_str());
@@ -52,7 +52,7 @@ impl Recipe for MongoJavaServer {
                 [format!("-Xmx{}M", ground.memory.max(256))],
                 "all memory that the experiment gives",
             ),
-            // No file in /tmp stays behind.
+            // Otherwise files in /tmp would stay behind.
             Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(ground)?]),
             Setting::plain(["-cp".to_owned(), format!("{}/*", text_of(jars(programs))?)]),
             Setting::plain([text_of(&launcher)?, ports[0].to_string()]),
@@ -73,7 +73,6 @@ impl Recipe for MongoJavaServer {
     }
 }
 
-/// FerretDB.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ferretdb;
 

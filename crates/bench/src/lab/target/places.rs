@@ -1,4 +1,4 @@
-//! Where programs are found: on the PATH, in well-known places, and where `scripts/peers` installs.
+//! Finds programs: on the PATH, in well-known directories, and where `scripts/peers` installs.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,15 +9,15 @@ use super::catalogue::Missing;
 
 /// Directories of servers that are often not on the PATH of users.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// The command that installs what the registries offer.
+/// The command that installs the systems that package registries offer.
 pub(super) const INSTALL: &str = "scripts/peers";
 
 /// Where to look for programs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    /// Directories of programs, the first one first.
+    /// Directories to search for programs, in this order.
     pub(crate) path: Vec<PathBuf>,
-    /// The directory of `scripts/peers`.
+    /// The directory into which `scripts/peers` installs.
     pub(crate) peers: PathBuf,
     /// An installation of ARCUS.
     pub(crate) arcus: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl Places {
         })
     }
 
-    /// Finds a file of `scripts/peers`.
+    /// Finds a file that `scripts/peers` has installed.
     pub(super) fn peer(&self, path: &str) -> Option<PathBuf> {
         let path = self.peers.join(path);
         path.exists().then_some(path)

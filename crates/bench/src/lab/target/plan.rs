@@ -1,5 +1,5 @@
-//! How to start a system: its command line with the reasons for it, the files that it reads, and
-//! what must happen before the first start.
+//! How to start a system: its command line with the reasons for its settings, its configuration
+//! files, and the preparations before the first start.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,8 +12,8 @@ const WORD_MAX: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     words: Vec<String>,
-    /// Why the system gets this setting. It is empty for those that a figure does not depend on,
-    /// such as the port.
+    /// Why the system gets this setting. Empty for settings that do not influence the figures, such
+    /// as the port.
     why: &'static str,
 }
 
@@ -39,18 +39,17 @@ pub(super) struct Plan {
     pub(super) settings: Vec<Setting>,
     /// Directories to create before the first start.
     pub(super) directories: Vec<PathBuf>,
-    /// Files to write before the first start. Reports list their settings behind the command line.
+    /// Files to write before the first start. Reports list their settings after the command line.
     pub(super) files: Vec<ConfigFile>,
     pub(super) preparation: Vec<Preparation>,
     /// The account that the server runs as, if it is not that of the lab.
     pub(super) account: Option<Account>,
-    /// The signal that asks the server to end, with its clients still connected.
+    /// The signal that makes the server stop without waiting for its clients to disconnect.
     pub(super) stop_signal: libc::c_int,
     /// The longest time that a start may take until the server answers.
     pub(super) patience: Duration,
 }
 
-/// A configuration file.
 #[derive(Clone, Debug)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
@@ -75,7 +74,7 @@ impl Setting {
         self.words.join(" ")
     }
 
-    /// Returns the setting as `text` with its reason, if it has one.
+    /// Returns `text` and the reason of the setting, or `None` if it has no reason.
     fn explained(&self, text: String) -> Option<String> {
         (!self.why.is_empty()).then(|| format!("{text}: {}", self.why))
     }
@@ -113,8 +112,8 @@ impl Plan {
         self.settings.iter().flat_map(|setting| setting.words.iter().map(String::as_str))
     }
 
-    /// Returns the command line, and the settings that matter with their reasons. `names` are paths of
-    /// this machine with the names that stand for them.
+    /// Returns the command line, then the settings that have reasons, with these. Each path in
+    /// `names` is replaced by its name.
     pub(super) fn explained(&self, names: &[(&Path, &str)]) -> Vec<String> {
         let mut line = quoted(&self.program.display().to_string());
         for word in self.arguments() {

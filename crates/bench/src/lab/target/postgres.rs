@@ -1,4 +1,4 @@
-//! PostgreSQL with its own cluster, and trust authentication on loopback.
+//! PostgreSQL with a separate cluster, and trust authentication on loopback.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The role that owns the cluster.
 const ROLE: &str = "bench";
-/// Accounts that the server may run as when the lab runs as root, which the server refuses to do.
+/// Accounts that the server may run as if the lab runs as root. The server refuses to run as root.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
 /// PostgreSQL with one degree of durability.
@@ -142,7 +142,7 @@ fn account() -> Result<Account> {
     })
 }
 
-/// Returns the server of the newest major version below a directory that has one for each.
+/// Returns the server of the newest major version. `parent` has a directory for each version.
 fn newest(parent: &Path) -> Option<PathBuf> {
     let versions = std::fs::read_dir(parent).ok()?.flatten();
     let numbers = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

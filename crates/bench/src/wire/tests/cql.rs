@@ -1,4 +1,4 @@
-//! The decoder of CQL.
+//! Tests the decoder of CQL.
 
 use super::*;
 use crate::wire::Cql;

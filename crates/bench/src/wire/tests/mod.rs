@@ -1,4 +1,4 @@
-//! Decoders against byte streams, cut anywhere, and wires against real servers.
+//! Tests decoders with byte streams that are cut anywhere, and wires with real servers.
 
 mod cql;
 mod mongo;
@@ -46,7 +46,7 @@ fn check_stream(wire: &dyn Wire, verbs: &[Verb], stream: &[u8], expected: &[Answ
     }
 }
 
-/// Checks that a decoder refuses bytes as the reply to `verb`.
+/// Checks that a decoder refuses `stream` as the reply to `verb`, whole and byte by byte.
 fn check_broken(wire: &dyn Wire, verb: Option<Verb>, stream: &[u8]) {
     for pieces in [vec![stream], stream.chunks(1).collect()] {
         let mut asking = Asking::new(verb);
@@ -78,7 +78,7 @@ fn a_verb_that_a_wire_does_not_speak_sends_nothing() {
     }
 }
 
-/// Feeds noise to a decoder of each wire until it refuses it.
+/// Feeds noise to a decoder of each wire until the decoder refuses it. The decoder must not panic.
 fn feed_noise(verbs: &[Verb], pieces: &[&[u8]]) {
     for wire in wires() {
         let mut asking = Asking::new(verbs.iter().copied());
@@ -98,7 +98,7 @@ proptest! {
         feed_noise(&verbs, &[left, right]);
     }
 
-    /// Bytes that are likely in real replies get further into the decoders.
+    /// Uses bytes that are likely in real replies, because they get further into the decoders.
     #[test]
     fn likely_noise_never_panics(
         bytes in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! The decoder of MongoDB's protocol.
+//! Tests the decoder of MongoDB's protocol.
 
 use super::*;
 use crate::wire::Mongo;
@@ -6,7 +6,7 @@ use crate::wire::bson::{
     push_binary, push_document, push_inner, push_int32, push_int64, push_list, push_text,
 };
 
-/// Returns an OP_MSG with a document of the elements that `push_elements` appends, and `ok`.
+/// Returns an OP_MSG whose document has the elements that `push_elements` appends, and then `ok`.
 fn reply(ok: i32, push_elements: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = vec![0; 12];
     bytes.extend_from_slice(&2013u32.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The wires against real servers, which each test starts for itself, as the lab does.
+//! Tests the wires with real servers. Each test starts its server as the lab does.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::thread;
 use super::*;
 use crate::lab::target::{Ground, Server, catalogue};
 
-/// Starts a system of the lab, whose values may have up to `value_max` bytes, and creates the
-/// tables of `wire`. Prints that the test is skipped if the system is missing.
+/// Starts a system of the lab for values of up to `value_max` bytes, and creates the tables of
+/// `wire`. If the system is not installed, prints that the test is skipped and returns `None`.
 fn start(id: &str, value_max: usize, wire: &Arc<dyn Wire>) -> Option<Server> {
     let system = catalogue().into_iter().find(|system| system.id == id).unwrap();
     let found = match system.find() {
@@ -119,7 +119,8 @@ fn check_pipeline(caller: &mut Caller) {
     assert_eq!(caller.call(&requests.repeat(rounds as usize)).unwrap(), expected);
 }
 
-/// Increments one counter from two connections, some of the requests pipelined.
+/// Increments one counter from two connections, one of which pipelines its requests. Every number
+/// must be returned exactly once.
 fn check_concurrent_increments(address: &Address, wire: &Arc<dyn Wire>) {
     const CALLS: u64 = 100;
     let count = |depth: usize| {

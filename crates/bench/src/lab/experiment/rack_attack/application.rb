@@ -1,5 +1,5 @@
-# A Sinatra application behind Rack::Attack. The lab starts two processes of it, each with this text
-# on its standard input, behind the classes of the stores.
+# A Sinatra application behind Rack::Attack. The lab starts two processes of the application. Each
+# gets this script on its standard input, after the classes of the stores.
 # Arguments: store, address of the store's server, own port, limit, threads.
 
 require 'connection_pool'
@@ -10,7 +10,8 @@ require 'sinatra/base'
 store, address, port, limit, threads = ARGV
 host, _, server_port = address.rpartition(':')
 threads = Integer(threads)
-# Seconds. A slow server must not let requests pass uncounted.
+# The time-out of stores, in seconds. It is long, because a request whose store times out passes
+# uncounted.
 patience = 30
 
 Rack::Attack.cache.store =
@@ -44,14 +45,15 @@ Rack::Attack.cache.store =
     abort "no store is called #{store}"
   end
 
-# Windows of Rack::Attack follow the clock. Those of a day seldom end during a measurement.
+# Windows of Rack::Attack begin at multiples of their length. A window of a day seldom ends during a
+# measurement.
 { 'throughput' => 1_000_000_000, 'admission' => Integer(limit) }.each do |name, most|
   Rack::Attack.throttle("#{store}/#{name}", limit: most, period: 86_400) do |request|
     request.ip if request.path == "/#{name}"
   end
 end
 
-# An application without work of its own.
+# An application that does no work besides answering.
 class Application < Sinatra::Base
   GEMS = %w[puma rack sinatra rack-attack activesupport dalli redis mysql2].freeze
 

@@ -1,4 +1,4 @@
-//! The two processes of the Sinatra application. They end with the lab, as servers do.
+//! The two processes of the Sinatra application. They are killed when the lab ends, as servers are.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -13,7 +13,8 @@ use crate::process::Sample;
 use crate::supervise::{Processes, free_port};
 use crate::{Error, Result};
 
-/// The text of the application. It contains Larder's gem, so the gem need not be installed.
+/// The script of the application. It contains the code of Larder's gem, so the gem need not be
+/// installed.
 const SCRIPT: &str = concat!(
     include_str!("../../../../../../adapters/ruby-rack-attack/lib/rack/attack/larder.rb"),
     include_str!("table_store.rb"),
@@ -26,9 +27,9 @@ const INSTALL: &str = "apt-get install ruby ruby-sinatra puma ruby-rack-attack r
 const VERSIONS: &str = "/versions";
 /// The longest time until a process answers.
 const START: Duration = Duration::from_secs(60);
-/// Interval between two looks at a process that starts.
+/// Interval between two attempts to reach a process that starts.
 const LOOK: Duration = Duration::from_millis(20);
-/// The largest part of a process's output that an error is searched for, in bytes.
+/// The largest part of a process's output that is searched for an error, in bytes.
 const OUTPUT_MAX: u64 = 64 * 1024;
 
 /// Two processes of the application, which share a store.
@@ -91,7 +92,7 @@ impl Process {
             io::ErrorKind::NotFound => missing("ruby is not on the PATH"),
             _ => doing(error),
         })?;
-        // A process that has ended already is noticed when it is awaited.
+        // A write error is ignored: if the process has ended, `wait_until_it_answers` reports that.
         let _ = text.write_all(SCRIPT.as_bytes());
         Ok(Process { address: Address::Tcp(format!("127.0.0.1:{port}")), processes, output })
     }

@@ -1,4 +1,4 @@
-//! One kept connection of an HTTP/1.1 client, for answers with a `content-length`.
+//! One persistent connection of an HTTP/1.1 client. It reads only answers with a `content-length`.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl Http {
         Err(strange("too many headers"))
     }
 
-    /// Reads a line of the head, without its end.
+    /// Reads a line of the head, and returns it without its line end.
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         (&mut self.stream).take(LINE_MAX).read_line(&mut line).map_err(broken)?;

@@ -1,4 +1,4 @@
-//! Clients that send requests to both processes of the application, in turn.
+//! Clients that send requests to the two processes of the application alternately.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -24,7 +24,7 @@ pub(super) struct Requests<'a> {
     pub(super) most: u64,
 }
 
-/// The answers to all requests, also to those of the warm-up.
+/// The answers to all requests, including those of the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdicts {
     /// Requests that the application answered.
@@ -41,7 +41,7 @@ pub(super) struct Verdicts {
     whole: Duration,
 }
 
-/// The times of a run, and the requests that are left.
+/// The state that the clients share: the times of the run, and how many requests are left to send.
 struct Drive<'a> {
     requests: Requests<'a>,
     begin: Instant,
@@ -115,7 +115,7 @@ impl Verdicts {
 }
 
 impl Drive<'_> {
-    /// Sends the requests of one client, to the processes in turn.
+    /// Sends the requests of one client, alternately to the two processes.
     fn client(&self, processes: &[Process; 2], number: usize) -> Result<Verdicts> {
         let mut connections = Vec::new();
         for process in processes {
@@ -148,7 +148,7 @@ impl Drive<'_> {
         Ok(part)
     }
 
-    /// Takes one of the requests that are left.
+    /// Takes one of the requests that are left to send. Returns false if none is left.
     fn take(&self) -> bool {
         self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn a_store_in_each_process_admits_the_limit_twice() {
         let Some(verdicts) = send("memory", 100, 400) else { return };
-        // Threads of a process that begin its counter at the same time may count once.
+        // If two threads of a process create its counter at the same time, one increment may be
+        // lost. So each process may admit one request more.
         assert!((200..=202).contains(&verdicts.admitted), "{verdicts:?}");
         assert_eq!(verdicts.requests(), 400);
         let figures = verdicts.figures();

@@ -31,7 +31,10 @@ const BAR = 17;
 /** A linear axis becomes logarithmic if the longest bar is more than this many times the median. */
 const LOPSIDED = 20;
 
-/** Returns the specification of a plot with a logarithmic axis, and says so, if one bar would flatten all others. */
+/**
+ * Returns the specification of a plot. If it has bars of which one would flatten all others, the
+ * axis becomes logarithmic, and the unit says so.
+ */
 function withAxis(spec) {
   if (spec.kind !== "bars") return spec;
   const values = spec.groups.flatMap((group) => group.bars.map((bar) => bar.value)).filter((value) => value !== null);
@@ -87,13 +90,13 @@ function powersOfTen(low, high, most) {
   return powers.filter((power, at) => at % step === 0).map((power) => Number(`1e${power}`));
 }
 
-/** Gives each bar its place, and each group the place of its label. */
+/** Gives each bar a position on the axis of bars, and each group the position of its label. */
 function placesOf(groups, names) {
   const [bars, centres] = [[], []];
   let place = 0;
   groups.forEach((group, index) => {
     const twoLines = names[index].includes("\n");
-    // uPlot centres the first line of a label.
+    // uPlot centres the first line of a label, so a label of two lines moves up.
     centres.push(place + (group.bars.length - 1) / 2 - (twoLines ? 0.4 : 0));
     for (const bar of group.bars) bars.push({ ...bar, at: place++ });
     place += twoLines && group.bars.length === 1 ? 1.1 : 0.7;
@@ -161,7 +164,10 @@ function whisker(ctx, ratio, low, high, y) {
   ctx.stroke();
 }
 
-/** Draws a published figure as a dashed line across the bars; at the edge if it is outside. */
+/**
+ * Draws a published figure as a dashed line across the bars. If the figure is outside, only its
+ * label is drawn, at the edge.
+ */
 function drawBarMark(u, ctx, ratio, mark, top) {
   const outside = mark.value > top;
   const x = u.valToPos(Math.min(mark.value, top), "y", true);
@@ -181,7 +187,7 @@ function drawBarMark(u, ctx, ratio, mark, top) {
     u.bbox.top - 6 * ratio);
 }
 
-/** Everything that is known of a bar. */
+/** The tip of a bar: its known figures and its flags. */
 function barTip(bar, format) {
   if (!bar) return null;
   const known = ["rate", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "p99999_us", "cpu_us",

@@ -1,4 +1,4 @@
-// Part of the report's script: the page after the article of 2019 on latency beyond RAM.
+// Part of the report's script: the page that repeats the article of 2019 on latency beyond RAM.
 
 const LADDER = ["p50_us", "p90_us", "p95_us", "p99_us", "p999_us"];
 
@@ -6,7 +6,10 @@ function cliffPage(id) {
   return [ladder(id), everyLadder(id), clouds(id), otherCases(id, ["ladder", "cloud"])];
 }
 
-/** Systems against each other; the plot beside it shows the whole distribution at the rate under the pointer. */
+/**
+ * The latency of all systems by offered rate. A second plot shows the whole distribution at the
+ * rate under the pointer.
+ */
 function ladder(id) {
   const cells = cellsIn(id, "ladder");
   const xs = xsIn(cells);
@@ -65,7 +68,7 @@ function percentile(value) {
   return ((1 - 10 ** -value) * 100).toPrecision(Math.max(3, Math.ceil(value) + 2));
 }
 
-/** Points per nine at which a distribution is drawn. */
+/** Number of points per nine of a distribution. */
 const STEPS = 8;
 
 /** Returns the distribution as a line: latency against the number of nines, up to the last sample. */

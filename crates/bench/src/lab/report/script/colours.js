@@ -2,14 +2,14 @@
 //
 // Colours are CSS expressions everywhere. A chart asks the style sheet for their values when it is drawn.
 
-/** Families with a colour of their own, and their names. */
+/** The families that have a colour, with their names. */
 const FAMILIES = {
   larder: "Larder", memcached: "memcached", arcus: "ARCUS", redis: "Redis", valkey: "Valkey", postgres: "PostgreSQL",
   mariadb: "MariaDB", cassandra: "Cassandra", scylladb: "ScyllaDB", mongo: "MongoDB", ferretdb: "FerretDB",
   pogocache: "pogocache",
 };
 
-/** Returns the key of a family's colour; families may be spelled as names. */
+/** Returns the key of a family in `FAMILIES`, or "other". `family` is a key or a name. */
 function familyKey(family) {
   const key = family.toLowerCase().replace("postgresql", "postgres").replace("mongodb", "mongo");
   return key in FAMILIES ? key : "other";
@@ -17,7 +17,7 @@ function familyKey(family) {
 const familyName = (family) => FAMILIES[familyKey(family)] ?? family;
 const familyColour = (family) => `var(--f-${familyKey(family)})`;
 
-/** Shades of a family's colour for its systems of the same durability, in turn. */
+/** Shades that distinguish systems of the same family and the same durability. */
 const SHADES = [null, "var(--ink) 50%", "var(--paper) 40%", "var(--ink) 78%"];
 
 function colourOf(system) {
@@ -35,7 +35,7 @@ const lineWidth = (system) => (isLarder(system) ? 2.5 : 1.5);
 const probe = document.body.appendChild(h("span", { hidden: true }));
 const resolvedColours = new Map();
 
-/** Returns a colour that a canvas understands for a CSS expression, in the theme of the moment. */
+/** Returns the value of a CSS colour expression in the current theme, as a canvas needs it. */
 function resolved(expression) {
   if (!resolvedColours.has(expression)) {
     probe.style.color = expression;

@@ -5,11 +5,11 @@
  * @property {string} experiment
  * @property {string} case
  * @property {string} metric
- * @property {"largest"|"middle"|"each"} [at]  Which x is compared; without it the case has no x.
+ * @property {"largest"|"middle"|"each"} [at]  Which x is compared. Without it, the case has no x.
  * @property {string} ask
  * @property {boolean} [headline]  True if the first screen shows it.
- * @property {string[]} [classes]  The durability classes that are compared; without it all.
- * @property {string} [peers]  The case of the peers if it is another one than Larder's.
+ * @property {string[]} [classes]  The durability classes that are compared; all by default.
+ * @property {string} [peers]  The case of the peers, if it differs from Larder's.
  *
  * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
  * @typedef {{question: Question, durability: string, group: string, x: ?number, larder: ?Entry, peer: ?Entry,
@@ -53,7 +53,7 @@ const QUESTIONS = {
     { case: "overwrite", metric: "rate", at: "largest", ask: "Overwrites per second" },
   ],
   hitratio: [{ case: "*", metric: "hit_ratio", at: "middle", ask: "Hit ratio", headline: true }],
-  // A server that keeps nothing starts empty, so its time is no answer.
+  // A volatile server starts empty, so its times after a restart are not compared.
   restart: [
     { case: "*", metric: "extra.ready_ms", at: "largest", ask: "Time until ready after kill -9", headline: true,
       classes: ["async", "sync"] },
@@ -74,12 +74,18 @@ const QUESTIONS = {
   ],
 };
 
-/** Cases whose rate is given, or is no answer, or that ask the question of another case again. */
+/**
+ * Cases that are not compared by their rate. The load sets the rate, or the rate says nothing, or
+ * the case repeats the question of another one.
+ */
 const NOT_COMPARED = ["cliff/cloud", "cliff/ladder", "converge/fit", "persistence/timeline", "rack-attack/admission",
   "rack-attack/admission-gem"];
 const isCompared = (id, name) => !NOT_COMPARED.includes(`${id}/${name}`) && !isMemtier(name);
 
-/** Returns the questions of an experiment, one per case. Unknown cases are compared by their rate. */
+/**
+ * Returns the questions of an experiment for the cases that have points. A case without a known
+ * question is compared by its rate.
+ */
 function questionsOf(id) {
   const known = (QUESTIONS[id] ?? []).map((question) => ({ ...question, experiment: id }));
   const present = casesOf(id);
@@ -129,7 +135,10 @@ function entriesOf(question, cells, x) {
   return systemsIn(cells).map(entry).filter(({ stat }) => stat).sort((a, b) => order(a.stat.median, b.stat.median));
 }
 
-/** Returns the x at which a question is compared: those that Larder and a peer have in common. */
+/**
+ * Returns the values of x at which a question is compared. `at` chooses among those that Larder and
+ * a peer have in common, or among all if there are none in common.
+ */
 function comparedXs(question, cells) {
   if (question.metric === "capacity") return [null];
   const answered = cells.filter((cell) => cell.stat(question.metric));
@@ -142,7 +151,10 @@ function comparedXs(question, cells) {
   return [question.at === "middle" ? usable[(usable.length - 1) >> 1] : usable[usable.length - 1]];
 }
 
-/** Figures are level if their ratio differs from 1 by at most this share. One round says less than several. */
+/**
+ * Figures are level if their ratio differs from 1 by at most this share. After a single round the
+ * larger share applies, because one round is less certain than several.
+ */
 const LEVEL = 0.03;
 const LEVEL_ONCE = 0.15;
 
@@ -178,7 +190,7 @@ function comparisonsOf(id) {
   });
 }
 
-/** Says the durability and the group of a comparison. */
+/** Returns the durability and the group of a comparison as text. */
 const classAndGroup = ({ durability, group }) => [className(durability), group].filter(Boolean).join(", ");
 
 const allComparisons = (results.experiments ?? []).flatMap((experiment) => comparisonsOf(experiment.id));
@@ -211,7 +223,7 @@ function questionRow({ question, x }, named, repeats) {
     repeats && experiment.command && h("div", { class: "repeat" }, commandLine(experiment.command)))));
 }
 
-/** Attributes by which a test computes a comparison again. */
+/** Attributes from which a test computes a comparison again. */
 function comparisonData({ question, durability, group, x, larder, peer, advantage, state }) {
   return {
     "data-comparison": `${question.experiment}/${question.case}`, "data-metric": question.metric, "data-x": x ?? "",
@@ -240,7 +252,7 @@ function comparisonRow(comparison) {
     cell("Spread", spreadText(comparison)));
 }
 
-/** The ratio as a number and as a mark on a logarithmic scale from 1/8 to 8. */
+/** The ratio as a number and as a bar on a logarithmic scale from 1/8 to 8. */
 function ratioText({ advantage, state }) {
   if (state === "alone") return h("span", { class: "soft" }, "no peer here");
   if (state === "absent") return h("span", { class: "soft" }, "no Larder of this class takes part");

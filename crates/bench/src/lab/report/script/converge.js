@@ -1,4 +1,4 @@
-// Part of the report's script: the page after the article on caches and databases.
+// Part of the report's script: the page that repeats the article on caches and databases.
 
 function convergePage(id) {
   const reads = ["read-ram", "read-disk-1k", "read-disk-8k"];
@@ -34,7 +34,7 @@ function flightGroups(cells, metric, hidden) {
   return systemsIn(shown).map((system) => ({ label: system.name, bars: ofSystem(shown, system).map(bar) }));
 }
 
-/** Items before the first eviction, as they are or against memcached; and bytes per item. */
+/** The items that fit into memory, as numbers or against memcached, and the bytes per item. */
 function fit(id) {
   const cells = cellsIn(id, "fit");
   if (cells.length === 0) return null;
@@ -71,7 +71,7 @@ function fit(id) {
 
 function scaledBar(bar, scale) {
   const by = (value) => (value === null || value === undefined ? value : value * scale);
-  // The tip of a scaled bar shows only its own value.
+  // Without its cell, the tip of a bar shows only the scaled value.
   return { ...bar, value: by(bar.value), lo: by(bar.lo), hi: by(bar.hi), cell: null };
 }
 

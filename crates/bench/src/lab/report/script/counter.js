@@ -1,4 +1,4 @@
-// Part of the report's script: the page after the article of 2015 on counters.
+// Part of the report's script: the page that repeats the article of 2015 on counters.
 
 const COUNTER_NOTES = {
   blocking: "As in the article: each thread has one connection and waits for each answer.",
@@ -21,7 +21,7 @@ function counterTables(id, name) {
     metricsTables(`correctness and cost: ${caseName(name)}`, cells, checks)];
 }
 
-/** The article's table over today's figures of the same stores. */
+/** A chart of the article's table and of today's figures of the same stores. */
 function counterThenAndNow() {
   const { columns } = published.counter.table;
   const name = ["blocking", "event"].find((name) => cellsIn("counter", name).length > 0);
@@ -83,7 +83,6 @@ function rateOf(cells, id, x) {
   return cells.find((cell) => cell.system.id === id && cell.x === x)?.stat("rate")?.median ?? null;
 }
 
-/** The article's table, as it was printed. */
 function publishedTable() {
   const { x, columns } = published.counter.table;
   const cell = (column) => (rate, at) => numberCell(perSecond(rate),

@@ -21,7 +21,7 @@ function svg(tag, attributes, ...children) {
 
 const paragraphs = (texts) => (texts ?? []).map((text) => h("p", {}, text));
 
-/** A list; of one text a paragraph. */
+/** A list, or a paragraph if there is only one text. */
 function listOf(texts) {
   return texts.length > 1 ? h("ul", {}, texts.map((text) => h("li", {}, text))) : paragraphs(texts);
 }
@@ -56,7 +56,7 @@ const rowHead = (...content) => h("th", { scope: "row" }, ...content);
 const numberCell = (text, attributes = {}) => h("td", { class: "n", ...attributes }, text);
 const noNumber = () => h("td", { class: "n soft" }, "–");
 
-/** A head row: texts as they are for words, in `numbers` for columns of figures. */
+/** A head row: `words` and `more` head columns of text, `numbers` head columns of figures. */
 const headRow = (words, numbers = [], more = []) =>
   h("tr", {}, words.map(headCell), numbers.map(numberHead), more.map(headCell));
 

@@ -1,6 +1,6 @@
 // Part of the report's script: what the pages of all experiments share.
 
-/** The page of an experiment: its question, its answer then, ours today, and its charts. */
+/** The page of an experiment: the question, the article's answer, today's answer, and charts. */
 function experimentPage(id) {
   const experiment = experimentOf(id);
   const article = published[id];
@@ -23,7 +23,7 @@ function experimentPage(id) {
   ];
 }
 
-/** The settings of the systems in an experiment: those of the experiment if it has any, else those of the run. */
+/** The settings of the systems in an experiment, or those of the run if the experiment has none. */
 function settingsTable(experiment) {
   const list = systemsIn(cellsOf(experiment.id)).filter((system) => systems.has(system.id));
   const lines = (system) => experiment.settings?.[system.id] ?? system.settings ?? [];
@@ -92,7 +92,7 @@ const overAdmission = (id) => {
 };
 const factsOf = (id) => FACTS[id]?.() ?? [];
 
-/** Says which systems have lost acknowledged overwrites, if the run has checked it. */
+/** A sentence on lost acknowledged overwrites, if the run has checked overwrites. */
 function overwriteFacts(id) {
   const cells = cellsOf(id);
   const kept = systemsIn(cells.filter((cell) => cell.stat("extra.overwrites_kept")));
@@ -104,7 +104,7 @@ function overwriteFacts(id) {
     `${lost.length} of ${checked.length} systems lost an acknowledged overwrite`, names, ".")];
 }
 
-/** Says which systems have a figure above 0 that should be 0; void runs count. */
+/** A sentence on the systems whose figure is above 0 although it should be 0. Void runs count. */
 function totals(id, metric, words, wanted = () => true) {
   const cells = cellsOf(id).filter((cell) => wanted(cell.system));
   const figures = (system) => figuresOf(ofSystem(cells, system).flatMap((cell) => cell.points), metric);
@@ -124,7 +124,7 @@ function notRunNote(experiment) {
 const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memory, not from the device: it gave less "
   + `than ${percent(FROM_DEVICE)} of a value per get.`;
 
-/** Says what the marks behind the figures of some cells mean, if there are any. */
+/** Explains the marks that follow the figures of some cells. */
 function marksNotes(cells) {
   const bound = "○ marks figures where the load generator was the limit: the server may be able to do more.";
   const unequal = "≠ marks systems whose resident memory could not be made equal to Larder\u2019s.";
@@ -132,7 +132,7 @@ function marksNotes(cells) {
     cells.some((cell) => cell.hasOtherMemory) && unequal].filter(Boolean);
 }
 
-/** Says what the marks on charts and in tables mean, if there are any. */
+/** A note that explains the marks on charts and in tables, if there are any. */
 function flagsNote(id) {
   const cells = cellsOf(id);
   const notes = systemsIn(cells).filter((system) => system.stand_in)
@@ -150,7 +150,7 @@ const BAR_NOTE = "Filled bars are volatile, hatched bars async, hollow bars sync
 const AXIS_LINEAR = { name: "axis", label: "Axis", options: [["linear", "linear"], ["log", "logarithmic"]] };
 const AXIS_LOG = { ...AXIS_LINEAR, options: AXIS_LINEAR.options.toReversed() };
 
-/** Lines of some systems, without those that the legend hides and those without points. */
+/** The lines of the systems in `list` that the legend does not hide and that have points. */
 function linesOf(list, hidden, lineOfSystem) {
   return list.filter((system) => !hidden.has(system.id)).map(lineOfSystem).filter((line) => line.points.length > 0);
 }
@@ -189,7 +189,7 @@ function barsFigure(id, names, metrics, more) {
   if (present.length === 0) return null;
   const all = present.flatMap((name) => cellsIn(id, name));
   const known = metrics.filter((metric) => all.some((cell) => cell.stat(metric)));
-  // Runs that are all void have no figure, but a place in the chart.
+  // If all runs are void, no figure is known. The chart still shows them.
   const used = known.length > 0 ? known : metrics.slice(0, 1);
   const plots = ({ state: { metric }, hidden }) => present.map((name) => {
     const title = capital(caseName(name));
@@ -210,7 +210,7 @@ function barsFigure(id, names, metrics, more) {
   }).node;
 }
 
-/** Charts of cases that no page knows: lines if they have several x, else bars. */
+/** Charts of the cases that are not in `known`: lines for cases with several x, bars for others. */
 function otherCases(id, known = []) {
   return casesOf(id).filter((name) => !known.includes(name)).map((name) => {
     const cells = cellsIn(id, name);

@@ -1,4 +1,5 @@
-// Part of the report's script: figures: a caption, controls, a legend, plots, and the tables that say the same in text.
+// Part of the report's script: figures. A figure has a caption, controls, a legend, plots, and
+// tables with the same content.
 
 /* global uPlot */
 
@@ -59,7 +60,7 @@ class Figure {
       h("span", {}, label), h("div", {}, buttons));
   }
 
-  /** Buttons that hide and show systems; the name of a group hides or shows all of it. */
+  /** Buttons that hide and show systems. The name of a group hides or shows the whole group. */
   legend() {
     const entries = this.spec.legend ?? [];
     const groups = unique(entries.map((entry) => entry.group));
@@ -193,7 +194,10 @@ function byClass(list) {
   return groups.filter(([, members]) => members.length > 0);
 }
 
-/** Turns cells of one system into a line. `scale` changes every value; null leaves the point out. */
+/**
+ * Turns cells of one system into a line. `scale` changes every value. If it returns null, the point
+ * is left out.
+ */
 function lineOf(system, cells, metric, scale = (value) => value) {
   const pointOf = (cell) => {
     const [stat, wrong] = [cell.stat(metric), cell.wrongStat(metric)];
@@ -211,13 +215,13 @@ function lineOf(system, cells, metric, scale = (value) => value) {
 const systemLabel = (system) =>
   system.name + (system.stand_in ? " (stand-in)" : "") + (isControl(system) ? " (control)" : "");
 
-/** Says what a get of a system on flash read from its device; null if that is not known. */
+/** Returns how many bytes a get read from the device, as text; null if that is not known. */
 function deviceText(cell) {
   const stat = cell.stat("extra.device_bytes_per_get");
   return stat && `${plainBytes(stat.median)} per get from the device${cell.fromMemory ? ": served from memory" : ""}`;
 }
 
-/** Says which rounds of a cell are void, and why; null if none is. */
+/** Returns which rounds of a cell are void, and why, as text; null if none is. */
 function voidText(cell) {
   const rounds = (reason) => cell.voids.filter((point) => point.void === reason).map((point) => point.round);
   const reasons = unique(cell.voids.map((point) => point.void));
@@ -234,14 +238,14 @@ function barOf(cell, metric, label = systemLabel(cell.system)) {
 /** True if a bar is drawn for a cell. */
 const isShown = (cell, metric, hidden) => !hidden.has(cell.system.id) && (cell.stat(metric) || cell.voids.length > 0);
 
-/** The name of a family; of one that is only stood in for, this is said. */
+/** The name of a family. If all its systems only stand in for it, the name says so. */
 function familyLabel(family) {
   const name = familyName(family);
   const members = [...systems.values()].filter((system) => system.family === family);
   return members.length > 0 && members.every((system) => system.stand_in?.includes(name)) ? `${name} stand-in` : name;
 }
 
-/** Groups bars by family, each from no durability to the most. */
+/** Groups bars by family. Within a family, durability increases. */
 function familyGroups(cells, metric, hidden) {
   const shown = cells.filter((cell) => isShown(cell, metric, hidden));
   const rank = (cell) => CLASSES.indexOf(cell.system.durability);

@@ -25,7 +25,7 @@ const mebibytes = (value) => bytes(value === null ? null : value * 2 ** 20);
 const percent = (value) => (value === null ? "–" : `${scaled(value * 100, [[1, ""]])}\u202f%`);
 const whole = (value) => (value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: 1 }));
 
-/** Shows a ratio; `exact` tells one that is nearly 1 from 1. */
+/** Shows a ratio. With `exact`, a ratio near 1 gets a third decimal, so that it differs from 1. */
 function times(value, exact = false) {
   if (value === null || !Number.isFinite(value)) return "–";
   if (value > 0 && value < 0.0095) return `${Number(value.toPrecision(2))}×`;
@@ -34,7 +34,7 @@ function times(value, exact = false) {
   return `${value.toFixed(digits)}×`;
 }
 
-/** Shows a range, with its unit once if both ends have the same. */
+/** Shows a range. If both ends have the same unit, it is shown once. */
 function rangeText(low, high, format) {
   const [from, to] = [format(low), format(high)];
   const unit = /[^\d.,]*$/;
@@ -44,7 +44,7 @@ function rangeText(low, high, format) {
 /** Shows the minimum and the maximum of several rounds. */
 const bandText = (stat, format) => (stat.n > 1 ? rangeText(stat.min, stat.max, format) : "");
 
-/** What is known of a figure: its name, its format, and which direction is better. */
+/** The name and the format of each figure, and whether higher or lower is better. */
 const METRICS = {
   rate: { label: "rate", format: perSecond, better: "higher" },
   mean_us: { label: "mean", format: micros, better: "lower" },
@@ -95,7 +95,7 @@ const METRICS = {
   "extra.duplicates": { label: "duplicates", format: whole, better: "lower" },
 };
 
-/** Returns what is known of a figure. For others the end of the name tells the unit. */
+/** Returns the entry of a figure in `METRICS`. For an unknown figure, its name decides the unit. */
 function metricOf(name) {
   if (name in METRICS) return METRICS[name];
   const units = [[/_us$/, micros], [/_ms$/, millis], [/_mib$/, mebibytes], [/bytes/, plainBytes],
@@ -105,7 +105,7 @@ function metricOf(name) {
   return { label, format, better: "higher" };
 }
 
-/** Names of cases in a sentence. */
+/** The names of cases, as a sentence uses them. */
 const CASE_NAMES = {
   event: "one event loop",
   blocking: "blocking client, a thread per connection",
@@ -138,7 +138,7 @@ const CASE_NAMES = {
 };
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** The prefix of mixes that the article's generator has sent. */
+/** The prefix of cases that memtier_benchmark, the article's generator, has driven. */
 const MEMTIER = "memtier-";
 const isMemtier = (name) => name.startsWith(MEMTIER);
 
@@ -152,7 +152,7 @@ function caseName(name) {
   return CASE_NAMES[name] ?? name.replaceAll("-", " ");
 }
 
-/** What the x of a case counts, its format, and the words behind a value. */
+/** For each case: what its x counts, the format of x, and the words that follow a value of x. */
 const AXES = {
   "counter/event": ["connections", whole],
   "counter/blocking": ["threads", whole],
@@ -166,7 +166,7 @@ const AXES = {
 };
 const axisOf = (id, name) => AXES[`${id}/${name}`] ?? AXES[id] ?? ["x", count];
 
-/** Says an x with its unit: "10 threads", "64 MiB of memory". */
+/** Returns an x with its unit as text: "10 threads", "64 MiB of memory". */
 function xText(id, name, x) {
   if (x === null) return "";
   const [label, format, words = label] = axisOf(id, name);

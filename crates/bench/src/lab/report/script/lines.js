@@ -4,7 +4,7 @@
 
 /**
  * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, fromMemory?: boolean, marks?: string,
- *   note?: ?string, void?: ?string, at?: ?number}} LinePoint  `at` is where a void run is shown.
+ *   note?: ?string, void?: ?string, at?: ?number}} LinePoint  `at` is the y of a void run.
  * @typedef {{label: string, colour: string, dash: number[], width: number, hollow?: boolean, points: LinePoint[]}} Line
  * @typedef {{x?: number, value: number, label: string}} Mark  A published figure.
  */
@@ -53,7 +53,8 @@ function linePlot(spec, width, height) {
   };
   if (spec.sync) options.cursor.sync = { key: spec.sync };
   const tip = (u) => lineTip(u, spec, xs, byIndex);
-  // A line goes on over an x that only others have (undefined). It breaks at a void run (null).
+  // uPlot continues a line over an x that only other lines have (undefined). It breaks the line at
+  // a void run (null).
   return { options, data: [xs, ...byIndex.map((points) => points.map((point) => point?.y))], tip, xs };
 }
 
@@ -81,7 +82,7 @@ function xTicks(spec, xs) {
   return spec.xLog ? logTicks(spec.x.format) : { values };
 }
 
-/** A range with room beside the first and the last x. */
+/** Returns a function for the range of an x axis with room beside the first and the last x. */
 const padded = (log) => (u, min, max) => {
   if (log) return [min / 1.15, max * 1.15];
   const room = (max - min || 1) * 0.035;
@@ -112,7 +113,7 @@ function drawBand(u, ctx, line) {
   ctx.globalAlpha = 1;
 }
 
-/** Draws published figures as dashed levels, or as a point; at the edge if the point is outside. */
+/** Draws published figures as dashed levels. An arrow follows the label if x is beyond the plot. */
 function drawMarks(u, ctx, ratio, marks) {
   ctx.strokeStyle = ctx.fillStyle = resolved("var(--soft)");
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
@@ -166,7 +167,7 @@ function cross(ctx, x, y, size) {
   ctx.lineTo(x - size, y + size);
 }
 
-/** The values of all lines at the x under the pointer, best first. */
+/** The values of all lines at the x under the pointer, highest first. */
 function lineTip(u, spec, xs, byIndex) {
   const at = u.cursor.idx;
   if (at === null || at === undefined) return null;

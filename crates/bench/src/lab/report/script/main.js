@@ -1,6 +1,7 @@
-// Part of the report's script: navigation, themes, paper. The last part: it starts the page.
+// Part of the report's script: navigation, themes and printing. This is the last part: it starts
+// the page.
 
-/** The pages of known experiments. Others show all their cases by `otherCases`. */
+/** The functions that build the pages of known experiments. Others are built by `otherCases`. */
 const BUILDERS = {
   counter: counterPage, "rack-attack": rackAttackPage, persistence: persistencePage, cliff: cliffPage,
   converge: convergePage, hitratio: hitratioPage, restart: restartPage, limits: limitsPage, cost: costPage,
@@ -59,13 +60,13 @@ function redrawInTheme() {
   for (const figure of figures) figure.draw();
 }
 
-/** Width of the charts on paper, in pixels. */
+/** Width of printed charts, in pixels. */
 const PAPER = 680;
 
-/** The largest number of rows of a table that is opened for paper. */
+/** The largest number of rows of a table that is opened for printing. */
 const PAPER_ROWS = 40;
 
-/** Draws every page for paper: light, at a fixed width, with open tables. Long tables stay as they are. */
+/** Draws every page for printing: light, at a fixed width, with all tables open but long ones. */
 function beforePrint() {
   root.classList.add("printing");
   resolvedColours.clear();
@@ -105,7 +106,7 @@ function facts() {
   return h("p", { class: "facts" }, texts.filter(Boolean).map((text) => h("span", {}, text)), download());
 }
 
-/** Warns of a build of Larder that is slower than those that its users get. */
+/** A warning if Larder was not a release build. */
 function buildWarning() {
   const { profile } = results.larder ?? {};
   return profile && profile !== "release" && h("p", { class: "banner", role: "status", id: "build-warning" },

@@ -1,4 +1,4 @@
-// Part of the report's script: the page after the article of 2021 on persistence.
+// Part of the report's script: the page that repeats the article of 2021 on persistence.
 
 const MIXES = ["insert", "retrieve", "mixed-1-9", "mixed-3-7", "mixed-5-5"];
 
@@ -11,7 +11,7 @@ function persistencePage(id) {
     const more = isMemtier(name) ? [kept, agreed] : [kept];
     return metricsTables(capital(caseName(name)), cells, allFigures(metrics, cells), more);
   };
-  // A mix stands beside the same mix by the article's generator.
+  // Each mix is followed by the same mix from the article's generator.
   const has = (name) => casesOf(id).includes(name);
   const paired = MIXES.filter((name) => has(name) && has(MEMTIER + name)).flatMap((name) => [name, MEMTIER + name]);
   const mixes = unique([...paired, ...MIXES, ...MIXES.map((name) => MEMTIER + name)]).filter(has);
@@ -27,14 +27,14 @@ function persistencePage(id) {
   ];
 }
 
-/** The rate by memtier_benchmark as a share of that by our generator. */
+/** The rate under memtier_benchmark as a share of the rate under the lab's generator. */
 function agreedCell(cell) {
   const ours = cellsIn(cell.experiment, cell.case.slice(MEMTIER.length));
   const [mine, base] = [cell.stat("rate")?.median, ofSystem(ours, cell.system)[0]?.stat("rate")?.median];
   return mine === undefined || !base ? noNumber() : numberCell(times(mine / base), { "data-agreed": mine / base });
 }
 
-/** The rate as a share of the rate that the best system of the same family has without durability. */
+/** The rate as a share of the best rate in the same family without durability. */
 function keptCell(cell) {
   const { system } = cell;
   const same = cellsIn(cell.experiment, cell.case).filter((other) => other.x === cell.x);
@@ -47,7 +47,7 @@ function keptCell(cell) {
 /** A second is part of a dip if its rate is below this share of the median. */
 const DIP = 0.7;
 
-/** Returns the dips of a time line, those that cost most requests first. */
+/** Returns the dips of a time line. Those that cost most requests come first. */
 function dipsOf(seconds) {
   const median = medianOf(seconds.map((second) => second.rate));
   const dips = [];
@@ -97,7 +97,7 @@ function timelineOverview(runs) {
     controls: [AXIS_LINEAR], legend: systemLegend(list), plots }).node;
 }
 
-/** The panels of one system: title, format, and the fields of a second with their names. */
+/** The panels of one system: title, format, and the lines as pairs of a name and a field. */
 const TIMELINE_PANELS = [
   { title: "Requests per second", format: perSecond, fields: [["rate", "rate"]] },
   { title: "p99 latency", format: micros, fields: [["p99", "p99_us"], ["maximum", "max_us"]], log: true },

@@ -1,7 +1,8 @@
 // Part of the report's script: what all plots share: axes, ranges and ticks.
 //
-// A plot is the specification of one canvas, drawn by uPlot. `linePlot`, `barPlot` and `cloudPlot` turn it, for the
-// width at hand, into uPlot's options and data, and `tip(u)`, which makes the text for the place under the pointer.
+// uPlot draws each plot on a canvas. `linePlot`, `barPlot` and `cloudPlot` turn the specification
+// of a plot and a width into uPlot's options and data. They also return `tip(u)`, which makes the
+// text for the position under the pointer.
 
 /* global uPlot */
 
@@ -23,7 +24,7 @@ function clipped(u, draw) {
   ctx.restore();
 }
 
-/** Returns a range that holds the values: from 0 unless it is `tight`, or of a logarithmic axis. */
+/** Returns a range that holds the values. It begins at 0, unless `tight` or `log` is set. */
 function rangeOf(values, log, tight = false) {
   let [low, high] = [Infinity, 0];
   for (const value of values) {
@@ -36,10 +37,14 @@ function rangeOf(values, log, tight = false) {
   return log ? [low / 1.35, high * 1.35] : [0, high * 1.08];
 }
 
-/** The labels of an axis; uPlot passes null for those that have no space. */
+/** The labels of an axis. uPlot passes null for a label that has no space. */
 const labels = (format) => (u, splits) => splits.map((value) => (value === null ? "" : format(value)));
 
-/** Grid and labels of a logarithmic axis: powers of ten, and 2 and 5 between them if these are few. */
+/**
+ * Grid lines and labels of a logarithmic axis. Grid lines are at 1, 2 and 5 times the powers of
+ * ten, or at the powers alone over more than 6 decades. With many grid lines, only the powers have
+ * labels.
+ */
 function logTicks(format) {
   const splits = (u, axis, min, max) => {
     const decades = Math.log10(max / min);

@@ -21,7 +21,7 @@ function rackAttackPage(id) {
   ];
 }
 
-/** Bars of a case, with those of Larder's gem beside them and the controls last. */
+/** Bars of a case and of the case with Larder's gem. Larder comes first, the controls last. */
 function rackAttackBars(id, name, metrics, more) {
   const groups = (cells, metric, hidden) => {
     const named = (list, label) => familyGroups(list, metric, hidden).map(({ bars }) =>
@@ -49,7 +49,7 @@ const limitMarks = (id) => (metric) => {
   return metric === "extra.admitted" && limit ? [{ value: limit, label: `the limit: ${whole(limit)}` }] : [];
 };
 
-/** Whether the limit held, with and without a shared store, and what it added to a request. */
+/** Sentences: did the limit hold, with and without a shared store, and what did it add? */
 function rackAttackFacts() {
   const id = "rack-attack";
   const alone = cellsIn(id, "admission").filter((cell) => isControl(cell.system) && cell.stat("extra.admitted"));

@@ -49,7 +49,7 @@ function systemOf(id) {
   return systems.get(id) ?? unknown;
 }
 
-/** Systems without a server that an experiment measures beside the others. They are peers of nobody. */
+/** Systems without a server, measured for comparison. They do not count as peers of Larder. */
 const CONTROLS = ["no-throttle", "memory-store"];
 const isControl = (system) => CONTROLS.includes(system.id);
 
@@ -62,8 +62,8 @@ const isDatabase = (system) => /postgres|mariadb|cassandra|scylla/i.test(system.
 const DISK_CASES = ["read-disk-1k", "read-disk-8k", "mixed-read", "overwrite"];
 
 /**
- * Returns the group in which a system is compared in a case. Systems of different groups answer different questions.
- * The group is null if the system is compared with nobody.
+ * Returns the group in which a system is compared in a case. Systems of different groups are not
+ * compared. The group is null if the system is compared with no other.
  */
 function groupOf(id, name, system) {
   if (isControl(system)) return null;
@@ -71,7 +71,7 @@ function groupOf(id, name, system) {
     if (!usesFlash(system)) return "values in RAM";
     return `values on flash, ${usesTwoDevices(system) ? "two devices" : "one device"}`;
   }
-  // Its few items lie in memory, whatever the system could do with a device.
+  // The few items of this experiment lie in memory, so systems that use flash are not compared.
   if (id === "cost") return usesFlash(system) ? null : "";
   const fromDisk = id === "converge" && DISK_CASES.includes(name);
   return fromDisk && !usesFlash(system) && !isDatabase(system) ? null : "";
@@ -96,7 +96,7 @@ function statOf(values) {
   return { median: medianOf(values), min: Math.min(...values), max: Math.max(...values), n: values.length };
 }
 
-/** Figures that follow from those in the JSON. */
+/** Figures that are computed from those in the JSON. */
 const DERIVED = {
   /** The worst second's rate as a share of the median second's. */
   steadiness: (point) => {
@@ -111,7 +111,7 @@ const DERIVED = {
 
 const SERVER_FIGURES = ["cpu_us", "server_busy", "rss", "written_per_second", "read_per_second"];
 
-/** Figures of servers and generators that work, and latencies. They are 0 where nothing was measured. */
+/** Figures that are above 0 whenever they are measured. A 0 means that they were not measured. */
 const NEVER_ZERO = /^(server_busy|generator_busy|rss|[^.]*_us)$/;
 
 function isMeasured(point, metric) {
@@ -119,7 +119,10 @@ function isMeasured(point, metric) {
   return point[metric] !== 0 || !NEVER_ZERO.test(metric);
 }
 
-/** Returns a figure of a point: a field, `extra.` and a name, or a name of `DERIVED`; null if it was not measured. */
+/**
+ * Returns a figure of a point, or null if it was not measured. `metric` is the name of a field, the
+ * name of an extra figure after `extra.`, or a key of `DERIVED`.
+ */
 function valueOf(point, metric) {
   if (!isMeasured(point, metric)) return null;
   let value = point[metric];
@@ -141,7 +144,7 @@ class Cell {
     this.points = [];
   }
 
-  /** The group in which the cell is compared; null if it is compared with nobody. */
+  /** The group in which the cell is compared; null if it is compared with no other. */
   get group() {
     return groupOf(this.experiment, this.case, this.system);
   }
@@ -159,7 +162,7 @@ class Cell {
     return this.good.some((point) => point.generator_bound);
   }
 
-  /** True if values should come from a device, but it gave less than `FROM_DEVICE` of a value per get. */
+  /** True if values lie on a device, but a get read less than `FROM_DEVICE` of a value from it. */
   get fromMemory() {
     const [device, value] = [this.stat("extra.device_bytes_per_get"), valueBytes(this)];
     const told = this.stat("extra.from_memory")?.median > 0;
@@ -171,7 +174,7 @@ class Cell {
     return this.stat("extra.equal_memory")?.min === 0;
   }
 
-  /** The marks behind the figures of this cell. */
+  /** The marks that follow the figures of this cell; `marksNotes` explains them. */
   get marks() {
     return `${this.bound ? " ○" : ""}${this.fromMemory ? " ◇" : ""}${this.hasOtherMemory ? " ≠" : ""}`;
   }
@@ -187,7 +190,7 @@ class Cell {
   }
 }
 
-/** A get below this share of its value from the device was served from memory. */
+/** If a get reads less than this share of a value from the device, memory has served it. */
 const FROM_DEVICE = 0.1;
 
 /** Returns the bytes of a value in a cell, which the experiment's conditions say. */

@@ -44,7 +44,7 @@ function verdict() {
     single > 0 && ` ${rounds} on one round, so a small difference may be chance.`);
 }
 
-/** Says for which systems others stand in, and what the marks of the comparisons mean. */
+/** A note that names the stand-ins and explains the marks in the comparisons. */
 function standInNote(comparisons) {
   const standIns = [...systems.values()].filter((system) => system.stand_in)
     .map((system) => `${system.name} ${system.stand_in}.`);
@@ -112,7 +112,7 @@ function othersNote(others) {
   return h("p", { class: "soft" }, text, links, ".");
 }
 
-/** All runs whose answers were wrong. */
+/** All void runs: those with wrong answers, and those that failed. */
 function voidSection() {
   const all = (results.experiments ?? []).flatMap(({ id }) => cellsOf(id));
   const cells = all.filter((cell) => cell.voids.length > 0);
@@ -132,7 +132,7 @@ function voidSection() {
     tableOf("void runs", headRow(["System", "Durability", "Run", "What was wrong"]), rows, rows.length <= 12)];
 }
 
-/** The systems that did not run, with the commands that install them. */
+/** Systems that are not installed, with the commands that install them, and those left out. */
 function missingSection() {
   const missing = results.missing ?? [];
   const leftOut = (results.experiments ?? []).flatMap(({ id, not_run }) =>

@@ -1,5 +1,5 @@
-// Part of the report's script: tables. Every figure in a table carries `data-*` attributes that say where in the JSON
-// it comes from, so that a test can compute it again.
+// Part of the report's script: tables. Every figure in a table has `data-*` attributes that name
+// its source in the JSON. A test computes the figure from this source again.
 
 /** A cell of a table with a figure: the median, and below it the minimum and the maximum. */
 function figureCell(cell, metric) {
@@ -19,7 +19,10 @@ function figureCell(cell, metric) {
     voids > 0 && h("small", { class: "void" }, `${voids} void`));
 }
 
-/** A row, and below it why the void runs of its cells are void. `where` says which cell is meant. */
+/**
+ * A row, and if some of its cells have void runs, a second row with the reasons. `where` returns
+ * words that identify a cell.
+ */
 function withReasons(row, cells, columns, where = () => "") {
   const wrong = cells.filter((cell) => cell.voids.length > 0);
   if (wrong.length === 0) return [row];
@@ -41,7 +44,7 @@ function classRows(list, columns, rowOf) {
 const systemHead = (system) => rowHead(systemLabel(system));
 const rowClass = (system) => (isLarder(system) ? "mine" : null);
 
-/** The order of two figures, the better one first. */
+/** Returns a comparison function that sorts figures, the best first. */
 const better = (metric) => (a, b) => (metricOf(metric).better === "higher" ? b - a : a - b);
 
 /** Returns the best median of a durability class and a group. */
@@ -59,7 +62,10 @@ function ratioCell(cell, metric, cells) {
   return numberCell(mine === best ? "best" : times(mine / best), { "data-ratio": mine / best });
 }
 
-/** A table of systems against x, for one figure. The last column compares at the largest x. */
+/**
+ * A table of one figure: a row per system, a column per x. The last column compares the systems at
+ * the largest x.
+ */
 function seriesTable(id, name, metric) {
   const cells = cellsIn(id, name);
   const xs = xsIn(cells);
@@ -79,16 +85,17 @@ function seriesTable(id, name, metric) {
   return tableOf(title, head, classRows(systemsIn(cells), columns, rowOf));
 }
 
-/** The largest number of figures in the columns of one table; more go into another one. */
+/** The largest number of columns of figures in one table. More figures go into further tables. */
 const COLUMNS = 8;
 
 /**
- * Tables of cells against figures. The first compares its first figure within the durability class.
- * @param {Array<{label: string, cell: (cell: Cell) => Node}>} [more]  Columns behind the first figure.
+ * Tables with a row per cell and a column per figure. The first table also compares the cells of a
+ * durability class by the first figure.
+ * @param {Array<{label: string, cell: (cell: Cell) => Node}>} [more]  Columns after the first.
  */
 function metricsTables(title, cells, metrics, more = []) {
   const known = unique(metrics).filter((metric) => cells.some((cell) => cell.stat(metric)));
-  // Runs that are all void have no figure, but a place in the table.
+  // If all runs are void, no figure is known. They still have rows.
   const used = known.length > 0 ? known : metrics.slice(0, 1);
   const first = [ratioColumn(used[0] ?? "rate", cells), ...more];
   const tables = [metricsTable(title, cells, used.slice(0, COLUMNS), first)];
@@ -130,13 +137,13 @@ function tableOf(title, head, rows, open = false) {
 const LATENCIES = ["mean_us", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "p99999_us", "max_us"];
 const COSTS = ["cpu_us", "server_busy", "generator_busy", "rss", "written_per_second", "read_per_second"];
 
-/** The names of the extra figures of some cells. Marks of points are no figures. */
+/** The names of the extra figures of some cells. Two extras are marks instead of figures. */
 function extrasIn(cells) {
   const points = cells.flatMap((cell) => cell.points);
   const names = unique(points.flatMap((point) => Object.keys(point.extra ?? {})));
   return names.filter((name) => name !== "from_memory" && name !== "equal_memory").map((name) => `extra.${name}`);
 }
 
-/** All figures that cells may have, those of `first` first. */
+/** The names of all figures that cells may have. Those in `first` come first. */
 const allFigures = (first, cells) =>
   [...first, "extra.device_bytes_per_get", "rate", ...LATENCIES, ...extrasIn(cells), ...COSTS];
