@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Set-up that the scripts share. The scripts source this file; it is not run. No function here installs what is
-# already there.
+# Set-up that the scripts share. The scripts source this file; it is not run. The functions here
+# install only what is missing.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/go/bin"
@@ -51,7 +51,8 @@ need_rust() {
     cargo --version >/dev/null || die "cargo does not run here"
 }
 
-# Tests for a library of Ruby by loading it, because a library has no command to look for.
+# Tests for a library of Ruby by loading it. A library has no command whose presence could be
+# tested.
 ruby_has() { command -v ruby >/dev/null && ruby -e "$1" >/dev/null 2>&1; }
 
 # Installs the clients that the tests run. The suites themselves fetch libraries from PyPI, npm, Maven Central and the

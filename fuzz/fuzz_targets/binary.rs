@@ -1,5 +1,5 @@
 //! The binary protocol: for any bytes, the result does not depend on how the stream is cut into
-//! packets. No byte is consumed twice or before it came, and every key has a legal length.
+//! packets. No byte is consumed twice or before it has arrived, and every key has a legal length.
 
 #![no_main]
 
@@ -28,7 +28,8 @@ impl Reader {
         }
     }
 
-    /// Takes one step. Returns the number of consumed bytes, or `None` if more bytes must come.
+    /// Parses or discards a part of the input. Returns the number of consumed bytes, or `None` if
+    /// more bytes must arrive.
     fn step(&mut self) -> Option<usize> {
         if self.closed || self.input.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! Meta commands: flags are parsed or refused, and every reported flag was sent.
-//! The first byte of an input chooses the verb, the rest is the line behind it.
+//! Meta commands: flags are parsed or refused, and every reported flag was sent. The first byte of
+//! an input chooses the verb; the other bytes are the line after the verb.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! The scan of a segment. The input writes a segment and then damages it. The scan returns only
-//! records that were written, whatever is known from elsewhere, and returns the commits before the
-//! damage completely.
+//! The scan of a segment. The input says what to write into a segment and how to damage the
+//! segment. Whatever extent the scan is told, it must return only records that were written. It
+//! must return all records of the commits before the damage.
 
 #![no_main]
 
@@ -15,9 +15,9 @@ use libfuzzer_sys::fuzz_target;
 const SIZE: usize = 8 << 10;
 const SEGMENT: u32 = 3;
 
-/// Returns a store whose secret changes with every byte of the input. No client knows the secret of
-/// a real store, and with a fixed one the fuzzer would learn the checksums of data that it puts
-/// into values.
+/// Returns the identity of a store. Its secret seed depends on every byte of the input. No client
+/// knows the secret of a real store. With a fixed one the fuzzer would learn the checksums of data
+/// that it puts into values.
 fn identity(input: &[u8]) -> Identity {
     const PRIME: u64 = 0x0000_0100_0000_01B3;
     let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
@@ -47,7 +47,7 @@ struct Image {
     seed: SegmentSeed,
     generation: u32,
     filled: usize,
-    /// The end of each commit. Data behind the last one does not count.
+    /// The end of each commit. Data after the last commit does not count.
     commits: Vec<usize>,
     records: Vec<Written>,
 }
@@ -121,7 +121,8 @@ impl Image {
         true
     }
 
-    /// Writes records and commits from the input until it says stop or the segment is full.
+    /// Writes records and commits, as the input says, until the input ends them or the segment is
+    /// full.
     fn write(&mut self, input: &mut Input<'_>) {
         loop {
             let goes_on = match input.byte() {

@@ -1,6 +1,6 @@
-//! The structures of a store that take a few blocks: superblock, tail places, metas, summaries,
-//! heads of jumbos. For any bytes, decoding ends, and decoded structures encode to the bytes that
-//! were read.
+//! The structures of a store that take a few blocks: superblock, tail places, metas, index images,
+//! summaries, heads of jumbos. Decoding any bytes must end. A decoded structure must be the same
+//! after it is encoded and decoded again.
 
 #![no_main]
 
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     a[..8].copy_from_slice(b"LARDER\0\x01");
     sign(&mut a, BLOCK - 8, 0);
     if let Ok((superblock, _)) = superblock::choose([&a, &b]) {
-        // Structures of a newer program are never written.
+        // This program never writes structures of a newer program, so it need not encode them.
         if superblock.may_write().is_ok() {
             let mut again = [0xFF; BLOCK];
             superblock.encode(&mut again);

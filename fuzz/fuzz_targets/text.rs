@@ -1,5 +1,5 @@
 //! The text protocol: for any bytes, the result does not depend on how the stream is cut into
-//! packets. No byte is consumed twice or before it came, and every key has a legal length.
+//! packets. No byte is consumed twice or before it has arrived, and every key has a legal length.
 
 #![no_main]
 
@@ -25,8 +25,8 @@ struct Reader {
     state: State,
     input: Vec<u8>,
     heard: Vec<String>,
-    /// The stream ended because an incomplete line was too long. How early that is noticed depends
-    /// on the packets.
+    /// True if the stream ended because an incomplete line was too long. The packets decide how
+    /// early the parser notices that.
     cut_short: bool,
 }
 
@@ -43,7 +43,8 @@ impl Reader {
         }
     }
 
-    /// Takes one step. Returns the number of consumed bytes, or `None` if more bytes must come.
+    /// Parses or discards a part of the input. Returns the number of consumed bytes, or `None` if
+    /// more bytes must arrive.
     fn step(&mut self) -> Option<usize> {
         if self.input.is_empty() {
             return None;

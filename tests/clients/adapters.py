@@ -1,4 +1,4 @@
-"""Runs the tests of each adapter in `adapters/`. They start their servers themselves."""
+"""Runs the tests of each adapter in `adapters/`. The tests start their servers themselves."""
 
 import re
 import shutil

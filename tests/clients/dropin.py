@@ -14,7 +14,7 @@ from harness import HOST, Connection, Server, check, equal, free_port, link_name
 
 
 def output(link, *flags):
-    """Runs the program with flags with which it ends by itself. Returns its exit status and output."""
+    """Runs the program with flags that make it end. Returns its exit status and output."""
     done = subprocess.run(
         [str(link), *flags],
         stdin=subprocess.DEVNULL,
@@ -54,7 +54,7 @@ def says_what_it_is(link):
 
 
 def usual_flags(link):
-    """The flags that unit files and Compose files pass are accepted, even tuning that Larder ignores."""
+    """Larder accepts the flags that unit files and Compose files pass, even if it ignores them."""
     tuning = ["-R", "20", "-b", "1024", "-n", "48", "-f", "1.25", "-B", "auto", "-o", "modern,hash_algorithm=murmur3"]
     with Server(link, "-m", "64", "-c", "256", "-t", "2", "-v", *tuning, name="dropin-flags") as server:
         with server.connect() as connection:
@@ -64,7 +64,7 @@ def usual_flags(link):
 
 
 def long_flags(link):
-    """memcached's long options are accepted."""
+    """Larder accepts memcached's long options."""
     port = free_port()
     command = serve_command(link, f"--port={port}", f"--listen={HOST}", "--memory-limit=64", "--threads=1")
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -91,9 +91,9 @@ def ended(process, pause):
 
 
 def unix_socket(link):
-    """-s serves on a Unix socket with the mode that -a gives, and on nothing else."""
+    """With -s the server listens only on a Unix socket, whose mode is that of -a."""
     path = link.parent / "larder.sock"
-    for _ in range(2):  # The second start may find a socket that the first one has left.
+    for _ in range(2):  # The second start may find the socket of the first one.
         with Server(link, "-a", "0770", name="dropin-unix", unix=path) as server:
             mode = stat.S_IMODE(path.stat().st_mode)
             equal(oct(mode), "0o770", "mode of the socket")
@@ -189,7 +189,7 @@ def evicts_by_default(link):
 
 
 def never_ignored(link):
-    """A start with a flag that restricts access or keeps data fails if the flag cannot be applied."""
+    """A flag that restricts access or keeps data is never ignored: the start fails instead."""
     for flags in (["-Z"], ["-Y", "/dev/null/users"], ["-o", "ext_path=/dev/null/store:64m"]):
         port = str(free_port())
         command = serve_command(link, "-p", port, "-l", HOST, *flags)

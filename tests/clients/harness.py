@@ -1,8 +1,8 @@
-"""The parts that all client suites share: the server under test, a connection to it, and the report.
+"""The parts that all client suites share: the server under test, a connection, and the report.
 
-The server under test is a real process. A binary whose name begins with `memcached` is started with
-memcached's own flags, any other one as a user starts it (`larder serve`). So the same suite can run
-against memcached, which checks the test, and against Larder.
+The server under test is a real process. If the name of the binary begins with `memcached`, it is
+started with memcached's own flags. Otherwise it is started with `larder serve`. So the same suite
+can run against Larder, and against memcached, which checks the suite itself.
 """
 
 import contextlib
@@ -20,18 +20,19 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / "target" / "clients"
 HOST = "127.0.0.1"
-# True for a build with sanitizers. These use memory of their own, so memory is not checked then.
+# True for a build with sanitizers. Sanitizers use memory of their own, so memory use is not
+# checked.
 INSTRUMENTED = "--instrumented" in sys.argv
 START_SECONDS = 20
 STOP_SECONDS = 15
 
 
 class Failed(Exception):
-    """A check did not hold. The text says what was seen instead."""
+    """A check failed. The text says what was seen instead."""
 
 
 def check(condition, seen):
-    """Fails the running case if `condition` is false. Unlike `assert`, this also works with `python -O`."""
+    """Fails the case if `condition` is false. Unlike `assert`, this also works with `python -O`."""
     if not condition:
         raise Failed(seen)
 
@@ -83,12 +84,12 @@ def speaks_memcached_flags(binary):
 
 
 def promises_memory(binary):
-    """Returns true if the server's resident memory must keep Larder's promise."""
+    """Returns true if the server must keep Larder's promise about resident memory."""
     return not INSTRUMENTED and not speaks_memcached_flags(binary)
 
 
 def serve_command(binary, *flags):
-    """Returns the command line of a server with `flags`, which Larder and memcached share."""
+    """Returns the command line of a server. Larder and memcached must both know `flags`."""
     if not speaks_memcached_flags(binary):
         return [str(binary), "serve", "--admin", "off", *flags]
     real = os.path.basename(os.path.realpath(binary)).startswith("memcached")
@@ -97,10 +98,10 @@ def serve_command(binary, *flags):
 
 
 def wait_until(ready, gone, seconds, what):
-    """Waits until `ready()` is true, and fails if the server ends before.
+    """Waits until `ready()` is true, and fails if the server ends before that.
 
-    `gone(pause)` waits at most `pause` seconds for the end of the server, and returns true if it ended.
-    It also is the pause between two calls of `ready`.
+    `gone(pause)` waits at most `pause` seconds for the end of the server, and returns true if the
+    server has ended. This wait is also the pause between two calls of `ready`.
     """
     end = time.monotonic() + seconds
     while not ready():
@@ -110,7 +111,7 @@ def wait_until(ready, gone, seconds, what):
 
 
 class Server:
-    """A running server. As a context manager it stops the server and checks that it ends cleanly."""
+    """A running server. As a context manager, it stops the server and checks for a clean end."""
 
     def __init__(self, binary, *flags, name="server", unix=None, environment=None):
         self.binary = binary
@@ -266,9 +267,9 @@ class Connection:
 
 
 def forward(report, command, seconds=300, **options):
-    """Runs a client program that prints `ok NAME` or `FAIL NAME: WHY` per case, and reports these cases.
+    """Runs a client program that prints `ok NAME` or `FAIL NAME: WHY` per case. Reports the cases.
 
-    A program that prints no case, ends with an error or takes longer than `seconds` fails the suite.
+    The suite fails if the program prints no case, ends with an error or exceeds `seconds`.
     """
     program = subprocess.Popen(
         [str(part) for part in command],
@@ -310,7 +311,7 @@ def link_named_memcached(binary):
 
 
 def run(command, **options):
-    """Runs a set-up command and returns its output, which is printed only if the command fails."""
+    """Runs a set-up command and returns its output. Prints the output only if the command fails."""
     done = subprocess.run(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,8 @@
-"""Rate limits over HTTP: a real nginx with the configuration of docs/limits-http.md, programs that use the limit port
-directly, memcached clients with the same limits, and clients that never finish a request."""
+"""Rate limits over HTTP, with a real nginx that has the configuration of docs/limits-http.md.
+
+Other programs use the limit port directly, memcached clients use the same limits, and some clients
+never finish a request.
+"""
 
 import contextlib
 import http.client
@@ -17,7 +20,7 @@ LIMIT = 100
 CLIENTS = 24
 REQUESTS_EACH = 10
 ROUNDS = 4
-# More connections than the limit port keeps at a time.
+# More connections than the limit port keeps open at the same time.
 UNFINISHED = 1100
 
 POLICY = f"""
@@ -41,7 +44,7 @@ def ask(port, method, path, source="127.0.0.1", headers=None):
 
 
 def configuration(documented, folder, port, limit_port, backend):
-    """Returns a configuration of nginx that has the documented parts, with the addresses of this test."""
+    """Returns a configuration of nginx: the documented parts, with the addresses of this test."""
     for address, other in (("11213", limit_port), ("8080", backend)):
         check(f"127.0.0.1:{address}" in documented, f"port {address} is not in the documented configuration")
         documented = documented.replace(f"127.0.0.1:{address}", f"{HOST}:{other}")
@@ -66,7 +69,7 @@ def configuration(documented, folder, port, limit_port, backend):
 
 @contextlib.contextmanager
 def nginx(limit_port):
-    """Runs an nginx, and provides its port."""
+    """Runs an nginx, and yields its port."""
     document = (ROOT / "docs" / "limits-http.md").read_text(encoding="utf-8")
     documented = re.search(r"^    upstream larder \{.*?^    server \{.*?^    \}$", document, re.MULTILINE | re.DOTALL)
     check(documented is not None, "docs/limits-http.md has no configuration of nginx")
@@ -106,7 +109,7 @@ def nginx(limit_port):
 
 
 def storm(visits):
-    """Runs all clients at once, each of which repeats one of `visits`. Returns the statuses of all replies."""
+    """Runs all clients at once. Each repeats one of `visits`. Returns all replies' statuses."""
     start = threading.Barrier(CLIENTS)
     statuses = []
 
@@ -124,7 +127,7 @@ def storm(visits):
 
 
 def exact(report, server, limit_port, port):
-    """Checks that clients of nginx, programs and memcached clients share one limit exactly."""
+    """Checks that nginx, other programs and memcached clients together get exactly one limit."""
 
     def memcached(key):
         with server.connect() as connection:
@@ -175,7 +178,7 @@ def headers(report, limit_port, port):
 
 
 def unfinished(report, limit_port):
-    """Checks that clients which begin requests and never end them do not block other clients."""
+    """Checks that clients that begin requests and never end them do not block other clients."""
     with report.case(f"{UNFINISHED} unfinished requests keep nobody out"):
         with contextlib.ExitStack() as stack:
             honest = http.client.HTTPConnection(HOST, limit_port, timeout=30)

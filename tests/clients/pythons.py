@@ -1,4 +1,4 @@
-"""The suites of Python's clients: the clients' own tests, taken from their source packages."""
+"""The suites of Python clients. Each runs the client's own tests, from its source package."""
 
 import os
 import re
@@ -10,12 +10,16 @@ from harness import HOST, ROOT, SCRATCH, Server, check, run
 
 HERE = ROOT / "tests" / "clients" / "python"
 
-# Packages whose tests are run. Wheels have no tests, so the source packages of the same versions are fetched.
+# Packages whose tests are run. Wheels contain no tests, so the source packages of the same versions
+# are fetched.
 SOURCES = ("pymemcache", "pylibmc", "Django")
 
 
 def environment(requirements=HERE / "requirements.txt", home=SCRATCH / "python", sources=SOURCES):
-    """Returns the directory of a virtual environment with the pinned packages. Creates it again if the pins change."""
+    """Returns the directory of a virtual environment with the pinned packages.
+
+    Creates the environment again if the pins have changed.
+    """
     pins = requirements.read_text()
     made_from = home / "made-from.txt"
     if not made_from.exists() or made_from.read_text() != pins:
@@ -33,7 +37,7 @@ def environment(requirements=HERE / "requirements.txt", home=SCRATCH / "python",
 
 
 def output_of(command, where, name, settings):
-    """Runs a package's tests. Returns their output, which also stays in a file."""
+    """Runs a package's tests. Returns their output, and also keeps it in a file."""
     path = SCRATCH / f"{name}.txt"
     with open(path, "w", encoding="utf-8") as out:
         subprocess.run(
@@ -50,7 +54,7 @@ def output_of(command, where, name, settings):
 
 
 def tell(report, outcomes, good, wanted, text):
-    """Reports each of the `(name, outcome)` pairs, and fails if there are fewer than `wanted`."""
+    """Reports each `(name, outcome)` pair, and fails if there are fewer than `wanted` pairs."""
     for name, outcome in outcomes:
         if outcome == good:
             report.ok(name)
@@ -62,7 +66,7 @@ def tell(report, outcomes, good, wanted, text):
 
 def pytest(report, home, where, arguments, name, wanted, settings=None):
     """Runs a pytest suite and reports its outcomes."""
-    # `addopts` is emptied, because some packages require plug-ins there that measure coverage.
+    # Some packages require plug-ins for coverage in `addopts`, so it is emptied.
     command = [home / "bin" / "python", "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-rA", "-q"]
     text = output_of([*command, *arguments], where, name, settings or {})
     outcomes = re.findall(r"^(PASSED|FAILED|ERROR) \S*?::(.*)$", text, re.MULTILINE)
@@ -85,7 +89,8 @@ def pylibmc(report, binary):
     where = next(home.glob("pylibmc-*/tests")).parent
     with Server(binary, name="pylibmc") as server:
         settings = {"MEMCACHED_HOST": HOST, "MEMCACHED_PORT": str(server.port)}
-        # The tests of Amazon's server discovery are left out: they need a server at a fixed port.
+        # The tests of Amazon's server discovery are left out, because they need a server at a fixed
+        # port.
         arguments = ["tests", "--ignore", "tests/test_autoconf.py"]
         pytest(report, home, where, arguments, "pylibmc", 38, settings)
 

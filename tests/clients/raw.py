@@ -10,7 +10,8 @@ import time
 from harness import Server, check, equal, promises_memory
 
 MEMORY_MIB = 128
-# The resident memory that Larder promises not to exceed, whatever clients send: --memory + 10 % + 32 MiB.
+# The resident memory that Larder promises not to exceed, whatever clients send: --memory plus 10 %
+# plus 32 MiB.
 BUDGET_KIB = int(MEMORY_MIB * 1.1 + 32) * 1024
 SEED = 20261121
 HALF = b"set half 0 0 1000\r\nabc"
@@ -18,7 +19,10 @@ CLOSED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 
 
 def offer(connection, data):
-    """Sends data, closes the sending side and reads to the end. The server may close the connection at any point."""
+    """Sends data, closes the sending side and reads to the end.
+
+    The server may close the connection at any point.
+    """
     try:
         connection.send(data)
         connection.socket.shutdown(socket.SHUT_WR)
@@ -55,7 +59,10 @@ def byte_by_byte(server):
 
 
 def random_bytes(first):
-    """Sends noise after `first`. The server must close each connection once the client has ended its side."""
+    """Sends noise after `first`.
+
+    The server must close each connection after the client has closed its sending side.
+    """
 
     def body(server):
         noise = random.Random(SEED)
@@ -91,7 +98,10 @@ def mangled_commands(server):
 
 
 def http(server):
-    """HTTP requests, which a web page can make a browser send, get no answer, and their bodies are not executed."""
+    """HTTP requests get no answer, and their bodies are not executed.
+
+    A web page can make a browser send such requests.
+    """
     for line in (b"GET / HTTP/1.1", b"POST /x HTTP/1.1"):
         with server.connect() as connection:
             connection.send(line + b"\r\nHost: localhost\r\n\r\nset lured 0 0 1\r\nx\r\n")
@@ -101,7 +111,7 @@ def http(server):
 
 
 def slow_reader(server):
-    """While a client asks for 200 MB and does not read, others are served and memory stays bounded."""
+    """A client requests 200 MB and does not read. Others are served, and memory stays bounded."""
     value = random.Random(SEED).randbytes(500_000)
     with server.connect(timeout=60) as slow, server.connect() as quick:
         for number in range(20):
@@ -145,7 +155,10 @@ def many_long_keys(server):
 
 
 def too_long(server):
-    """Lines, keys and values over the limits are refused. After that, the connection still works or is closed."""
+    """Lines, keys and values over the limits are refused.
+
+    After that, the connection still works or is closed.
+    """
     with server.connect() as connection:
         header = connection.ask(b"get " + b"k" * 251 + b"\r\n")
         check(header.startswith(b"CLIENT_ERROR"), f"251-byte key: {header!r}")
@@ -160,7 +173,7 @@ def too_long(server):
 
 
 def bad_value_end(server):
-    """A value that is longer than announced gets an error, and the old value stays."""
+    """A value that is longer than announced is answered with an error, and the old value stays."""
     with server.connect() as connection:
         equal(connection.store(b"kept", b"old"), b"STORED")
         equal(connection.ask(b"set kept 0 0 3\r\nabcdef\r\n"), b"CLIENT_ERROR bad data chunk")
@@ -255,7 +268,7 @@ def terminated_under_load(binary):
 
 
 def raw(report, binary):
-    """Runs all cases against one server, which must serve a new client after each of them."""
+    """Runs all cases against one server. After each case, the server must serve a new client."""
     with Server(binary, "-m", str(MEMORY_MIB), "-c", "2000", name="raw") as server:
         for name, body in CASES.items():
             with report.case(name):

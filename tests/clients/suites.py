@@ -16,7 +16,8 @@ from harness import HOST, ROOT, SCRATCH, Server, check, forward, link_named_memc
 CLIENTS = ROOT / "tests" / "clients"
 
 
-# Cases that want `delete key anything` to be refused. memcached refused it before 1.6.40 and deletes the key since.
+# Cases that want `delete key anything` to be refused. memcached refused this before 1.6.40, and
+# deletes the key since then.
 OLD_DELETE = ("ascii delete", "ascii delete noreply")
 
 
@@ -46,7 +47,7 @@ def memccapable(report, binary):
 
 
 def dalli(report, binary):
-    """Runs Dalli over TCP, and over the Unix socket of a server that is started as `memcached`."""
+    """Runs Dalli over TCP, and over the Unix socket of a server that was started as `memcached`."""
     script = ["ruby", CLIENTS / "ruby" / "dalli.rb"]
     with Server(binary, name="dalli-tcp") as server:
         forward(report, [*script, f"{HOST}:{server.port}"])
@@ -76,8 +77,8 @@ def gomemcache(report, binary):
         run(["go", "build", "-o", work, "."], cwd=home)
         forward(report, [work, f"{HOST}:{server.port}"])
 
-        # The module's tests connect to localhost:11211, which may be in use here. So a copy of the module
-        # runs, in which only this address is changed.
+        # The module's tests connect to localhost:11211, which another server may use. So the suite
+        # runs a copy of the module in which only this address is changed.
         module = run(["go", "list", "-m", "-f", "{{.Dir}}", "github.com/bradfitz/gomemcache"], cwd=home)
         copy = SCRATCH / "gomemcache"
         run(["rm", "-rf", copy])
@@ -86,7 +87,8 @@ def gomemcache(report, binary):
         text = tests.read_text(encoding="utf-8")
         check(text.count('"localhost:11211"') == 1, "gomemcache's test names its address otherwise")
         tests.write_text(text.replace('"localhost:11211"', f'"{HOST}:{server.port}"'))
-        # Another test starts `memcached` from the path. TestTLS skips itself, because --enable-ssl fails.
+        # Another test of the module starts `memcached` from the path. TestTLS skips itself, because
+        # --enable-ssl fails.
         with link_named_memcached(binary) as link:
             path = f"{link.parent}{os.pathsep}{os.environ['PATH']}"
             done = subprocess.run(

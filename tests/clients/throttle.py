@@ -83,7 +83,10 @@ def storm(applications, user):
 
 
 def within_a_day(body):
-    """Calls `body` within one day (UTC), because Rack::Attack counts per day. Repeats a run across midnight."""
+    """Calls `body`, and calls it again if midnight (UTC) passed meanwhile.
+
+    Rack::Attack counts per day. Returns the result and the number of the day.
+    """
     while True:
         day = time.time() // DAY
         result = body()

@@ -23,17 +23,17 @@ CLASSES = ["none", "async", "sync"]
 UNITS = {"G": 1e9, "M": 1e6, "K": 1e3, "s": 1e6, "ms": 1e3, "µs": 1, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1, "GB": 1e9, "MB": 1e6, "KB": 1e3}
 
 
-# Systems without a server, which are peers of nobody.
+# Systems without a server. They are not compared with any other.
 CONTROLS = {"no-throttle", "memory-store"}
 SERVER_FIGURES = {"cpu_us", "server_busy", "rss", "written_per_second", "read_per_second"}
-# The cases of `converge` that compare only systems that read a device.
+# The cases of the experiment `converge` that compare only systems that read a device.
 DISK_CASES = {"read-disk-1k", "read-disk-8k", "mixed-read", "overwrite"}
-# Questions whose peers have another case than Larder.
+# Comparisons in which the peers' case is not the case of Larder.
 PEER_CASES = {"rack-attack/throughput-gem": "throughput"}
 
 
 class Results:
-    """The JSON of a report, and its figures computed without the page's script."""
+    """The JSON of a report. Computes its figures without the page's script."""
 
     def __init__(self, page_text):
         block = re.search(r'<script type="application/json" id="results">(.*?)</script>', page_text, re.DOTALL)
@@ -49,7 +49,7 @@ class Results:
         return self.systems.get(system, {}).get("family", system).lower() == "larder"
 
     def values(self, key, metric):
-        """The figures of the rounds that are not void."""
+        """Returns the figures of the rounds that are not void."""
         figures = [value_of(point, metric) for point in self.cells.get(key, []) if not point.get("void")]
         return [figure for figure in figures if figure is not None]
 
@@ -58,7 +58,7 @@ class Results:
         return statistics.median(values) if values else None
 
     def capacities(self, experiment, case, system):
-        """The highest x up to which p99 stays below a millisecond, by round."""
+        """Returns for each round the highest x up to which p99 stays below a millisecond."""
         points = [point for key, cell in self.cells.items() if key[:3] == (experiment, case, system) for point in cell]
         highest = []
         for number in {point["round"] for point in points}:
@@ -74,7 +74,7 @@ class Results:
         return [rate for rate in highest if rate is not None]
 
     def group(self, experiment, case, system):
-        """The group in which a system is compared in a case, or None if it is compared with nobody."""
+        """Returns the group in which a system is compared; None if it is not compared."""
         flash = any(word in system for word in ("flash", "tiers", "extstore"))
         if system in CONTROLS:
             return None
@@ -87,7 +87,10 @@ class Results:
         return None if (experiment, case in DISK_CASES) == ("converge", True) and not (flash or database) else ""
 
     def best(self, row, larder, higher):
-        """The rounds of the best of Larder or of its peers, for a row of a comparison."""
+        """Returns the values of the best system for a row of a comparison.
+
+        If `larder` is true, only Larder's systems count, otherwise only its peers.
+        """
         experiment, case = row["comparison"].split("/", 1)
         case = case if larder else PEER_CASES.get(row["comparison"], case)
         metric, found = row["metric"], []
@@ -105,16 +108,17 @@ class Results:
 
 
 def as_text(x):
-    """An x as the page writes it in an attribute."""
+    """Returns x as the page writes it in an attribute."""
     if x is None:
         return ""
     return str(int(x)) if float(x).is_integer() else repr(float(x))
 
 
 def value_of(point, metric):
-    """A figure of a point by the page's name for it."""
+    """Returns a figure of a point. `metric` is the page's name for the figure."""
     extra = point.get("extra") or {}
-    # Controls have no server. Latencies, and the use of servers and generators, are 0 only if nothing was measured.
+    # Controls have no server. A latency, and the use of a server or generator, is 0 only if it was
+    # not measured.
     if metric in SERVER_FIGURES and point["system"] in CONTROLS:
         return None
     if re.fullmatch(r"server_busy|generator_busy|rss|[^.]*_us", metric) and not point.get(metric):
@@ -136,7 +140,7 @@ def value_of(point, metric):
 
 
 def state_of(larder, peer, higher):
-    """The ratio of the medians of two systems' rounds, and the state of their comparison."""
+    """Returns the ratio of the medians of two systems' rounds, and the state of the comparison."""
     mine, theirs = statistics.median(larder), statistics.median(peer)
     if not higher:
         mine, theirs = theirs, mine
@@ -150,12 +154,12 @@ def state_of(larder, peer, higher):
 
 
 def close(got, wanted, share=1e-9):
-    """True if two figures are equal but for rounding."""
+    """Returns true if two figures are equal except for rounding."""
     return wanted is not None and abs(float(got) - float(wanted)) <= share * max(1e-12, abs(float(wanted)))
 
 
 def shown_value(text):
-    """Reads a figure as it is shown: `43.7 K/s`, `1.2 ms`, `78 %`."""
+    """Parses a figure as it is shown: `43.7 K/s`, `1.2 ms`, `78 %`."""
     match = re.match(r"^(-?[\d.,]+(?:e-?\d+)?)\s*([A-Za-zµ]*)(/s)?\s*(%?)", text.strip())
     if not match:
         return None
@@ -190,7 +194,7 @@ def show(page, name):
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-# The number of different colours on each canvas of the page that is shown.
+# Returns the number of colours on each canvas of the page that is shown.
 COLOURS = """() => [...document.querySelectorAll("main > section:not([hidden]) .plot")].map(plot => {
   const canvas = plot.querySelector("canvas");
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -206,7 +210,7 @@ COLOURS = """() => [...document.querySelectorAll("main > section:not([hidden]) .
 
 
 def test_charts(check, page):
-    """Every chart has ink in several colours, and shows values under the pointer and to the keyboard."""
+    """Every chart draws in several colours, and shows values for the pointer and the keyboard."""
     for name in pages_of(page):
         show(page, name)
         error = page.query_selector(f"#page-{name} > .banner")
@@ -214,7 +218,8 @@ def test_charts(check, page):
         blank = [plot for plot in page.evaluate(COLOURS) if plot["colours"] < 4 or plot["share"] < 0.002]
         check.that(f"{name}: every chart draws", not blank, blank[:3])
         silent, deaf = [], []
-        # Hovering one chart may draw another again, so each is looked up when it is its turn.
+        # Hovering over one chart may draw another again, so the loop looks each chart up only when
+        # it needs it.
         cells = page.locator(f"#page-{name} .plot-cell:has(.plot)")
         for at in range(cells.count()):
             cell = cells.nth(at)
@@ -234,7 +239,7 @@ def test_charts(check, page):
 
 
 def reading(cell):
-    """The text of a chart's tip or readout."""
+    """Returns the text of a chart's tip or readout."""
     return cell.evaluate("""cell => [...cell.querySelectorAll(".tip:not([hidden]), .readout")].map(node => node.textContent).join(" ")""")
 
 
@@ -249,7 +254,7 @@ def hover(page, cell):
 
 
 def test_figures(check, page, results):
-    """Every figure on the page is the one of the JSON."""
+    """Every figure on the page equals that of the JSON."""
     cells = page.eval_on_selector_all(
         "td[data-metric]",
         """list => list.map(cell => ({ ...cell.dataset, text: cell.firstChild?.textContent ?? "" }))""",
@@ -269,9 +274,9 @@ def test_figures(check, page, results):
         wanted = {"value": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
         wrong += [(key, cell["metric"], name, cell[name], figure) for name, figure in wanted.items() if not close(cell[name], figure)]
         shown = shown_value(cell["text"])
-        # Milliseconds in the JSON are shown by the same format as microseconds.
+        # The page shows milliseconds of the JSON in the format of microseconds.
         scale = 1000 if cell["metric"].endswith("_ms") else 2**20 if cell["metric"].endswith("_mib") else 1
-        # Bytes are shown whole.
+        # The page shows bytes without decimals.
         least = 0.5 if re.search(r"\dB$|\d\sB$", cell["text"]) else 0.0051
         if shown is None or abs(shown - wanted["value"] * scale) > max(0.0051 * abs(wanted["value"] * scale), least):
             wrong.append((key, cell["metric"], "shown", cell["text"], wanted["value"]))
@@ -282,20 +287,20 @@ def test_figures(check, page, results):
 
 
 def is_measured(results, key):
-    """True if a cell has a figure or a void run."""
+    """Returns true if a cell has a figure or a void run."""
     return any(point.get("void") for point in results.cells[key]) or any(
         results.values(key, metric) for metric in metrics_of(results, key)
     )
 
 
 def metrics_of(results, key):
-    """Names under which a cell may appear."""
+    """Returns the names of the figures under which a cell may appear on the page."""
     point = results.cells[key][0]
     return ["rate", "hit_ratio", "cpu_us", "p99_us", *(f"extra.{name}" for name in point.get("extra") or {})]
 
 
 def test_comparisons(check, page, results):
-    """Each comparison names the best of Larder and of its peers, and the first screen counts them."""
+    """Each comparison names the best of Larder and of its peers. The first page counts them."""
     rows = page.eval_on_selector_all("tr[data-comparison]", "list => list.map(row => ({ ...row.dataset, text: row.innerText }))")
     lower = re.compile(r"_us$|_ms$|bytes|over_admitted|lost|written")
     wrong = []
@@ -350,7 +355,7 @@ def test_honesty(check, page, results, text):
         for point in cell
         if key[1] == "cloud" and point.get("samples")
     ]
-    # Base64 pads to 3 bytes, so a count from its length may be one too high.
+    # Base64 pads to 3 bytes, so the number of samples computed from its length may be one too high.
     equal = len(clouds) == len(samples) and all(
         got[:3] == want[:3] and 0 <= int(want[3]) - int(got[3]) <= 1 for got, want in zip(sorted(clouds), sorted(samples))
     )
@@ -365,7 +370,7 @@ def test_honesty(check, page, results, text):
 
 
 def test_marks(check, page, results):
-    """What a reader must know before figures are believed: the build, the settings, memory in place of flash, axes."""
+    """The report warns of what makes figures doubtful: the build, settings, memory, and axes."""
     larder = results.json.get("larder", {})
     warned = page.query_selector("#build-warning") is not None
     check.that("a build that is not for release is warned of", warned == (larder.get("profile", "release") != "release"), larder)
@@ -411,13 +416,16 @@ def test_marks(check, page, results):
 
 
 def is_from_memory(results, row):
-    """True if a point says so, or if its device gave less than 10 % of a value per get."""
+    """Returns true if memory served the values.
+
+    A point may say so. Otherwise, the device delivered less than 10 % of a value per get.
+    """
     told = results.median((row["experiment"], row["case"], row["system"], row["x"]), "extra.from_memory")
     return bool(told) or float(row["value"]) < 0.1 * value_bytes(results, row)
 
 
 def value_bytes(results, row):
-    """The bytes of a value in a case, which the conditions of its experiment say."""
+    """Returns the length of a value in a case, from the conditions of the experiment."""
     conditions = next(experiment["conditions"] for experiment in results.json["experiments"] if experiment["id"] == row["experiment"])
     large = row["case"] == "read-disk-8k"
     return int(re.search(r"large ones of (\d+)" if large else r"values of (\d+)", "; ".join(conditions)).group(1))
@@ -436,7 +444,7 @@ def test_widths(check, page):
     page.set_viewport_size(WIDE)
 
 
-# Text whose contrast is below WCAG AA on the page that is shown.
+# Returns the texts on the page that is shown whose contrast is below WCAG AA.
 FAINT = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgb = colour => {
@@ -494,7 +502,10 @@ def test_themes(check, page):
 
 
 def tab_through(page, count):
-    """Presses Tab. Returns the links that had the focus, and those of them on which it could not be seen."""
+    """Presses Tab `count` times.
+
+    Returns the links that had the focus, and those of them whose focus was not visible.
+    """
     reached, unseen = [], []
     for _ in range(count):
         page.keyboard.press("Tab")
@@ -509,8 +520,8 @@ def tab_through(page, count):
 
 
 def test_keyboard(check, page):
-    """Tabs and legends are reached by the Tab key, are seen when focused, and work."""
-    # A fresh page, so that the Tab key begins at its top.
+    """The Tab key reaches tabs and legends. Their focus is visible, and they work by keyboard."""
+    # Reloads the page, so that the Tab key begins at its top.
     page.reload()
     page.wait_for_selector("nav.pages")
     reached, unseen = tab_through(page, len(pages_of(page)) + 3)
@@ -534,7 +545,7 @@ def test_keyboard(check, page):
 
 
 def test_cliff(check, page, results):
-    """Hovering an offered rate opens that rate's whole distribution."""
+    """Hovering over an offered rate opens the whole distribution of that rate."""
     rates = sorted({float(key[3]) for key in results.cells if key[:2] == ("cliff", "ladder")})
     if len(rates) < 2:
         return
@@ -550,7 +561,7 @@ def test_cliff(check, page, results):
 
 
 def test_paper(check, page):
-    """The report prints to PDF, all pages, and returns to the screen."""
+    """The report prints all pages to PDF. Afterwards the screen shows one page again."""
     show(page, "summary")
     page.evaluate("window.printed = []; addEventListener('beforeprint', () => printed.push([...document.querySelectorAll('main > section')].filter(s => s.hidden).length))")
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)

@@ -1,4 +1,4 @@
-"""Tests what the token allows on the page, and what a foreign page can do to the admin port: nothing."""
+"""Tests what the token allows on the page, and that foreign pages can do nothing."""
 
 import http.server
 import json
@@ -11,11 +11,11 @@ import urllib.request
 
 from report import FAINT, PHONE, WIDE
 
-# The views that have the look-up of one item, and the console.
+# The view with the look-up of one item, and the view with the console.
 ITEM_VIEW = "keys"
 CONSOLE_VIEW = "clients"
 
-# A key and a value that would be elements if they were not escaped.
+# A key and a value that would become elements if they were not escaped.
 KEY = "page:<img/src=x/onerror=alert(1)>"
 VALUE = "<script>alert(1)</script>\\xff\\x00\\\\"
 VALUE_BYTES = b"<script>alert(1)</script>\xff\x00\\"
@@ -25,13 +25,13 @@ NOT_FOUND = "Failed to load resource"
 
 
 def token_of(server):
-    """The token that the latest start has printed."""
+    """Returns the token that the latest start has printed."""
     log = (server.directory / "larder.log").read_text(encoding="utf-8", errors="replace")
     return re.findall(r"^token for changes on the admin page, until the stop: ([0-9a-f]{40})$", log, re.MULTILINE)[-1]
 
 
 def ask(server, *lines):
-    """The first line of the reply to a command on the data port."""
+    """Sends lines to the data port. Returns the first line of the reply."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
         client.sendall(b"".join(line + b"\r\n" for line in lines))
         return client.makefile("rb").readline().rstrip(b"\r\n")
@@ -48,7 +48,7 @@ def open_view(page, name):
 
 
 def test_actions(check, browser, server, pictures):
-    """Look-up, delete and console, with a wrong token and with the right one."""
+    """Tests all actions of the page. They must work only with the right token."""
     page = browser.new_page(viewport=WIDE)
     trouble, posts = [], []
     page.on("console", lambda message: message.type in ("error", "warning") and trouble.append(message.text))
@@ -95,7 +95,7 @@ def enter_token(page, view, panel, token):
 
 
 def test_forgotten(check, page):
-    """A page whose server is away has forgotten the token, because another program may answer next."""
+    """If the server is away, the page forgets the token: another program may answer next."""
     fields = page.eval_on_selector_all(".token form", "list => list.map(form => form.hidden)")
     check.that("lost: the page has forgotten the token", fields and not any(fields), fields)
     told = page.eval_on_selector_all(".token [role=alert]", "list => list.map(node => node.textContent)")
@@ -134,7 +134,8 @@ def test_token(check, page, server, posts):
     check.that("token: all fields share it", page.is_hidden(f"#view-{CONSOLE_VIEW} .console .token input"))
 
 
-# Hides or shows the page after some time, in milliseconds, and runs the timers that have ended.
+# Moves the page's clock by some milliseconds, and then hides or shows the page. If
+# `window.hiddenFor` is set, a timer of 5 minutes that is set meanwhile ends after that time.
 HIDE = """([isHidden, later]) => {
     const [now, set] = [Date.now, window.setTimeout];
     Date.now = () => now() + later;
@@ -242,7 +243,7 @@ def test_item(check, page, server):
 
 
 def test_trial(check, page, server):
-    """A limit is tried: units are taken, a look takes none, and too many are refused."""
+    """The trial of a limit takes units. A request for 0 units takes none; too many are refused."""
     open_view(page, "limits")
     page.wait_for_function("() => document.querySelector('#trial-policy').options.length === 2", timeout=20000)
     page.select_option("#trial-policy", "logins")
@@ -268,7 +269,7 @@ def test_trial(check, page, server):
 
 
 def test_drain(check, page, server):
-    """A drain is asked about, sent, and answered. The only device of a store cannot be drained."""
+    """The page asks before a drain, and shows the answer. The only device cannot be drained."""
     open_view(page, "tiers")
     device = server.stats()["larder_lane_0_device"]
     page.wait_for_function("() => document.querySelector('#drain-device').value !== ''", timeout=20000)
@@ -285,7 +286,7 @@ def test_drain(check, page, server):
 
 
 def test_look(check, page, server, pictures):
-    """An item, its dialog and a reply on a phone, in both themes."""
+    """An item and its dialog fit on a phone and a screen, with enough contrast in both themes."""
     view = f"#view-{ITEM_VIEW} .item"
     check.that("look: an item is there", ask(server, f"set {LONG_KEY} 0 600 2000".encode(), b"v" * 2000) == b"STORED")
     open_view(page, ITEM_VIEW)
@@ -309,8 +310,8 @@ def test_look(check, page, server, pictures):
             check.that(f"look: text has contrast AA at {size['width']} px, {theme}", not faint, faint[:5])
 
 
-# The page of the attacker. It tries what a page can, and reports the results. `TOKEN` is the right token, so that
-# only the other checks are left.
+# The page of the attacker. It tries everything that a page can try, and reports the results.
+# `TOKEN` is the right token, so that only the other protections can refuse the requests.
 ATTACK = """<!doctype html><title>attack</title><body><script>
 const target = "TARGET", body = JSON.stringify({ key: "GUARDED" });
 const results = {};
@@ -364,7 +365,10 @@ addEventListener("load", async () => {
 
 
 def test_foreign_pages(check, browser, server):
-    """A page of another origin, and one whose name leads to the admin port, change and see nothing."""
+    """Foreign pages change and see nothing.
+
+    One has another origin. The name of another leads to the admin port (DNS rebinding).
+    """
     token = token_of(server)
     attack = ATTACK.replace("TARGET", server.url).replace("GUARDED", GUARDED).replace("TOKEN", token).encode()
 
@@ -395,13 +399,15 @@ def test_foreign_pages(check, browser, server):
             check.that(f"attack from {host}: nothing is changed", ask(server, f"mg {GUARDED}".encode()) == b"HD" and actions_of(server) == before, results)
     finally:
         listener.shutdown()
-    # DNS rebinding: the attacker's name leads to the admin port itself, so the page would have its origin.
+    # DNS rebinding: the attacker's name leads to the admin port itself, so its page would have the
+    # origin of the admin port.
     page = browser.new_page()
     rebound = f"http://evil.example:{server.admin}/"
     reply = page.goto(rebound)
     check.that("rebinding: the page is refused", reply.status == 403 and "curr_items" not in page.content(), reply.status)
     page.close()
-    # The same with a script that runs already, as after a change of the name's address.
+    # The same with a script that runs already, as if the attacker's name got its new address only
+    # now.
     for path, options in (("v1/stats", {}), ("v1/item", {"data": json.dumps({"key": GUARDED}).encode(), "method": "POST"})):
         headers = {"Host": f"evil.example:{server.admin}", "Content-Type": "application/json", "Authorization": f"Bearer {token}", "Sec-Fetch-Site": "same-origin"}
         request = urllib.request.Request(urllib.parse.urljoin(server.url, path), headers=headers, **options)

@@ -25,7 +25,8 @@ from actions import enter_token, test_actions, test_foreign_pages, test_forgotte
 from report import FAINT, PHONE, WIDE, Check, tab_through  # noqa: E402
 
 VIEWS = ["now", "history", "keys", "durability", "tiers", "limits", "clients", "lab", "statistics"]
-# Names that would be elements if they were not escaped. Keys have no spaces, so the prefix has none either.
+# Names that would become elements if they were not escaped. Keys have no spaces, so the prefix has
+# none either.
 PREFIX = "login/<img/src=x/onerror=alert(1)>"
 STORE = "st<b>ore"
 POLICIES = f"""
@@ -48,15 +49,16 @@ RATE = 2000
 HOT_KEY = "hot<b>:key"
 # Requests per second of the hottest key, sent by `ask_hot`.
 HOT_RATE = 400
-# The page and `stats` look at slightly different seconds, and the generator's seconds differ too.
+# The largest relative error of rates. The page, `stats` and the load generator count slightly
+# different seconds.
 SAMPLING_ERROR = 0.15
-# A gauge may be a little outside the range of its values before and after.
+# The largest relative distance of a gauge from the range of its values before and after.
 GAUGE_ERROR = 0.01
-# The most looks at gauges that rise and fall.
+# The largest number of comparisons of gauges, which may rise and fall between two readings.
 LOOKS = 10
 # Seconds of load before the pictures are taken, so that the charts show something.
 BEFORE_PICTURES = 60
-# The browser's advice about reading canvases, which only this test does.
+# A word of the browser's warning about reading canvases. Only this test reads them.
 READ_BACK = "willReadFrequently"
 
 
@@ -67,7 +69,7 @@ def free_port():
 
 
 class Larder:
-    """A server with its load, in a directory that is removed afterwards."""
+    """A server and its load. Its log is in `directory`, which the caller removes."""
 
     def __init__(self, program, directory, options=()):
         self.program, self.directory, self.options = program, directory, options
@@ -93,7 +95,7 @@ class Larder:
             return False
 
     def start_load(self):
-        """Sends requests of every verb at a steady rate, and asks for units of both limits."""
+        """Starts a load of every verb at a steady rate, and requests for units of both limits."""
         traffic = ["-c", "4", "--mix", MIX, "--rate", str(RATE), "--keys", "6000", "--value-size", "1000-6000"]
         command = [self.program, "bench", "load", "--server", f"127.0.0.1:{self.port}", *traffic, "--time", "3600", "--quiet"]
         self.load = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -102,7 +104,7 @@ class Larder:
         threading.Thread(target=self.ask_hot, daemon=True).start()
 
     def ask_hot(self):
-        """Asks for one key at a steady rate."""
+        """Gets one key at a steady rate."""
         try:
             with socket.create_connection(("127.0.0.1", self.port)) as client:
                 replies = client.makefile("rb")
@@ -127,7 +129,7 @@ class Larder:
             pass  # The server was killed.
 
     def stats(self, group=""):
-        """The rows of `stats` over memcached's protocol."""
+        """Returns the rows of `stats`, requested over memcached's protocol."""
         with socket.create_connection(("127.0.0.1", self.port)) as client:
             client.sendall(f"stats {group}".strip().encode() + b"\r\n")
             lines = []
@@ -166,19 +168,19 @@ def show(page, name):
 
 
 def values_of(page, view):
-    """The exact values of the figures of a view, by name."""
+    """Returns the exact values of the figures of a view, by name."""
     nodes = page.eval_on_selector_all(f"#view-{view} [data-figure]", "list => list.map(node => [node.dataset.figure, node.dataset.value])")
     return {name: float(value) for name, value in nodes if value}
 
 
 def next_beat(page, name="total"):
-    """Waits until a figure of the view Now has another value: a message has come."""
+    """Waits until a figure of the view Now changes, because a message has arrived."""
     figure = f'#view-now [data-figure="{name}"]'
     before = page.get_attribute(figure, "data-value")
     page.wait_for_function("([figure, before]) => document.querySelector(figure).dataset.value !== before", arg=[figure, before])
 
 
-# Colours and share of ink of each canvas of the view that is shown.
+# Returns the number of colours and the share of ink of each canvas in the view that is shown.
 INK = """() => [...document.querySelectorAll("main > section:not([hidden]) .chart:not([hidden])")].map(chart => {
   const canvas = chart.querySelector("canvas");
   const colours = new Set();
@@ -209,7 +211,7 @@ EXPECTED_CHARTS = {
 
 
 def test_views(check, page):
-    """Every view opens by its link, is named, and draws."""
+    """Every view opens by its link, has the right title, and draws its charts."""
     for name in VIEWS:
         show(page, name)
         title, current = page.title(), page.inner_text("nav a[aria-current=page]")
@@ -225,7 +227,7 @@ def test_views(check, page):
 
 
 def test_rates(check, page, server):
-    """The rates of several seconds on the page are the growth of `stats` in this time."""
+    """The rates on the page, over several seconds, are the growth of `stats` in that time."""
     show(page, "now")
     next_beat(page)
     before, from_time = server.stats(), time.monotonic()
@@ -261,15 +263,18 @@ def test_rates(check, page, server):
 
 
 def wrong_gauges(page, server):
-    """The gauges of the view Now whose value never was between those of `stats` before and after it.
+    """Returns the gauges of the view Now that show a wrong value.
 
-    A gauge may rise and fall between two looks, so there are several. A figure of another row would be wrong each time.
+    A right value is between the values of `stats` before and after it. A gauge may rise and fall
+    between two readings, so it may be right in any of several comparisons. A figure that shows
+    another row would be wrong in all of them.
     """
     gauges = {"items": "curr_items", "limit": "limit_maxbytes", "max_connections": "max_connections", "resident": "larder_resident_bytes"}
     wrong = {}
     for _ in range(LOOKS):
         before = server.stats()
-        # The message that is on its way now may be older than `before`.
+        # The message that is arriving now may be older than `before`, so the test waits for two
+        # messages.
         next_beat(page)
         next_beat(page)
         shown, after = values_of(page, "now"), server.stats()
@@ -293,7 +298,7 @@ def number(text):
 
 
 def test_statistics(check, page, server):
-    """The view has all rows, with values between those before and after, and can be filtered."""
+    """The view has all rows, with values between those before and after. The filter works."""
     show(page, "statistics")
     page.wait_for_selector("#view-statistics tbody tr:nth-child(100)")
     described = json.load(urllib.request.urlopen(f"{server.url}v1/metrics"))
@@ -303,7 +308,7 @@ def test_statistics(check, page, server):
         before, shown, after = look_at_statistics(page, server)
         if look == 0:
             check.that(f"statistics: all {len(after)} rows are there", set(after) <= set(shown), set(after) - set(shown))
-        # Asking for statistics takes a connection.
+        # A request for statistics takes a connection, so rows about connections may differ.
         rows = [name for name in set(before) & set(shown) if "connection" not in name]
         for name in set(rows) - right:
             told = agrees(before[name], shown[name], after[name], name in counters or name.startswith("limit:"))
@@ -312,7 +317,8 @@ def test_statistics(check, page, server):
                 wrong.pop(name, None)
             elif told is False:
                 wrong[name] = (before[name], shown[name], after[name])
-        # Only gauges rise and fall between two looks. Of those that move all the time, nothing can be said.
+        # Only gauges rise and fall between two readings. The test cannot judge gauges that change
+        # all the time.
         if not wrong and look >= 2:
             break
     check.that(f"statistics: values of {len(right)} rows are those of stats", not wrong and len(right) > 0.9 * len(rows), (list(wrong.items())[:5], sorted(set(before) - right)))
@@ -324,9 +330,10 @@ def test_statistics(check, page, server):
 
 
 def look_at_statistics(page, server):
-    """The rows of `stats`, those that the view shows a little later, and those of `stats` after that."""
+    """Returns the rows of `stats`, then those that the view shows, then those of `stats` again."""
     before = {**server.stats(), **server.stats("limits")}
-    # The rows that are shown at first may be of the second before, and the message that is on its way, too.
+    # The rows shown at first may be of the second before, and so may the message that is arriving.
+    # So the test waits for two changes.
     for _ in range(2):
         old = page.inner_text('[data-row="cmd_get"]')
         page.wait_for_function("old => document.querySelector('[data-row=\"cmd_get\"]').textContent !== old", arg=old)
@@ -335,7 +342,10 @@ def look_at_statistics(page, server):
 
 
 def agrees(before, shown, after, grows):
-    """Whether a value that is shown is that of a row; None if it cannot be said. A row that `grows` is a counter."""
+    """Returns true if the value shown is that of the row, and None if that cannot be decided.
+
+    `grows` is true for a counter.
+    """
     first, last = number(before), number(after)
     if before == after:
         # JSON has no trailing zeros.
@@ -367,7 +377,8 @@ def test_limits(check, page, server):
                 wrong.append((row, before[row], total, after[row]))
     check.that(f"limits: {len(cells)} policies have the counts of stats", len(cells) == 2 and not wrong, wrong)
     check.that("limits: rates are shown", all(10 < rate <= 110 for rate in rates.values()), rates)
-    # Each of the two limits is asked for at most 100 times a second; the rates of the first seconds are those since the start.
+    # Each of the two limits gets at most 100 requests a second. The first rates shown are those
+    # since the start.
     page.wait_for_selector("#view-limits .refused tbody tr[data-by='api:v1/read']")
     rows = page.eval_on_selector_all(
         "#view-limits .refused tbody tr",
@@ -382,12 +393,12 @@ def test_limits(check, page, server):
     )
 
 
-# The cells of a column of the connections.
+# Returns the texts of a column in the table of connections.
 COLUMN = """name => [...document.querySelectorAll(`#view-clients [data-column="${name}"]`)].filter(cell => cell.closest("[aria-label=Connections]")).map(cell => cell.textContent)"""
 
 
 def test_clients(check, page, server):
-    """Connections are those of `stats conns`, with the traffic of `stats`; the table can be sorted and sifted."""
+    """Connections and traffic are those of `stats conns` and `stats`. Sorting and filter work."""
     show(page, "clients")
     received = '#view-clients [data-figure="received_per_second"]'
     next_answer = lambda: page.wait_for_function(
@@ -405,7 +416,7 @@ def test_clients(check, page, server):
         wanted = (float(after[row]) - float(before[row])) / seconds
         mean = sum(values[figure] for values in rates) / len(rates)
         check.that(f"clients: {figure} is that of stats", wanted > 0 and abs(mean - wanted) <= SAMPLING_ERROR * wanted, (mean, wanted))
-    # Asking takes a connection that the page does not see.
+    # The request for `stats` takes a connection that the page does not count.
     open_now = float(after["curr_connections"]) - 1
     check.that("clients: all connections are counted", rates[-1]["open"] == open_now == rates[-1]["text"], (rates[-1], open_now))
     addresses = page.evaluate(COLUMN, "address")
@@ -439,7 +450,7 @@ def test_clients(check, page, server):
     page.keyboard.press("Enter")
     next_answer()
     check.that("clients: then it goes on", page.evaluate(content) != paused and pause.get_attribute("aria-pressed") == "false")
-    # A connection more changes the number of those that are shown.
+    # One more connection changes the number of connections shown.
     before = values_of(page, "clients")["open"]
     with socket.create_connection(("127.0.0.1", server.port)):
         page.wait_for_function("count => Number(document.querySelector('#view-clients [data-figure=open]').dataset.value) > count", arg=before)
@@ -447,8 +458,9 @@ def test_clients(check, page, server):
 
 
 def test_slow_commands(check, browser, program, directory):
-    """A server that is stopped while commits are in flight has slow commands, and the page says what they waited for."""
-    # On a busy machine, commands of 10 ms are many, and they would replace those of the stops.
+    """If the server is paused during commits, the page shows slow commands and their waits."""
+    # With a threshold of 10 ms, a busy machine has so many slow commands that they would replace
+    # those of the pauses.
     settings = ["--memory", "16MB", "--store", f"{directory / 'sync'}:64MB", "--durability", "sync", "--slow-command", "200ms"]
     server = Larder(program, directory, settings)
     server.start()
@@ -456,7 +468,7 @@ def test_slow_commands(check, browser, program, directory):
     errors = []
     page.on("pageerror", lambda error: errors.append(error))
     try:
-        # An answer that does not come.
+        # The page gets no answer to this request.
         page.route("**/v1/clients", lambda route: None)
         page.goto(f"{server.url}#clients")
         page.wait_for_selector("#view-clients h2")
@@ -477,7 +489,7 @@ def test_slow_commands(check, browser, program, directory):
             time.sleep(0.1)
         waited = "() => [...document.querySelectorAll('#view-clients [aria-label=\"Slow commands\"] tbody tr')].map(row => [...row.children].map(cell => cell.textContent)).find(([, took, , , waited]) => waited.includes('the commit') && (parseInt(took) >= 200 && took.endsWith('ms') || took.endsWith(' s')))"
         server.end_load()
-        # The command that asks may be slow itself.
+        # The command that requests the slow commands may be slow itself.
         count = int(server.stats()["larder_slow_commands"])
         page.wait_for_function("count => Number(document.querySelector('#view-clients [data-figure=slow_count]').dataset.value) >= count", arg=count)
         shown = values_of(page, "clients")["slow_count"]
@@ -496,7 +508,7 @@ def test_slow_commands(check, browser, program, directory):
 
 
 def test_escaping(check, page, server):
-    """Names with markup are text."""
+    """The page shows names with markup as text."""
     show(page, "limits")
     check.that("a prefix with markup is text", PREFIX in page.inner_text("#view-limits"))
     show(page, "tiers")
@@ -510,7 +522,7 @@ def test_escaping(check, page, server):
 
 
 def cells_of(page, label):
-    """The values of the cells of a table of the view Keys, by row and heading."""
+    """Returns the cells of a table in the view Keys, by row and heading."""
     rows = page.eval_on_selector_all(
         f'#view-keys [aria-label="{label}"] tbody tr',
         """list => list.map(row => [row.dataset.name,
@@ -523,7 +535,8 @@ def test_keys(check, page, server):
     """Hot keys and prefixes have the figures of the load, within the error that the view states."""
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         replies = client.makefile("rb")
-        # 1500 items of 2000 bytes in two prefixes, one within the other.
+        # Sets 1500 items of 2000 bytes. Their prefixes `page:old:` and `page:new:` lie within
+        # `page:`.
         for number in range(1500):
             key = f"page:{'old' if number % 3 else 'new'}:{number}"
             client.sendall(f"set {key} 0 {600 if number % 3 else 0} 2000\r\n{'v' * 2000}\r\n".encode())
@@ -542,7 +555,7 @@ def test_keys(check, page, server):
     check.that("keys: all items are counted", abs(report["items"]["total"] - total) <= 0.05 * total, (report["items"], total))
     page.click('#view-keys tr[data-name="page:"] button')
     page.wait_for_selector('#view-keys tr[data-name="page:new:"]')
-    # Samples from before these items were set are in the window for a minute.
+    # For a minute, the view still counts samples from before these items were set.
     deadline = time.monotonic() + 90
     while True:
         tree, wrong = cells_of(page, "Prefixes"), []
@@ -570,7 +583,7 @@ def test_keys(check, page, server):
 
 
 def test_rows(check, page):
-    """A change of the order of the view Keys moves no more rows than it must, and the focus stays near."""
+    """A new order of the view Keys moves as few rows as possible, and the focus stays near."""
     names = []
 
     def answer(route):
@@ -636,7 +649,7 @@ HISTOGRAMS = """() => [...document.querySelectorAll("#view-durability .bars:not(
 
 
 def test_histograms(check, browser, program, directory):
-    """With `sync` and two devices: waits, commits and syncs, each as many as `stats` says."""
+    """With `sync` and two devices, the histograms have the waits, commits and syncs of `stats`."""
     stores = [part for name in ("one", "two") for part in ("--store", f"{directory / name}:64MB")]
     server = Larder(program, directory, ["--memory", "32MB", *stores, "--durability", "sync"])
     server.start()
@@ -658,7 +671,8 @@ def test_histograms(check, browser, program, directory):
         both = lambda name: before[f"{name.format(0)}:count"] + before[f"{name.format(1)}:count"]
         wanted = {"waits": before["commit_wait:count"], "commits": both("commit:{}"), "syncs": both("device:{}:sync")}
         sums = {name: sum(ever["value"] for _, _, ever in bars["rows"]) for name, bars in shown.items()}
-        # A lane may make a commit of its own at any time.
+        # At any time a lane may make a further commit, so the page may show a few more than
+        # `stats`.
         check.that("durability: the histograms are those of stats", all(0 <= sums[name] - wanted[name] <= 4 for name in wanted), (sums, wanted))
         recent = {name: sum(recent["value"] for _, recent, _ in bars["rows"]) for name, bars in shown.items()}
         check.that("durability: the load was recent", all(0.9 * wanted[name] - 10 < recent[name] <= sums[name] for name in wanted), (recent, sums))
@@ -691,7 +705,7 @@ def test_histograms(check, browser, program, directory):
 
 
 def settled(server):
-    """The rows of `stats durability` once they do not change any more."""
+    """Waits until the rows of `stats durability` no longer change, and returns them."""
     last = None
     while True:
         rows = {name: int(value) for name, value in server.stats("durability").items()}
@@ -701,7 +715,8 @@ def settled(server):
         time.sleep(0.5)
 
 
-# The heat maps that are shown: name, number of calls, text, and the colours and share of painted cells in the canvas.
+# Returns the heat maps that are shown: name, number of calls, text, and the number of painted
+# pixels of each colour.
 HEAT_MAPS = """() => [...document.querySelectorAll("#view-tiers .heat-map:not([hidden])")].map(map => {
   const canvas = map.querySelector("canvas");
   const style = getComputedStyle(document.documentElement);
@@ -718,8 +733,9 @@ HEAT_MAPS = """() => [...document.querySelectorAll("#view-tiers .heat-map:not([h
 })"""
 
 
-# Moves the pointer over the first heat map. Returns the number of cells with calls that it met, and the places where the
-# text and the colour in the canvas differ. Places at the edges of columns are left out.
+# Moves the pointer over the first heat map. Returns the number of cells with calls that it met, and
+# the places where the text and the colour in the canvas differ. Leaves out places at the edges of
+# columns.
 POINTED = """() => {
   const canvas = document.querySelector("#view-tiers .heat canvas");
   const said = document.querySelector("#view-tiers .heat-map p.soft");
@@ -746,7 +762,7 @@ POINTED = """() => {
 
 
 def test_heat_maps(check, browser, program, directory):
-    """With two lanes of two devices: each call is in one cell, and the cleaner has its figures."""
+    """With two lanes of two devices, each call is in one cell, and the cleaner has its figures."""
     devices = [("fast<b>", "32MB@fast"), ("big", "64MB@big"), ("fast-2", "32MB@fast"), ("big-2", "64MB@big")]
     stores = [f"{directory / name}:{size}" for name, size in devices]
     server = Larder(program, directory, ["--memory", "32MB", *(part for store in stores for part in ("--store", store))])
@@ -777,13 +793,14 @@ def test_heat_maps(check, browser, program, directory):
         time.sleep(4)
         server.end_load()
         stats = settled(server)
-        # A step ends every three seconds, and the page asks every two.
+        # A column of a heat map ends every three seconds, and the page requests new ones every two
+        # seconds.
         time.sleep(6)
         maps = page.evaluate(HEAT_MAPS)
         lanes = ["lane 0", "big device of lane 0", "lane 1", "big device of lane 1"]
         names = [f"{directory / name} ({lane})" for (name, _), lane in zip(devices, lanes)]
         check.that("heat maps: every device has one", [shown["name"] for shown in maps] == names, maps)
-        # What was written before the first step is in no cell.
+        # Writes before the first column are in no cell.
         of = lambda kind: [stats[f"device:{place}:{kind}:count"] for place in ("0", "0:lower", "1", "1:lower")]
         wanted = of("write")
         check.that("heat maps: they have the writes of stats", all(0 <= count - shown["calls"] <= 40 for shown, count in zip(maps, wanted)) and min(maps[0]["calls"], maps[2]["calls"]) > 100, (maps, wanted))
@@ -834,12 +851,12 @@ def test_heat_maps(check, browser, program, directory):
 
 
 def test_amplification_after_reset(check, page, server):
-    """Both parts of the ratio begin anew with `stats reset`."""
+    """After `stats reset`, both numbers of the write amplification begin at 0."""
     before = float(server.stats()["larder_device_written_bytes"])
     server.reset_stats()
     show(page, "durability")
     figure = '#view-durability [data-figure="amplification"]'
-    # Bytes are written within a second of the load.
+    # The load writes bytes within a second.
     page.wait_for_function("figure => document.querySelector(figure).dataset.value !== ''", arg=figure)
     time.sleep(3)
     shown, stats = values_of(page, "durability")["amplification"], server.stats()
@@ -848,7 +865,7 @@ def test_amplification_after_reset(check, page, server):
 
 
 def test_lab(check, page, directory):
-    """The view opens the report, which works and cannot reach the admin port."""
+    """The view opens the report. The report works, and cannot reach the admin port."""
     show(page, "lab")
     page.wait_for_selector('#view-lab a[href="lab/report.html"]')
     text = page.inner_text("#view-lab")
@@ -873,14 +890,14 @@ def test_lab(check, page, directory):
 
 
 def test_history(check, page):
-    """Ranges, zoom by dragging, moving and reset."""
+    """Ranges, zooming by dragging, moving and resetting work."""
     show(page, "history")
     page.wait_for_function("() => document.querySelector('#view-history .shown').textContent !== ''")
     text = page.inner_text("#view-history")
     check.that("history: says that it begins anew", "starts empty at each start" in text and re.search(r"begins at .*\d\d:\d\d:\d\d", text), text[:300])
     check.that("history: marks the start", "The server started" in page.inner_text("#view-history .events"))
     shown = lambda: page.inner_text("#view-history .shown")
-    # The window of all charts follows the present until something is zoomed.
+    # Until the user zooms, the charts show the time up to now.
     over = page.locator('#view-history [data-chart="requests"] .u-over')
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
@@ -905,7 +922,7 @@ def test_history(check, page):
 
 
 def span(text):
-    """The seconds between the two times of day of a text."""
+    """Returns the seconds between the first two times of day in a text."""
     from_time, to_time = [int(h) * 3600 + int(m) * 60 + int(s) for h, m, s in re.findall(r"(\d\d):(\d\d):(\d\d)", text)[:2]]
     return (to_time - from_time) % 86400
 
@@ -919,7 +936,7 @@ def test_keyboard(check, page, server):
     check.that("keyboard: the focus is visible", not unseen, unseen)
     page.focus('nav a[href="#now"]')
     page.keyboard.press("Enter")
-    # The view takes the focus, and must not do so later.
+    # The view takes the focus. The test waits for that, so that the focus does not move later.
     page.wait_for_function("() => document.activeElement.id === 'title-now'")
     page.wait_for_function(DRAWN)
     page.focus('#view-now [data-chart="requests"] .plot')
@@ -965,7 +982,7 @@ def test_themes(check, page):
 
 
 def test_silence(check, page, server):
-    """A server that is stopped and goes on is no restart."""
+    """The page does not report a restart if the server only paused."""
     show(page, "now")
     server.process.send_signal(signal.SIGSTOP)
     page.wait_for_selector("#condition.lost", timeout=30000)
@@ -976,7 +993,7 @@ def test_silence(check, page, server):
 
 
 def test_restart(check, page, server):
-    """After kill -9 the page says so, waits, and goes on by itself."""
+    """After kill -9 the page says that it waits, and continues by itself after the restart."""
     page.evaluate("window.loadedOnce = true")
     show(page, "keys")
     enter_token(page, "keys", "item", token_of(server))
@@ -1030,7 +1047,7 @@ def test_features_off(check, browser, program, directory):
 
 
 def take_pictures(page, server, directory):
-    """Saves pictures of all views: wide and light, and the first one on a phone and dark."""
+    """Saves pictures of all views in wide format, and of the first view also on a phone."""
     directory.mkdir(parents=True, exist_ok=True)
     while float(server.stats()["uptime"]) < BEFORE_PICTURES:
         time.sleep(1)
@@ -1041,7 +1058,7 @@ def take_pictures(page, server, directory):
         page.wait_for_function("facts => document.getElementById('facts').textContent !== facts", arg=next_rows, timeout=90000)
         if name == "clients":  # The first answer has no rates.
             page.wait_for_selector('[data-figure="sent_per_second"][data-value]:not([data-value=""])')
-        if name == "tiers":  # All items fit into memory, so nothing is read.
+        if name == "tiers":  # All items fit into memory, so there are no reads to show.
             page.click("#view-tiers .choice button:text('Writes')")
             page.wait_for_selector("#view-tiers [data-panel=heat][data-kind=write]")
         page.screenshot(path=directory / f"{name}.png", full_page=name != "statistics")
@@ -1117,7 +1134,8 @@ def run(check, browser, server, directory, pictures):
     check.that("nothing was complained about", not trouble, trouble[:5])
     test_actions(check, browser, server, pictures)
     test_foreign_pages(check, browser, server)
-    # From here on the browser complains that it cannot reach the server.
+    # From here on the browser's console is not checked, because it reports that the server cannot
+    # be reached.
     test_silence(check, page, server)
     test_restart(check, page, server)
     outside = [url for url in requests if not url.startswith(server.url)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 
 /// The reason why a call failed. After [`Error::Io`], [`Error::Closed`] and [`Error::Protocol`] the
-/// connection must be dropped, because later replies would not belong to their requests. After the
-/// others it can still be used.
+/// caller must drop the connection, because later replies would not belong to their requests. After
+/// all other errors the connection can still be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

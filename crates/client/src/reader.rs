@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// The largest number of bytes per read of the source.
 const BUFFER: usize = 16 * 1024;
 
-/// Reads replies from a connection. It keeps the memory of the longest line and value.
+/// Reads replies from a connection. Its buffers keep the size of the longest line and value.
 #[derive(Debug)]
 pub struct ReplyReader<R> {
     source: BufReader<R>,
@@ -79,7 +79,7 @@ impl<R: Read> ReplyReader<R> {
     }
 }
 
-/// Reads a value into the empty `value`. Its memory grows while the value arrives, so a wrong
+/// Reads a value into the empty `value`. The buffer grows while the value arrives, so a wrong
 /// length does not take gigabytes.
 fn read_value(source: &mut impl BufRead, length: usize, value: &mut Vec<u8>) -> Result<()> {
     while value.len() < length + 2 {

@@ -1,7 +1,7 @@
 //! The replies of memcached's text and meta protocols. [`Reply`] parses one line. [`Parser`] finds
 //! lines and values in a stream of bytes that may be cut anywhere; it keeps no values.
-//! [`ReplyReader`](crate::ReplyReader) reads whole replies from a blocking source. None of them
-//! needs to know the requests. A line that is not of these protocols is an error.
+//! [`ReplyReader`](crate::ReplyReader) reads whole replies from a blocking source. All three work
+//! without knowing the requests. A line that is not of these protocols is an error.
 
 /// The longest line of a reply, in bytes.
 pub(crate) const LINE_MAX: usize = 64 * 1024;
@@ -213,8 +213,9 @@ pub trait Sink {
     fn value(&mut self, key: &[u8], length: usize);
     /// Called with the next piece of the value.
     fn body(&mut self, offset: usize, piece: &[u8]);
-    /// Called when a reply of `values` values is complete. `reply` is its last line. The flags of a
-    /// meta reply with a value are not kept. Each row of statistics counts as a reply.
+    /// Called when a reply of `values` values is complete. `reply` is the reply's last line. If a
+    /// meta reply has a value, its flags are not passed on. Each row of statistics counts as a
+    /// reply.
     fn reply(&mut self, reply: Reply<'_>, values: u32);
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{Address, Error, Result};
 
-/// A connected socket. Reads and writes take `&self`, as those of the standard library's sockets.
+/// A connected socket. As with the sockets of the standard library, reads and writes take `&self`.
 #[derive(Debug)]
 pub enum Stream {
     /// A TCP connection with `TCP_NODELAY` set.

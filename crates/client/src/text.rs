@@ -5,7 +5,7 @@ use std::io::Write;
 
 use crate::{Client, Error, Reply, Result};
 
-/// The largest reply to `stats`, in bytes. A server that never ends it must not fill memory.
+/// The largest reply to `stats`, in bytes. A server that never ends its reply must not fill memory.
 const STATS_MAX: usize = 64 << 20;
 
 /// An item that a get found.
@@ -238,7 +238,7 @@ impl Client {
         self.send_raw(format!("{line}\r\n").as_bytes())
     }
 
-    /// Sends a command with keys, and with the value behind its line if there is one.
+    /// Sends a command line with `keys` and `rest`, followed by `value` if there is one.
     fn send<K: AsRef<[u8]>>(
         &mut self,
         verb: &str,

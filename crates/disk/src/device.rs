@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 /// Bytes that outlive the process. Their number is fixed unless the device [grows](Device::grow).
-/// All methods block the calling thread and may be called by several threads at once; only a [read
-/// queue](Device::read_queue), where there is one, does not block.
+/// All methods block the calling thread, and several threads may call them at once. Only reads
+/// through a [read queue](Device::read_queue) do not block.
 ///
 /// The promises:
 ///
-/// - A read returns what any thread last wrote there, if that write had returned before the read
-///   began. It may see any part of a write that overlaps it in time.
+/// - A read returns, for each byte, what the last write of any thread left there, if that write had
+///   returned before the read began. A read may see any part of a write that overlaps it in time.
 /// - Once [`sync`](Device::sync) has returned `Ok`, every write that had *returned* when `sync` was
 ///   called is durable.
 /// - Until then a power loss may keep any part of a write, in any order, in pieces of a sector or
@@ -65,16 +65,18 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes durable everything that was written before this call.
     ///
     /// # Errors
-    /// Some of it may not be durable and may never become so; see the promises above. From then on,
-    /// reads return what the device holds, not what was lost. Otherwise a restart would read and
-    /// trust data that the operating system has dropped but still caches. Only one sync reports a
-    /// loss, whichever thread called it: threads that share a device must tell each other.
+    /// Some of these writes may not be durable and may never become so; see the promises above.
+    /// From then on, reads return what the device holds, not the lost writes. Otherwise a restart
+    /// would trust data that the operating system still caches and will never write. Only one call
+    /// of `sync` reports a loss, whichever thread made it, so threads that share a device must tell
+    /// each other.
     fn sync(&self) -> io::Result<()>;
 
-    /// Makes later writes to this range as cheap as possible to [`sync`](Device::sync). The caller
-    /// no longer needs the bytes there. A file system records the first write of a block in its
-    /// metadata, and a sync waits for that too. Afterwards the bytes are zeros or unchanged; no
-    /// sync is needed before they are written. Returns the number of bytes written.
+    /// Prepares a range so that later writes to it are as cheap as possible to
+    /// [`sync`](Device::sync). A file system records the first write of a block in its metadata,
+    /// and a sync waits for that record too. The caller must not need the old bytes of the range:
+    /// afterwards they are zeros or unchanged. No sync is needed before the range is written.
+    /// Returns the number of bytes that this call wrote.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
@@ -83,23 +85,23 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// Grows the device to `size` bytes by adding bytes at its end; does nothing if it has that
-    /// size. The new bytes can be used when this returns, also by existing read queues. The new
+    /// size. When this returns, the new bytes can be used, also by existing read queues. The new
     /// size is durable after the next [`sync`](Device::sync).
     ///
     /// # Errors
-    /// It cannot grow, or not to that size: its size is unchanged.
+    /// The device cannot grow, or not to `size`. Its size is then unchanged.
     fn grow(&self, _size: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Undoes a growth: shrinks the device to `size` bytes, a size it had before. The bytes after
-    /// that must not have been used. After a failed [`sync`](Device::sync), a growth may be lost
-    /// although [`size`](Device::size) does not show it. If the caller undoes and repeats the
-    /// growth, the next sync makes it durable.
+    /// Undoes a growth: shrinks the device to `size` bytes, a size that it had before. Nobody may
+    /// have used the bytes beyond `size`. After a failed [`sync`](Device::sync), a growth may be
+    /// lost although [`size`](Device::size) still includes it. A caller that undoes and repeats the
+    /// growth makes it durable with the next sync.
     ///
     /// # Errors
-    /// The device may still have its old size: call this again before it grows. If it has fewer
-    /// than `size` bytes: [`io::ErrorKind::InvalidInput`].
+    /// The device may still have its old size; the caller must shrink it again before growing it.
+    /// If the device has fewer than `size` bytes: [`io::ErrorKind::InvalidInput`].
     fn shrink(&self, _size: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -1,9 +1,10 @@
 //! A file or a block device.
 //!
-//! Writes go through the page cache, and `fdatasync` makes them durable: it also flushes the
-//! drive's own cache. A short write is continued until it is complete. Opening takes several steps
-//! to prevent two failures: two processes in one store, and a file that loses its length or name in
-//! a power loss although its content survives.
+//! Most writes go through the page cache; only large aligned writes may bypass it. `fdatasync`
+//! makes all of them durable, because it also flushes the drive's own cache. A short write is
+//! continued until it is complete. Opening takes several steps to prevent two failures: two
+//! processes use the same store, or a file loses its length or name in a power loss although its
+//! content survives.
 //!
 //! The kernel gets no read-ahead advice. With `POSIX_FADV_RANDOM`, single 4 KiB reads were as fast
 //! as without, because the kernel detects them itself, and reading whole segments from a cold cache
@@ -40,11 +41,11 @@ pub(crate) const MIN_SIZE: u64 = 1 << 20;
 /// Sizes are multiples of this number of bytes.
 const GRAIN: u64 = 4096;
 
-/// The largest range that one call allocates, in bytes: all writes to the file wait for the call.
+/// The largest range that one call allocates, in bytes. All writes to the file wait for that call.
 const ALLOCATION_STEP: u64 = 256 << 20;
 
-/// The smallest read or write that bypasses the page cache, in bytes. The cache combines smaller
-/// ones that are adjacent.
+/// The smallest read or write that bypasses the page cache, in bytes. Smaller ones profit from the
+/// cache, which combines adjacent ones.
 const DIRECT: usize = 64 << 10;
 
 /// The number of bytes of an existing file that `open_checked` passes to the check.
@@ -55,8 +56,8 @@ const HEAD: usize = 8192;
 pub struct FileDevice {
     file: File,
     /// A descriptor of the same file that bypasses the page cache, and its alignment in bytes.
-    /// `None` if the file system does not support it. Opened with `file`, because the process may
-    /// drop its privileges later.
+    /// `None` if the file system does not support this. It is opened together with `file`, because
+    /// the process may drop its privileges later.
     direct: Option<(File, usize)>,
     /// True if the file system refused a large read or write that bypasses the page cache.
     refuses_direct: AtomicBool,
@@ -73,10 +74,11 @@ impl FileDevice {
     /// Opens `path`: a directory (the store is the file [`FILE_NAME`] in it), a file, which is
     /// created if it is missing, or a block device. It stays locked until this value is dropped.
     ///
-    /// `size` is in bytes, rounded down to 4096. A new file gets `size`; without it
-    /// [`DEFAULT_SIZE`], but at most a quarter of the free space in its file system. Its space is
-    /// allocated now, so that it cannot run out later. An existing file grows if `size` is larger,
-    /// and otherwise keeps its size. Of a block device the first `size` bytes are used, or all.
+    /// `size` is in bytes, rounded down to a multiple of 4096. A new file gets this size; without
+    /// `size`, it gets [`DEFAULT_SIZE`], but at most a quarter of the free space in its file
+    /// system. The space of a new file is allocated now, so that it cannot run out later. An
+    /// existing file grows if `size` is larger, and otherwise keeps its size. A block device is
+    /// used up to `size`, or entirely without it.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -85,9 +87,9 @@ impl FileDevice {
     }
 
     /// Opens like [`open`](FileDevice::open), but first passes up to 8192 bytes from the beginning
-    /// of a non-empty file or device to `is_ours`. If that returns `false`, refuses with
-    /// [`OpenError::Foreign`] before changing anything, so that a file named by mistake is not
-    /// extended. `wish` replaces [`DEFAULT_SIZE`].
+    /// of a non-empty file or device to `is_ours`. If that returns `false`, this function fails
+    /// with [`OpenError::Foreign`] before it changes anything. So a file that was named by mistake
+    /// is not extended. `wish` replaces [`DEFAULT_SIZE`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -158,8 +160,8 @@ impl FileDevice {
         shrunk
     }
 
-    /// Returns the descriptor that bypasses the page cache if these bytes are many and aligned, to
-    /// save copying them.
+    /// Returns the descriptor that bypasses the page cache, if `bytes` are aligned and at least
+    /// [`DIRECT`]. Bypassing the cache saves a copy.
     fn direct_for(&self, offset: u64, bytes: &[u8]) -> Option<&File> {
         let (direct, align) = self.direct.as_ref()?;
         let is_aligned = bytes.len().is_multiple_of(*align)
@@ -169,8 +171,8 @@ impl FileDevice {
         (bytes.len() >= DIRECT && is_aligned && !refused).then_some(direct)
     }
 
-    /// Returns the result of a direct call, or `None` if the file system refused its alignment.
-    /// Some file systems require more than they report.
+    /// Returns the result of a direct read or write, or `None` if the file system refused its
+    /// alignment. Some file systems require a larger alignment than they report.
     fn unless_refused(&self, answer: io::Result<()>) -> Option<io::Result<()>> {
         let refused =
             answer.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
@@ -214,7 +216,7 @@ impl Device for FileDevice {
             buffer.copy_from_slice(&around);
             return read;
         }
-        // Without its clean pages the kernel must read from the device again.
+        // Without these pages in its cache, the kernel must read from the device.
         kernel::forget_clean_pages(&self.file);
         self.file.read_exact_at(buffer, offset)
     }
@@ -271,7 +273,7 @@ impl Device for FileDevice {
     }
 }
 
-/// What a path leads to, without opening it for use: nothing is created, changed or locked.
+/// What a path leads to. To find out, nothing is created, changed, locked or opened for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
     /// The file or block device; a directory is already resolved.
@@ -431,7 +433,8 @@ impl Place {
             return Err(OpenError::TooSmall { path: path(), size });
         }
         let size = self.lengthen(file, length, size)?;
-        // Also for an existing file: the process that created it may have died before this point.
+        // An existing file needs this too: the process that created it may have died before this
+        // point.
         file.sync_all().map_err(self.io("sync"))?;
         sync_directory(&directory_of(&self.path)).map_err(self.io("sync the directory of"))?;
         Ok(size)

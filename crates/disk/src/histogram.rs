@@ -1,5 +1,6 @@
-//! Histograms of times in nanoseconds and of sizes in bytes. Both have the same buckets, so one type
-//! serves both. This crate times its devices, and it is the lowest one that all others may use.
+//! Histograms of times in nanoseconds and of sizes in bytes. Both have the same buckets, so one
+//! type serves both. It is part of this crate, because this crate times its devices and is the
+//! lowest crate that all others may use.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -31,8 +32,9 @@ const fn bounds() -> [u64; BOUND_COUNT] {
 /// The number of buckets.
 const BUCKETS: usize = BOUND_COUNT + 1;
 
-/// For the exponent of a value and its next two bits, the bucket of the least such value. The bounds
-/// lie further apart than these steps, so a value is in this bucket or the next one.
+/// The index consists of the exponent of a value and the next two bits below it. The entry is the
+/// bucket of the least value with this index. The bounds lie further apart than these steps, so any
+/// value with this index is in that bucket or the next one.
 const FIRST_BUCKET: [u8; 256] = first_buckets();
 
 const fn first_buckets() -> [u8; 256] {
@@ -40,7 +42,8 @@ const fn first_buckets() -> [u8; 256] {
     let mut step = 0;
     while step < first.len() {
         let (exponent, bits) = (step / 4, step as u64 % 4);
-        // Exponents below 2 have no two bits, and are far below the first bound.
+        // A value with an exponent below 2 has fewer than two further bits. It is far below the
+        // first bound.
         let least = if exponent < 2 { 0 } else { (4 + bits) << (exponent - 2) };
         let mut bucket = 0;
         while bucket < BOUND_COUNT && BOUNDS[bucket] < least {
@@ -76,8 +79,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Adds `n` times the same value. Only one thread may call this, because the loads and the
-    /// stores are separate steps. In return it needs no locked instruction.
+    /// Adds `n` times the same value. Only one thread may call this, because it loads and stores in
+    /// separate steps. This saves a locked instruction.
     #[inline]
     pub fn add(&self, value: u64, n: u64) {
         let add = |counter: &AtomicU64, by| {
@@ -121,8 +124,9 @@ impl Default for Histogram {
 const UNBOUND: &str = "inf";
 
 impl Histogram {
-    /// Reads what [`Histogram::buckets_text`] has written; the sum is 0. Returns `None` if the text
-    /// has another form, or if its bounds are those of another version.
+    /// Parses the result of [`Histogram::buckets_text`]. The text has no sum, so the parsed sum is
+    /// 0. Returns `None` if the text has another form, or if its bounds are those of another
+    /// version.
     pub fn parse(text: &str) -> Option<Histogram> {
         let mut read = Histogram::default();
         for pair in text.split_ascii_whitespace() {
@@ -152,7 +156,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the values since `earlier`; all of them if the counts were set back since.
+    /// Returns the values since `earlier`, or all values if the counts were reset since then.
     pub fn growth(&self, earlier: &Histogram) -> Histogram {
         let mut pairs = self.buckets.iter().zip(&earlier.buckets);
         if pairs.all(|(now, before)| now >= before) { self.since(earlier) } else { self.clone() }
@@ -171,7 +175,7 @@ impl Histogram {
 
     /// Returns each bound with the number of values that are at most this bound.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
-        // Counts of a foreign server may be arbitrary.
+        // The counts may come from another server and be arbitrary, so the addition saturates.
         let counts = self.buckets.iter().scan(0_u64, |sum, bucket| {
             *sum = sum.saturating_add(*bucket);
             Some(*sum)
@@ -179,8 +183,8 @@ impl Histogram {
         BOUNDS.into_iter().zip(counts)
     }
 
-    /// Returns the bounds 1, 2 and 5 of each decade, as [`Histogram::cumulative`] does: few enough for
-    /// people and for Prometheus.
+    /// Returns the bounds 1, 2 and 5 of each decade, as [`Histogram::cumulative`] does. These are
+    /// few enough for people and for Prometheus.
     pub fn cumulative_by_few(&self) -> impl Iterator<Item = (u64, u64)> {
         self.cumulative().filter(|(bound, _)| {
             let mut leading = *bound;
@@ -199,16 +203,16 @@ impl Histogram {
     }
 
     /// Returns the number of values up to each of the [few bounds](Histogram::few_bounds) and above
-    /// the bound before it, and the number above the last bound.
+    /// the bound before it. The last count is that of the values above the last bound.
     pub fn counts_by_few(&self, least: u64) -> impl Iterator<Item = u64> {
         let few = self.cumulative_by_few().filter(move |(bound, _)| *bound >= least);
         let ends = few.map(|(_, cumulative)| cumulative).chain([self.count()]);
         ends.scan(0, |below, end| Some(end - std::mem::replace(below, end)))
     }
 
-    /// Returns the value that a share of the values does not exceed. As in Prometheus, values count
-    /// as evenly spread over their bucket, and those above the last bound as at this bound. Returns
-    /// `None` without values.
+    /// Returns the value that a given share of the values does not exceed; `None` without values.
+    /// As in Prometheus, the values of a bucket are assumed to be spread evenly over it. Values
+    /// above the last bound are assumed to be equal to it.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let rank = share * self.count() as f64;
         let (mut below, mut lower) = (0, 0);
@@ -276,7 +280,7 @@ mod tests {
         let counts: Vec<u64> = recorder.read().counts_by_few(0).collect();
         assert_eq!((&counts[..4], counts.len()), (&[1, 3, 1, 0][..], few.len() + 1));
         assert_eq!(counts[few.len() - 1..], [1, 1]);
-        // The first bucket takes what lies below the bounds that are left out.
+        // With a least bound, the first count includes all values below the omitted bounds.
         assert_eq!(Histogram::few_bounds(201).next(), Some(500));
         assert_eq!(recorder.read().counts_by_few(201).next(), Some(5));
     }
@@ -300,7 +304,7 @@ mod tests {
         assert_eq!(later.growth(&class).buckets_text(), "100:3");
         // After a reset all counts are new.
         assert_eq!(class.growth(&later), class);
-        // Counts that a foreign server makes up must not end the program.
+        // Counts that another server makes up must not cause a panic.
         later.add(&class);
         assert!(later.quantile(0.5).is_some());
     }

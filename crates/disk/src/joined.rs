@@ -1,9 +1,10 @@
 //! Two devices as one: the first bytes lie on one device, the rest on the other.
 //!
 //! The joined device keeps the promises of [`Device`]. A sync reaches only the parts that may have
-//! un-synced writes: it skips a part if a successful sync of that part *began* after the last write
-//! to it had ended. A part whose state is unknown counts as written to: one that was just opened,
-//! because a killed process may have written there, and one whose last sync failed.
+//! un-synced writes. It skips a part if a successful sync of that part *began* after the last write
+//! to the part had ended. A part whose state is unknown counts as written to. The state is unknown
+//! if the part was just opened, because a killed process may have written there, or if its last
+//! sync failed.
 
 use crate::device::check_range;
 use crate::{Device, ReadBuffer, ReadQueue};
@@ -27,7 +28,7 @@ struct Part {
     device: Arc<dyn Device>,
     /// Offset on the device at which the range begins.
     start: u64,
-    /// The number of writes and other changes that have ended, and of syncs that failed.
+    /// The number of changes that have ended, such as writes, plus the number of failed syncs.
     changes: AtomicU64,
     /// The number of `changes` that a successful sync has covered.
     covered: AtomicU64,
@@ -43,7 +44,8 @@ impl Part {
             true => self.device.write_directly(offset, bytes),
             false => self.device.write_at(offset, bytes),
         };
-        // Counted before this returns, also after an error: a part of the write may be there.
+        // Counted before this function returns, and also after an error: a failed write may have
+        // written a part of its bytes.
         self.changes.fetch_add(1, Ordering::AcqRel);
         written
     }
@@ -92,7 +94,7 @@ struct Piece {
     part: usize,
     /// Offset on the part's device at which the piece begins.
     offset: u64,
-    /// The bytes of the range that the piece has.
+    /// The piece's bytes, counted from the beginning of the range.
     bytes: Range<usize>,
 }
 

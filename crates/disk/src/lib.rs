@@ -1,8 +1,8 @@
 //! Storage for bytes: a file, a block device, or a simulated device, behind one trait.
 //!
-//! This crate knows offsets and nothing of the data there. Users of a [`Device`] may rely only on
-//! what its trait promises. [`SimDevice`] does everything else that a power loss or a failing
-//! device can do, from a seed, so that a test finds code that relies on more:
+//! This crate does not interpret the bytes. Users of a [`Device`] may rely only on what its trait
+//! promises. [`SimDevice`] also does everything that a power loss or a failing device may do beyond
+//! these promises. A seed decides when, so that a test finds code that relies on more:
 //!
 //! ```
 //! use larder_disk::{Device, Failure, Fault, Operation, SimDevice, Stopped};

@@ -11,8 +11,8 @@ impl Random {
         Random(seed)
     }
 
-    /// Creates a generator for one part of a run. A part that draws more numbers does not change
-    /// the numbers of other parts.
+    /// Creates a generator for the part of a run that `path` names. A part that draws more numbers
+    /// does not change the numbers of other parts.
     pub fn part(seed: u64, path: &[u64]) -> Random {
         let mut random = Random(seed);
         for step in path {

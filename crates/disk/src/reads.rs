@@ -37,8 +37,8 @@ const LOOKS_PER_READ: u32 = 64;
 const MOST_LOOKS: u32 = 2000;
 
 /// Decides whether a thread without work polls for ended reads instead of blocking in the kernel.
-/// It polls while many reads are in flight and the earlier ones ended fast. To block and wake up
-/// would take longer than the next read, and the device would idle meanwhile.
+/// The thread polls while many reads are in flight and earlier reads ended fast. Blocking and
+/// waking up would take longer than the next read, and the device would idle meanwhile.
 #[derive(Debug, Default)]
 pub struct Looks(u32);
 
@@ -48,7 +48,8 @@ impl Looks {
         self.0 = MOST_LOOKS.min(self.0.saturating_add(reads as u32 * LOOKS_PER_READ));
     }
 
-    /// Returns true if the thread should poll once more, with this many reads in flight.
+    /// Returns true if the thread should poll once more. `on_their_way` is the number of reads in
+    /// flight.
     #[inline]
     pub fn again(&mut self, on_their_way: usize) -> bool {
         let again = on_their_way >= MANY && self.0 > 0;
@@ -72,8 +73,8 @@ unsafe impl Send for ReadBuffer {}
 // SAFETY: shared access only reads the memory.
 unsafe impl Sync for ReadBuffer {}
 
-/// Returns an alignment for `size` bytes with which they span as few pages as possible. Each page
-/// costs the kernel a lookup.
+/// Returns the alignment with which `size` bytes span as few pages as possible. Each page costs the
+/// kernel a lookup.
 fn within_page(size: usize, align: usize) -> usize {
     if size <= PAGE { align.max(size.next_power_of_two()) } else { align }
 }

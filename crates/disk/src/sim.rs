@@ -78,7 +78,8 @@ impl SimDevice {
         SimDevice::with(Cache::new(image), Random::new(seed))
     }
 
-    /// Adds the bad ranges of the device that this one is a copy of: both are the same medium.
+    /// Adds the bad ranges of the device that this one was copied from, because both stand for the
+    /// same medium.
     fn with_bad(self, bad: Vec<Range<u64>>) -> SimDevice {
         self.state().bad = bad;
         self
@@ -153,10 +154,10 @@ impl SimDevice {
         self.state().bad.push(range);
     }
 
-    /// Stops the machine during the `change`-th call of `write_at` or `sync`, counted together from
-    /// 1 since the device was made ([`Counts::changes`]). That call and all later ones, including
-    /// reads, fail with [`Stopped`]. A stopped write may have written any part, un-synced; a
-    /// stopped sync has covered nothing.
+    /// Stops the machine during the `change`-th write or sync, counted together from 1 since the
+    /// device was made ([`Counts::changes`]). That call and all later ones, including reads, fail
+    /// with [`Stopped`]. A stopped write may have written any part, un-synced. A stopped sync has
+    /// covered nothing.
     pub fn stop_at(&self, change: u64) {
         self.state().stop_at = Some(change);
     }

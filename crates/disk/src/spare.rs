@@ -1,6 +1,6 @@
-//! Memory of completed reads that each thread keeps for its next reads. Reads of records
-//! need aligned buffers of the same few sizes again and again. An allocator would have to cut each
-//! of them out of a larger block.
+//! Memory of completed reads, which each thread keeps for its next reads. Reads of records need
+//! aligned buffers of the same few sizes again and again. An allocator would have to cut each
+//! buffer out of a larger block.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -68,12 +68,13 @@ pub(crate) fn take(layout: Layout) -> NonNull<u8> {
     NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// Takes memory back.
+/// Keeps memory for a later [`take`], or frees it if the thread keeps enough already.
 ///
 /// # Safety
 /// `memory` came from [`take`] with the same layout and is no longer used.
 pub(crate) unsafe fn give(memory: NonNull<u8>, layout: Layout) {
-    // When a thread ends, buffers may be dropped after `SPARE`.
+    // When a thread ends, `SPARE` may be dropped before the last buffers. Their memory is then
+    // freed.
     let kept = SPARE.try_with(|spare| spare.borrow_mut().give(memory, layout));
     if kept != Ok(true) {
         // SAFETY: the caller guarantees that the memory came from `take` with this layout and is

@@ -33,7 +33,7 @@ impl fmt::Debug for MonotonicClock {
 /// write to the same cache lines, each of them far below a million times a second.
 const SHARES: usize = 8;
 
-/// How long the reads, writes and syncs of one device took.
+/// The durations of the reads, writes and syncs of one device.
 #[derive(Debug, Default)]
 pub struct DeviceTimes {
     queued_reads: [Aligned; SHARES],
@@ -48,7 +48,8 @@ pub struct DeviceTimes {
 // A store has at most 64 devices. The times of all of them take less than 0.4 MB.
 const _: () = assert!(size_of::<DeviceTimes>() <= 6 << 10);
 
-/// A recorder off the cache lines of others, which processors fetch in pairs.
+/// A recorder with its own cache lines. The alignment is that of two lines, because processors
+/// fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Aligned(Recorder);
@@ -56,8 +57,8 @@ struct Aligned(Recorder);
 /// The times of a device at one moment, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceHistograms {
-    /// Reads of any length. A read through a queue takes from its submission to the moment when its
-    /// thread finds that it has ended.
+    /// Reads of any length. The time of a queued read begins when the first read of its submission
+    /// is added. It ends when the thread of the queue finds that the read has ended.
     pub read: Histogram,
     /// Writes of any length. Many of them end in memory of the operating system, which a sync then
     /// writes to the device.
@@ -89,7 +90,7 @@ impl Timed {
         Timed { device, clock, times: Arc::default() }
     }
 
-    /// Returns the times of the device, which go on being recorded.
+    /// Returns the times of the device. Recording continues.
     pub fn times(&self) -> &Arc<DeviceTimes> {
         &self.times
     }
@@ -159,15 +160,16 @@ struct TimedReads {
     queue: Box<dyn ReadQueue>,
     clock: MonotonicClock,
     times: Arc<DeviceTimes>,
-    /// The position of its recorder.
+    /// The index of this queue's recorder in [`DeviceTimes::queued_reads`].
     share: usize,
     flying: Flying,
-    /// The beginning of the reads that were added since the last submission.
+    /// The time at which the first read since the last submission was added; `None` if there is
+    /// none.
     began_ns: Option<u64>,
 }
 
 /// The reads that have not ended. A read's place here is its token in the timed queue, so finding a
-/// read takes no search. Their number is that of the caller's reads, which the caller limits.
+/// read takes no search. The caller limits the number of its reads, and so the number of places.
 #[derive(Debug, Default)]
 struct Flying {
     /// The caller's token of each read, and its beginning in nanoseconds.
@@ -236,7 +238,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns a clock that moves on by `step` milliseconds with every look.
+    /// Returns a clock that moves on by `step` milliseconds each time it is read, and the number of
+    /// its readings.
     fn stepping(step: u64) -> (MonotonicClock, Arc<AtomicU64>) {
         let looks = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&looks);
@@ -261,7 +264,7 @@ mod tests {
         let times = timed.times().read();
         let found = [&times.read, &times.write, &times.sync].map(|all| (all.count(), all.sum));
         assert_eq!(found, [(3, 9 * MS), (2, 6 * MS), (1, 3 * MS)]);
-        // What is not timed reads no clock.
+        // Calls that are not timed do not read the clock.
         let before = looks.load(Relaxed);
         assert_eq!(timed.size(), 1 << 20);
         let _ = (timed.prepare(0, 4096), timed.grow(1 << 20), timed.shrink(1 << 20));
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!(timed.times().read().read.count(), 1);
     }
 
-    /// A device with a queue whose reads end in reverse order, with the next call of `ended`.
+    /// A device with a queue whose reads end at the next call of `ended`, in reverse order.
     #[derive(Debug)]
     struct Queued(SimDevice);
 

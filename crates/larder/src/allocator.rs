@@ -1,10 +1,10 @@
 //! Settings of the C library's allocator. It allocates the buffers of connections, which are
 //! charged to the memory budget; items and the index have mappings of their own. Freed buffers must
-//! return to the operating system. Otherwise the process would occupy more memory than is charged
-//! to the budget.
+//! return to the operating system. Otherwise the process would occupy more memory than the budget
+//! counts.
 
-/// The smallest allocation that gets a mapping of its own, in bytes. The operating system gets such
-/// memory back when it is freed.
+/// The smallest allocation that gets a mapping of its own, in bytes. When such an allocation is
+/// freed, its memory returns to the operating system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_MAPPING: i32 = 64 << 10;
 

@@ -55,8 +55,8 @@ impl LogFile {
         File::options().append(true).create(true).open(path)
     }
 
-    /// Opens the file that is at the path now, after log rotation has moved the old one away. If
-    /// that fails, lines still go to the old file.
+    /// Opens the path again, after log rotation has moved the old file away. If that fails, lines
+    /// still go to the old file.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -71,8 +71,8 @@ impl LogFile {
     }
 }
 
-/// Writes log lines to the log file, or to the standard error output if there is none. Never fails,
-/// because a failed write must not end the server.
+/// Writes log lines to the log file, or to the standard error output if there is none. A write
+/// never fails, because a lost log line must not end the server.
 struct Output(Option<Arc<LogFile>>);
 
 impl io::Write for Output {

@@ -77,8 +77,8 @@ fn explain(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
 
-/// Returns true if the program was started through a link named `memcached`, or `memcached-debug`,
-/// the name that memcached's tests use for debug builds.
+/// Returns true if the program was started through a link named `memcached` or `memcached-debug`.
+/// memcached's tests use the second name for debug builds.
 fn is_memcached(arguments: &[OsString]) -> bool {
     let program = arguments.first().map(Path::new).and_then(Path::file_name);
     program.is_some_and(|name| name == "memcached" || name == "memcached-debug")
@@ -118,7 +118,8 @@ fn said() -> ExitCode {
 }
 
 fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
-    // The thread that reloads the settings keeps `load`, so `load` owns copies of its inputs.
+    // The reload thread keeps `load` for the life of the process, so `load` owns copies of its
+    // inputs.
     let (matches, environment) = (matches.clone(), Environment::of_process());
     let load = move || settings::from_matches(flavor, &matches, &environment);
     match load() {

@@ -90,8 +90,8 @@ pub(crate) fn run(
     }
 }
 
-/// Prints the admin page's token if this start has created it. It is not a log line, so it reaches
-/// no log file. JSON lines go to a collector of logs, where the token has no place.
+/// Prints the admin page's token if this start has created it. The token is not a log line, so it
+/// reaches no log file. JSON lines go to a log collector, which must not receive the token.
 fn show_token(server: &Server, format: LogFormat) {
     match server.admin_token() {
         Some(_) if format == LogFormat::Json => {
@@ -113,8 +113,9 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
 /// The progress of the start, shared with the thread that handles signals.
 #[derive(Default)]
 struct Start {
-    /// True once clients may have been served. A stop signal before that ends the process while the
-    /// signal thread holds this lock, so no client can be served between the check and the end.
+    /// True once clients may have been served. If a stop signal finds this false, it ends the
+    /// process. The signal thread holds this lock meanwhile, so no client can be served between the
+    /// check and the end.
     serving: Mutex<bool>,
     /// Set once the start is complete.
     running: OnceLock<(Stopper, Reloader)>,
@@ -127,9 +128,9 @@ impl Start {
 }
 
 /// Starts a thread that handles signals until the process ends. A stop signal before the first
-/// client is served ends the process at once: no write was acknowledged yet, and recovery may be
-/// interrupted at any point. A later stop signal, and every reload of the settings, takes effect
-/// once the start is complete.
+/// client is served ends the process at once. This loses nothing: no write was acknowledged yet,
+/// and recovery may be interrupted at any point. A later stop signal, and every reload of the
+/// settings, takes effect once the start is complete.
 fn listen(
     signals: Signals,
     start: Arc<Start>,

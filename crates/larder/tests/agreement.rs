@@ -1,5 +1,6 @@
 //! Checks that the next start does what `larder check` predicts. Once a start has reported damage
-//! and served nevertheless, neither reports that damage again. Runs the real binary.
+//! and served nevertheless, neither a check nor a later start reports that damage again. Runs the
+//! real binary.
 
 mod harness;
 
@@ -95,7 +96,7 @@ fn checked(store: &Path) -> (Option<i32>, serde_json::Value) {
     (output.status.code(), report)
 }
 
-/// Returns true if the server starts to serve clients, and then kills it.
+/// Returns true if the server starts to serve clients. Kills the server in that case.
 fn serves(command: &mut Command) -> bool {
     let mut process = Process::spawn(command);
     let mut log = String::new();
@@ -137,8 +138,8 @@ fn a_check_predicts_which_starts_succeed() {
                 let (code, report) = checked(&copy);
                 let damaged = !matches!(kind, Harm::Nothing);
                 assert_eq!(code, Some(if damaged { 2 } else { 0 }), "{kind:?}: {report}");
-                // A start without a given size keeps the store's size. If the store lost its second
-                // half, no start may replace that half by zeros.
+                // A start without a given size keeps the store's size. If the second half of the
+                // store is missing, no start may serve and replace that half by zeros.
                 for size in ["", SIZE] {
                     let start = serves(&mut serving(&copy, size, flags));
                     refusals += u32::from(!start);
@@ -185,7 +186,7 @@ fn accepted_damage_is_remembered_and_new_damage_is_reported() {
     spoil(&store, "three", "v");
     assert_eq!(checked(&store).0, Some(2));
     assert!(!serves(&mut serving(&store, "", &refuse)), "this is other damage");
-    // A start with `--when-full evict` needs no `--accept-damage`: it reports the damage, remembers
+    // With `--when-full evict` a start needs no `--accept-damage`. It reports the damage, remembers
     // it and serves.
     assert!(serves(&mut serving(&store, "", &[])));
     assert_eq!(checked(&store).0, Some(0));

@@ -1,5 +1,6 @@
-//! The memory budget is a promise. Whatever clients send or refuse to read, the process stays
-//! within it, and no client's writes wait for another client. Runs the real binary.
+//! The memory budget is a promise. Whatever clients send, and even if they do not read their
+//! replies, the process stays within the budget, and no client's writes wait for another client.
+//! Runs the real binary.
 
 mod harness;
 
@@ -106,7 +107,7 @@ fn until_resident(server: &Server, bytes: u64) {
 fn buffers_of_connections_that_end_go_back_to_the_kernel() {
     const CLIENTS: u64 = 3000;
     const HALF: usize = 15_900;
-    // A sanitizer keeps freed memory.
+    // A sanitizer keeps freed memory, so the resident memory would not shrink.
     if std::env::var_os("INSTRUMENTED").is_some() {
         return;
     }
@@ -123,8 +124,8 @@ fn buffers_of_connections_that_end_go_back_to_the_kernel() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes", server.resident());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Some connections stay open. Their buffers lie between the freed ones, so the allocator does
-    // not return the freed memory by itself.
+    // Some connections stay open. Their buffers lie between the freed buffers, so the allocator
+    // does not return the freed memory by itself. The server must see to that.
     let stay: Vec<Client> = clients.into_iter().step_by(100).collect();
     until_resident(&server, before + all / 3);
     drop(stay);
@@ -203,13 +204,14 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     let part = vec![b'p'; 200 << 10];
     for (n, client) in stalled.iter_mut().enumerate() {
         client.send(format!("set stalled:{n} 0 0 {}\r\n", 240 << 10).as_bytes());
-        // The server may refuse the value and discard it, but it must read the bytes.
+        // Even if the server refuses the value and discards it, it must read these bytes.
         client.send(&part);
     }
     for n in 0..2000 {
         victim.set(&format!("small:{n}"), &part[..5000]);
     }
-    // Meanwhile long values may be refused with a clear error, and nothing else may be lost.
+    // While the stalled values hold memory, the server may refuse long values with this error, but
+    // it must store all others.
     for n in 0..200 {
         victim.send(format!("set new:{n} 0 0 {}\r\n", part.len()).as_bytes());
         victim.send(&part);
@@ -252,7 +254,7 @@ fn a_server_that_refuses_keeps_room_for_connections() {
     }
     let mut half: Vec<Client> = (0..3900).map(|_| server.connect()).collect();
     for client in &mut half {
-        // The server may have closed this connection: under pressure it closes those with the most
+        // This write may fail: under pressure the server closes the connections with the most
         // buffered bytes.
         let _ = client.0.get_mut().write_all(b"set half 0 0 16000\r\n");
         let _ = client.0.get_mut().write_all(&part[..15_900]);
@@ -279,8 +281,8 @@ fn hostile_input_leaves_the_server_answering() {
             scope.spawn(move || {
                 for _ in 0..10 {
                     let Ok(mut stream) = TcpStream::connect(&server.address) else { continue };
-                    // The server may close the connection on nonsense, so a failed write is not an
-                    // error here.
+                    // The server may close the connection because of nonsense, so a failed write is
+                    // not an error.
                     let bytes = if round % 2 == 0 { flood.as_bytes() } else { &noise[..] };
                     let _ = stream.write_all(bytes);
                 }

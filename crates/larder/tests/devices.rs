@@ -1,6 +1,6 @@
-//! Devices of a store that are given alone, in the wrong order or twice. The server recognises each
-//! device by its contents. Its refusal says how to start, and nothing on the devices changes. Runs
-//! the real binary.
+//! A store's devices are given alone, in a wrong role or twice. The server recognises each device
+//! by its contents. It must refuse, say how to start, and change nothing on the devices. Runs the
+//! real binary.
 
 mod harness;
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use harness::{BINARY, Folder, Process, ask, connect, serve};
 
-/// Words that a message must not use about something that may be data.
+/// Words that no message may use, because the device that it names may hold data.
 const DESTRUCTIVE: [&str; 4] = ["remove", "erase", "delete", "wipe"];
 
 /// Starts a server with these values of `--store`, and checks its reply to a request.
@@ -81,7 +81,7 @@ fn devices_in_any_wrong_role_are_refused_with_the_right_advice() {
     let before = [fs::read(&fast).expect("a store"), fs::read(&big).expect("a store")];
     let right = [named(&fast, "@fast"), named(&big, "@big")];
 
-    // The lower device alone: the message says what this device is and which one is missing.
+    // The lower device alone: the message must say what this device is and which device is missing.
     let error = refused(&[named(&big, "")]);
     assert!(error.contains("is the lower device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), ["ITS-FAST-DEVICE@fast".to_owned(), named(&big, "@big")]);
@@ -89,7 +89,7 @@ fn devices_in_any_wrong_role_are_refused_with_the_right_advice() {
     let error = refused(&[named(&fast, "")]);
     assert!(error.contains("is the fast device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), [named(&fast, "@fast"), "ITS-LOWER-DEVICE@big".to_owned()]);
-    // Every wrong arrangement of both devices gets the right advice.
+    // For every wrong arrangement of both devices, the message must advise the right one.
     let swapped = [named(&big, ":64MB@fast"), named(&fast, "@big")];
     let error = refused(&swapped);
     assert_eq!(obeyed(&error), [named(&fast, "@fast"), named(&big, ":64MB@big")], "{error}");
@@ -98,7 +98,8 @@ fn devices_in_any_wrong_role_are_refused_with_the_right_advice() {
         assert!(error.contains(&format!("{} is the lower device", big.display())), "{error}");
         assert_eq!(obeyed(&error), right, "{error}");
     }
-    // One device beside a new one, which must not be created.
+    // One device of the store together with a path at which there is nothing. The server must not
+    // create a file there.
     let new = folder.0.join("new");
     for wrong in [
         [named(&new, ":32MB@fast"), named(&big, "@big")],

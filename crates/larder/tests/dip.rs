@@ -1,5 +1,5 @@
-//! `larder bench dip` with the real server. A steady run is measured to its end, and a server that
-//! stalls for a second is detected.
+//! `larder bench dip` with the real server. It must measure a steady run to its end, and must
+//! detect a server that stalls for a second.
 
 mod harness;
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 use harness::{BINARY, Folder};
 use serde_json::Value;
 
-/// Runs a dip experiment of `seconds` with a small store, and returns its JSON report. `meanwhile`
-/// receives the process id of the lab after the first measured second.
+/// Runs a dip experiment of `seconds` with a small store, and returns its JSON report. After the
+/// first measured second, calls `meanwhile` with the process id of `larder bench`.
 fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     let folder = Folder::new(name);
     let (json, html) = (folder.0.join("dip.json"), folder.0.join("dip.html"));
@@ -40,7 +40,8 @@ fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     serde_json::from_slice(&fs::read(json).expect("the report was written")).expect("JSON")
 }
 
-/// Returns the server among the children of a process. The other child watches over the server.
+/// Returns the process id of the server, which is a child of process `pid`. That process has
+/// another child, which watches over the server.
 fn server_of(pid: u32) -> u32 {
     let binary = fs::canonicalize(BINARY).expect("the binary has a path");
     let runs_binary =
@@ -78,7 +79,7 @@ fn a_stalled_server_fails_the_verdict() {
     let report = &dip("dip-stall", 5, |lab| {
         let server = server_of(lab);
         signal(server, "-STOP");
-        // This pause is the stall that the report must show.
+        // The report must show a stall of this length.
         thread::sleep(Duration::from_secs(1));
         signal(server, "-CONT");
     })["results"];

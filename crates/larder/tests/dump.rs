@@ -1,5 +1,5 @@
-//! Dumps of a store several times larger than memory: every key is listed, within the promised
-//! memory, while other clients read and write. Runs the real binary.
+//! Dumps of a store several times larger than memory. While other clients read and write, each dump
+//! must list every key and the server must keep its memory promise. Runs the real binary.
 
 mod harness;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use harness::{Folder, Process, ask, connect, serve};
 
 const KEYS: u32 = 150_000;
-/// One key in this many has a large value.
+/// One key in `LARGE` has a large value.
 const LARGE: u32 = 30_000;
 const MEMORY_MIB: u64 = 16;
 
@@ -87,8 +87,9 @@ fn stat(client: &mut TcpStream, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// Checks the limit of concurrent dumps. Clients that begin a dump and read only its first line
-/// block further dumps until they disconnect.
+/// Checks the limit of concurrent dumps. A client that begins a dump and reads only its first line
+/// occupies a place until it disconnects. When all places are occupied, the server must refuse
+/// further dumps.
 fn assert_few_at_once(server: &Server) {
     let begin = || {
         let mut client = connect(&server.address);
@@ -132,7 +133,7 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         let server = Server::start(io);
         server.fill();
         let mut client = connect(&server.address);
-        // Keys that nobody changes are listed exactly once.
+        // Without concurrent changes, a dump must list every key exactly once.
         let lines = server.dump("lru_crawler metadump all\r\n", "END");
         let listed: HashSet<u32> = lines.iter().map(|line| number(line)).collect();
         assert_eq!((lines.len(), listed.len()), (KEYS as usize, KEYS as usize), "{io}");
@@ -140,7 +141,8 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         assert!(large.contains(" fetch=no cls=1 size=2000"), "{large}");
         assert_eq!(stat(&mut client, "larder_copies"), 0, "a dump leaves nothing in memory");
 
-        // Two clients rewrite and delete keys of the lower half during three dumps.
+        // Two clients rewrite and delete keys of the lower half during three dumps. Each dump must
+        // list all keys that nobody deletes.
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 1..3 {

@@ -84,7 +84,7 @@ fn a_full_store_grows_while_it_serves_and_stays_so_with_the_old_command_line() {
     assert!(grown.contains(&path) && grown.contains("67108864"), "{grown}");
     server.kill();
 
-    // The command line still has the old size.
+    // The second start's command line still has the old size. The store must keep its new one.
     let mut command = serve();
     command.args(["--store", &given, "--when-full", "refuse"]);
     let mut process = Process::spawn(&mut command);

@@ -1,7 +1,7 @@
-//! Polite clients beside crowds that are slow, rude or greedy. The server must not close the polite
-//! clients' connections, refuse their sets or let them wait for long, and must stay within its
-//! memory. Runs the real binary. `larder bench hostile` measures how much longer the polite clients
-//! wait.
+//! Polite clients beside crowds of clients that are slow, rude or greedy. The server must not close
+//! the polite clients' connections, refuse their sets or let them wait for long, and must stay
+//! within its memory. Runs the real binary. `larder bench hostile` measures how much longer the
+//! polite clients wait.
 
 mod harness;
 
@@ -62,7 +62,7 @@ impl Company {
             scope.spawn(|| {
                 while !done.load(Relaxed) {
                     assert_within_budget(&self.server.child, MEMORY);
-                    // Memory is sampled continuously: no single event shows its peak.
+                    // Samples memory continuously, because no event marks the moment of its peak.
                     thread::sleep(Duration::from_millis(10));
                 }
             });
@@ -73,7 +73,7 @@ impl Company {
     }
 }
 
-/// Serialises the tests, because each crowd needs the processors for itself.
+/// Lets only one test run at a time, because each crowd needs all processors.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn beside(kinds: &[Kind]) {
@@ -89,8 +89,8 @@ fn beside(kinds: &[Kind]) {
     for (kind, crowd) in crowds {
         let outcome = crowd.end();
         assert_eq!(outcome.cut, 0, "{kind:?}: {outcome:?}, {:?}", company.closed());
-        // Sets that are never completed occupy the memory for arriving values. Large values beside
-        // them may be refused.
+        // Incomplete sets occupy the memory for arriving values, so large values beside them may be
+        // refused.
         if !(kind == Kind::LargeValues && kinds.contains(&Kind::HalfSets)) {
             assert_eq!(outcome.refused, 0, "{kind:?}: {outcome:?}");
         }

@@ -1,5 +1,5 @@
-//! In async mode, the end of the process alone loses only some milliseconds of writes, even if
-//! syncs are rare. Kills the real binary.
+//! In async mode, a kill of the process without a power loss loses only some milliseconds of
+//! writes, even if syncs are rare. Kills the real binary.
 
 mod harness;
 
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use harness::{Folder, Server, connect};
 
-/// The sync interval is longer than the test. So only early writes, and no commit, can save a
-/// write.
+/// The sync interval is longer than the test, so no commit makes a write durable. Only early writes
+/// can save it.
 const FLAGS: [&str; 4] = ["--durability", "async", "--sync-interval", "60s"];
 /// Time during which each server receives writes.
 const LIFE: Duration = Duration::from_millis(300);
-/// The largest promised loss, in milliseconds. On a machine that is busy with other tests, the
-/// server's thread may wait longer, so the promise must hold for most kills only.
+/// The largest promised loss, in milliseconds. The median loss of all kills must keep this promise.
+/// Single kills may lose more, because on a busy machine the server's thread may wait longer.
 const PROMISE: u128 = 10;
 const KILLS: usize = 7;
 
-/// Writes for a while, kills the server, and returns how many milliseconds before the kill the
-/// oldest lost write was acknowledged; 0 if none is lost.
+/// Writes for a while and kills the server. Returns how many milliseconds before the kill the
+/// oldest lost write was acknowledged; 0 if no write is lost.
 fn lost(store: &Path, round: usize) -> u128 {
     let server = Server::start(store, &FLAGS);
     let mut client = connect(&server.address);
@@ -29,7 +29,8 @@ fn lost(store: &Path, round: usize) -> u128 {
     let begun = Instant::now();
     while begun.elapsed() < LIFE {
         let number = acknowledged.len();
-        // New keys, and one key that is overwritten all the time: its newer value must win.
+        // Sets a new key, and overwrites one key that all sets share. The newest surviving value of
+        // that key must win.
         let set = format!(
             "set r{round}-{number} 0 0 100\r\n{number:0100}\r\nset last{round} 0 0 8\r\n{number:08}\r\n"
         );

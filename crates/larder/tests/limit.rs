@@ -1,5 +1,6 @@
-//! `larder bench limit --device`: the responder, a server of the lab that only sends replies,
-//! answers each key after a read of the device. It changes nothing on the device.
+//! `larder bench limit --device` measures a responder, a server of the benchmarks that only sends
+//! replies. The responder must answer each key after a read of the device, and must not change the
+//! device.
 
 mod harness;
 

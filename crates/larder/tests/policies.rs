@@ -53,7 +53,7 @@ fn policies_are_listed_and_limiters_tried_and_reset() {
     let server = start(&folder, FILE);
     done(&server, "look logins login/ann", "5 left, as new");
     done(&server, "try logins login/ann", "allowed: 4 left, as new in 3600 s");
-    // Further replies depend on the time that has passed since then.
+    // The other replies contain times that depend on how long this test has run.
     for (request, expected) in [
         ("try logins login/ann --cost 4", "allowed: 0 left, as new in 3"),
         ("try logins login/ann", "refused: 0 left, passes in 3"),
@@ -99,8 +99,8 @@ fn used_units_and_counts_survive_a_reload() {
     let line = server.process.event("reloaded");
     let expected = "limit logins fixed 5 per 3600s prefix login/ -> fixed 7 per 60s prefix login/";
     assert!(line.contains(expected), "{line}");
-    // A changed window length applies from the key's next window on. The new budget applies at
-    // once.
+    // The new budget applies at once. The new length of the window applies only from the key's next
+    // window on.
     let (_, said) = limits(&server, "try logins login/ann");
     assert!(said.starts_with("allowed: 1 left, as new in 3"), "{said}");
     assert!(server.stats(" limits").contains("STAT limit:logins:near 2\r\n"));

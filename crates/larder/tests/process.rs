@@ -30,7 +30,7 @@ fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         for round in 0..2 {
-            // No server runs at this moment. The connection waits in the socket's accept queue.
+            // No server runs at this moment. The connection must wait in the socket's accept queue.
             let mut early = connect(&address);
             let mut process = Process::spawn(&mut activated(&listener, "1", &["--io", io]));
             assert!(process.event("listening").ends_with(&format!("address={address}")));
@@ -45,7 +45,7 @@ fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
 #[test]
 fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    // Descriptor 4 is not open, so it is ignored although the count includes it.
+    // Descriptor 4 is not open. The server must ignore it, although the count includes it.
     let mut process = Process::spawn(&mut activated(&listener, "2", &[]));
     process.event("listening");
     process.signal("-TERM");
@@ -59,8 +59,8 @@ fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone
     assert_eq!(code, Some(3), "{log}");
     assert!(log.contains("descriptor 3 of the service manager is not a listening"), "{log}");
 
-    // `LISTEN_PID` names another process, so the server leaves the sockets alone and listens as its
-    // settings say.
+    // `LISTEN_PID` names another process, so the server must leave the sockets alone and listen as
+    // its settings say.
     let mut process = Process::spawn(serve().env("LISTEN_PID", "1").env("LISTEN_FDS", "1"));
     process.event("listening");
 }
@@ -125,7 +125,8 @@ fn a_file_with_a_bad_policy_changes_nothing() {
     assert!(line.contains(expected), "{line}");
 }
 
-/// The start blocks when it opens its pid file, a named pipe, until the test reads from that pipe.
+/// The pid file is a named pipe. The start blocks when it opens this file, until the test reads
+/// from the pipe.
 #[test]
 fn a_reload_during_the_start_takes_effect_after_it() {
     let folder = Folder::new("early");
@@ -147,8 +148,7 @@ fn a_reload_during_the_start_takes_effect_after_it() {
 #[test]
 fn the_verbosity_command_sets_the_level_of_the_running_log() {
     let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
-    // The line with the address is not logged at this level, so the test asks the kernel for the
-    // address.
+    // At this log level no line names the address, so the test asks the kernel for it.
     let address = listening_address(process.child.id());
     let mut client = connect(&address);
     ask(&mut client, "verbosity 1\r\n", "OK\r\n");
@@ -211,7 +211,7 @@ fn a_half_sent_command_does_not_delay_a_stop() {
         process.signal("-TERM");
         let mut rest = Vec::new();
         for client in [&mut line, &mut body, &mut large] {
-            // The connection is closed or reset without an answer.
+            // The server must close or reset the connection without an answer.
             let _ = client.read_to_end(&mut rest);
         }
         assert!(rest.is_empty());
@@ -308,7 +308,7 @@ fn an_unwritable_result_is_an_error_without_a_crash() {
     let full = run(">/dev/full");
     assert_eq!(full.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&full.stderr).contains("takes no more"));
-    // A closed pipe is not an error: its reader has all the lines that it wants.
+    // A closed pipe is not an error: its reader has read all the lines that it wants.
     let cut = run("| head -1");
     assert!(cut.stderr.is_empty(), "{}", String::from_utf8_lossy(&cut.stderr));
 }
@@ -413,7 +413,7 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     };
     until("event=reloaded");
 
-    // Another server does not overwrite the pid file, and says which process owns it.
+    // Another server must not overwrite the pid file, and must say which process owns it.
     let (code, text) = Process::spawn(serve().arg("-P").arg(&pidfile)).end();
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains(&format!("process {} runs", pid.trim())), "{text}");
@@ -423,7 +423,7 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
         assert!(begun.elapsed() < PATIENCE, "it does not end");
         std::thread::yield_now();
     }
-    // A server replaces the pid file of a process that was killed.
+    // A server must replace the pid file of a process that was killed.
     let mut process = Process::spawn(serve().arg("-P").arg(&pidfile));
     process.event("serving");
     assert_ne!(fs::read_to_string(&pidfile).expect("a number"), pid);
@@ -434,7 +434,8 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     assert!(text.contains("cannot write --log-file"), "{text}");
 }
 
-/// The token is printed once, and reaches neither the log file nor a collector of JSON lines.
+/// The token must be printed once. It must reach neither the log file nor JSON lines, which go to a
+/// log collector.
 #[test]
 fn the_token_of_the_admin_page_is_printed_but_not_logged() {
     const TOLD: &str = "token for changes on the admin page, until the stop: ";
@@ -483,7 +484,7 @@ fn the_soft_limit_of_open_files_is_raised_and_a_low_hard_limit_is_reported() {
     assert_eq!(numbers[0], numbers[1], "{line}");
     drop(process);
 
-    // Root may raise the hard limit too, so the script drops that capability.
+    // Root may raise the hard limit too, so the script gives up the capability for that.
     let mut command = Command::new("sh");
     let script = "ulimit -n 64; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   \"$0\" serve -l 127.0.0.1:0 --admin off -t 2";
@@ -520,8 +521,8 @@ fn unwise_settings_cause_warnings() {
     }
 }
 
-/// Regression test. The kernel does not release the contents of locked memory, so a reused table of
-/// the index once came back with old items.
+/// Regression test. The kernel does not discard the contents of locked memory. So an index table
+/// that reused such memory once came back with old items.
 #[test]
 fn flushed_items_do_not_return_when_memory_is_locked() {
     let mut process = Process::spawn(serve().args(["--lock-memory", "-m", "64"]));
@@ -534,12 +535,12 @@ fn flushed_items_do_not_return_when_memory_is_locked() {
     for round in 0..5 {
         client.write_all(sets("old").as_bytes()).expect("it listens");
         ask(&mut client, "flush_all\r\n", "OK\r\n");
-        // The cleaner frees the index tables that the flush emptied, and new tables take their
-        // memory.
+        // The cleaner frees the index tables that the flush has emptied, and new tables reuse their
+        // memory. No old item may reappear in them.
         client.write_all(sets(&format!("new{round}-")).as_bytes()).expect("it listens");
         ask(&mut client, &gets, &"END\r\n".repeat(1000));
     }
-    // Memory is locked only when it is first used, so reserved memory is not resident.
+    // Memory that is reserved but unused must not be resident, even though memory is locked.
     assert_within_budget(&process.child, 64);
 }
 

@@ -1,5 +1,6 @@
-//! Stores as an operator sees them: the messages of a start, what survives a stop and a crash,
-//! which processes may open a store, and that `larder check` agrees. Runs the real binary.
+//! Stores as an operator sees them: the messages of a start, what survives a stop and a crash, and
+//! which processes may open a store. After each step, `larder check` must agree. Runs the real
+//! binary.
 
 mod harness;
 
@@ -53,7 +54,8 @@ fn durable_items_survive_a_crash_and_a_stop() {
         assert_eq!(server.stat("larder_recovered_items"), "2");
         server.ask("get a n\r\n", "VALUE a 5 3\r\nabc\r\nVALUE n 0 1\r\n6\r\nEND\r\n");
         server.ask("delete n\r\nset last 0 0 1\r\nx\r\n", "DELETED\r\nSTORED\r\n");
-        // The test does not wait for durability: a stop makes everything durable.
+        // The test does not wait until these changes are durable, because a stop must make
+        // everything durable.
         server.stop();
         let report = checked(&store, 0);
         assert!(report.contains("stopped cleanly"), "{report}");
@@ -123,13 +125,14 @@ fn a_clock_that_is_behind_at_a_restart_revives_nothing() {
     let stopped = with_superblock(&store, |superblock| superblock.clock += 1000);
     assert!(stopped.clock >= began + 1000, "the time of the start is remembered");
 
-    // The store now looks as if it had been used for 1000 seconds before the clock was set back.
+    // The store now looks as if it had been used for 1000 seconds and the clock had then been set
+    // back. The item `soon` has expired in that time and must not come back.
     for _ in 0..2 {
         let server = Server::start(&store, &[]);
         let shown: u32 = server.stat("time").parse().expect("a time");
         assert!(shown.abs_diff(now()) < 60, "clients see the machine's clock, not {shown}");
         server.ask("get soon late\r\n", "VALUE late 0 1\r\nx\r\nEND\r\n");
-        // Clients' absolute expiry times refer to the machine's clock.
+        // Clients' absolute expiry times must refer to the machine's clock.
         server.ask(&format!("set new 0 {} 1\r\nx\r\n", now() + 100), "STORED\r\n");
         let left = time_to_live(&server, "new");
         assert!((40..=101).contains(&left), "{left}");
@@ -184,7 +187,7 @@ fn within_a_boot_a_restart_with_another_wall_clock_changes_no_expiry() {
         assert!(server.stat("time").parse::<u32>().expect("a time").abs_diff(wall(ahead)) < 60);
         let (left, passed) = (time_to_live(&server, "k"), begun.elapsed().as_secs() as u32);
         assert!(left <= 100 && left + passed + 1 >= 100, "{left} s left after {passed} s");
-        // Clients' absolute expiry times refer to the wall clock.
+        // Clients' absolute expiry times must refer to the wall clock.
         let exptime = wall(ahead) + 50;
         server.ask(&format!("set absolute 0 {exptime} 1\r\nx\r\n"), "STORED\r\n");
         assert!((40..=51).contains(&time_to_live(&server, "absolute")));
@@ -192,7 +195,7 @@ fn within_a_boot_a_restart_with_another_wall_clock_changes_no_expiry() {
         server.until_durable();
         server.kill();
     }
-    // After a reboot the wall clock counts, unless it is behind the store's time.
+    // After a reboot the store must follow the wall clock, unless that is behind the store's time.
     for (ahead, reply) in [(-3600, "VALUE k 0 1\r\nx\r\nEND\r\n"), (3600, "END\r\n")] {
         with_superblock(&store, |superblock| superblock.boot_id ^= 1);
         let server = start(ahead);
@@ -249,8 +252,8 @@ fn a_file_that_is_not_a_store_is_not_overwritten() {
     assert_eq!(fs::read(&file).expect("a file"), vec![b'x'; 2 << 20]);
 }
 
-/// For every kind of newer format, a start and `check` name the version that can read it, and
-/// change nothing.
+/// For every kind of newer format, a start and `check` must name the version that can read it, and
+/// must change nothing.
 #[test]
 fn a_newer_format_is_refused_by_name() {
     let folder = Folder::new("newer");
@@ -279,8 +282,8 @@ fn a_newer_format_is_refused_by_name() {
             copy[4088..].copy_from_slice(&checksum.to_le_bytes());
         }
         fs::write(&store, &newer).expect("it writes");
-        // The given size is larger than the store, so a start that accepted the store would make it
-        // grow.
+        // The given size is larger than the store. A start that wrongly accepted the store would
+        // therefore change the file.
         let named = format!("{}:96MB", store.display());
         let (code, log) = Process::spawn(serve().args(["--store", &named])).end();
         assert_eq!(code, Some(3), "{log}");
@@ -310,8 +313,8 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
         // Each item gets its own commit, so that the next commit proves it to have been durable.
         server.until_durable();
     }
-    // The server is killed, because after a clean stop the next start may use the index image and
-    // read no records.
+    // Kills the server: after a clean stop, the next start may use the index image and read no
+    // records.
     server.kill();
     let bytes = fs::read(&store).expect("the store");
     let at = bytes.windows(9).position(|bytes| bytes == b"twovvvvvv").expect("an item") + 100;
@@ -334,14 +337,14 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     ask(&mut client, "get two\r\nmg one k\r\nmg three k\r\n", "END\r\nHD kone\r\nHD kthree\r\n");
 }
 
-/// The process's limit of the file size acts like a disk that refuses writes beyond the limit. The
-/// limit can be lifted while the server runs.
+/// A limit on the process's file size acts like a disk that refuses writes beyond this limit. The
+/// test can lift the limit while the server runs.
 #[test]
 fn a_failing_store_is_reported_until_it_recovers() {
     let folder = Folder::new("failing");
     let store = folder.0.join("store");
     let mut command = Command::new("sh");
-    // SIGXFSZ is ignored, so a write beyond the limit returns an error and does not end the
+    // The shell ignores SIGXFSZ, so a write beyond the limit returns an error instead of ending the
     // process.
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
     command.args(["-c", script, BINARY, "serve", "--listen", "127.0.0.1:0", "-t", "2"]);
@@ -475,7 +478,7 @@ fn items_beyond_memory_are_read_back_by_either_backend() {
                             format!("VALUE own{seed} 0 1\r\n{}\r\nEND\r\n", round % 10).bytes(),
                         );
                         expect(&mut client, request.as_bytes(), &replies);
-                        // This client closes its connection without waiting for the answer.
+                        // Another client closes its connection without waiting for the answer.
                         let mut gone = connect(address);
                         gone.write_all(format!("get{names}\r\n").as_bytes()).expect("it reads");
                     }
@@ -494,8 +497,8 @@ fn items_beyond_memory_are_read_back_by_either_backend() {
         expect(&mut client, b"get key0\r\n", &reply);
         ask(&mut client, "set key60 0 0 1\r\n!\r\ndelete key120\r\n", "STORED\r\nDELETED\r\n");
         server.stop();
-        // After a clean stop, the next start does not read large values: each is read when a client
-        // requests it.
+        // After a clean stop, a start does not read large values. The server must read each of them
+        // when a client requests it.
         let server = Server::start(&store, &["-m", "16", "--io", io, "--threads", "2"]);
         let mut client = connect(&server.address);
         expect(&mut client, b"get key60 key120\r\n", b"VALUE key60 0 1\r\n!\r\nEND\r\n");

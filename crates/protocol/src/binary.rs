@@ -1,8 +1,8 @@
 //! The binary protocol: packets with a header of 24 bytes, then extras, key and value. The rules
 //! are those of memcached 1.6.45, where the protocol is deprecated and frozen. Three things differ
-//! on purpose. A packet with a wrong header is refused without waiting for its rest. A refused
-//! packet is skipped in its true length. A few commands with a surplus value are refused; memcached
-//! would parse that value as the next packet.
+//! on purpose. A packet with a wrong header is refused before the rest of the packet has arrived. A
+//! refused packet is skipped in its true length. A few commands are refused if they have a surplus
+//! value; memcached would parse that value as the next packet.
 
 mod request;
 mod response;

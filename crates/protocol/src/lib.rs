@@ -1,6 +1,7 @@
-//! memcached's protocols as pure functions: bytes to requests, and replies to bytes. Nothing here
-//! does I/O, reads a clock, allocates for a request without a value, or fails. Parsing returns a
-//! request, "more bytes are needed", or an error reply with the way to continue.
+//! memcached's protocols as pure functions: bytes to requests, and replies to bytes. The functions
+//! here do no I/O, read no clock and allocate no memory; only the caller's [`KeySink`] may
+//! allocate. Parsing never fails: it returns a request, "more bytes are needed", or an error reply
+//! and how the connection continues.
 //!
 //! The first byte of a connection chooses the protocol: [`BINARY_MAGIC`] the binary one, anything
 //! else the [text] one. The text protocol mixes classic and [meta] commands freely.
@@ -76,9 +77,9 @@ pub enum Parse<R, E> {
         /// The number of input bytes it used, including its value.
         consumed: usize,
     },
-    /// A storage request whose value has not arrived completely. The caller has two choices: wait
-    /// and parse again, or receive the value elsewhere and, when it is complete, parse the `header`
-    /// bytes again. A header without its value always parses to this variant.
+    /// A storage request whose value has not arrived completely. The caller has two choices. It can
+    /// wait and parse again. Or it can receive the value elsewhere and, when the value is complete,
+    /// parse the `header` bytes again. A header without its value always parses to this variant.
     NeedValue {
         /// The request; its value is empty.
         request: R,

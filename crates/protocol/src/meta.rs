@@ -1,6 +1,6 @@
 //! Meta commands: `mg`, `ms`, `md`, `ma`, `me`. A command has a key and one-letter flags, some with
 //! a token. Parsing has two steps, because commands are passed around more often than their flags
-//! are read: [`Meta`] is the command line split into pieces, [`Flags`] the decoded flags.
+//! are read. [`Meta`] is the command line split into pieces; [`Flags`] are the decoded flags.
 
 mod flags;
 mod limit;
@@ -44,7 +44,7 @@ pub struct Meta<'a> {
     pub value: &'a [u8],
 }
 
-/// memcached looks for malformed flags in this many tokens, including the verb.
+/// The number of tokens, including the verb, in which memcached looks for malformed flags.
 const TOKENS_MAX: usize = 23;
 
 impl<'a> Meta<'a> {

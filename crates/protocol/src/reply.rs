@@ -45,7 +45,7 @@ lines! {
     BAD_INITIAL_TOKEN = "CLIENT_ERROR invalid numeric initial value";
     /// An opaque token that is too long.
     OPAQUE_TOO_LONG = "CLIENT_ERROR opaque token too long";
-    /// A key that is flagged as base64 and is not.
+    /// A key that is flagged as base64 but cannot be decoded.
     KEY_NOT_DECODED = "CLIENT_ERROR error decoding key";
     /// An unknown mode of ms.
     INVALID_SET_MODE = "CLIENT_ERROR invalid mode for ms M token";
@@ -63,13 +63,13 @@ lines! {
     BURST_NEEDS_GCRA = "CLIENT_ERROR a burst (G) needs MG";
     /// stats detail without on, off or dump.
     DETAIL_USAGE = "CLIENT_ERROR usage: stats detail on|off|dump";
-    /// stats detail is disabled, as all dumps are.
+    /// stats detail, while the settings disable all dumps.
     DETAIL_NOT_ALLOWED = "CLIENT_ERROR stats detail not allowed";
-    /// stats cachedump is disabled, as all dumps are.
+    /// stats cachedump, while the settings disable all dumps.
     CACHEDUMP_NOT_ALLOWED = "CLIENT_ERROR stats cachedump not allowed";
-    /// lru_crawler metadump is disabled, as all dumps are.
+    /// lru_crawler metadump, while the settings disable all dumps.
     METADUMP_NOT_ALLOWED = "ERROR metadump not allowed";
-    /// lru_crawler mgdump is disabled, as all dumps are.
+    /// lru_crawler mgdump, while the settings disable all dumps.
     MGDUMP_NOT_ALLOWED = "ERROR key dump not allowed";
     /// A slab class that memcached does not have.
     ILLEGAL_SLAB = "CLIENT_ERROR Illegal slab id";

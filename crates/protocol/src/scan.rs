@@ -1,6 +1,6 @@
 //! The inner loops of the text parser: finding separators and reading numbers. Tokens are short (a
 //! key has about twenty bytes), so an inlined search of eight bytes at a time is faster than
-//! `memchr`. Line ends are further away; `memchr` finds those.
+//! `memchr`. Line ends are further away, so the parser finds them with `memchr`.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -141,7 +141,7 @@ pub fn parse_i32(token: &[u8]) -> Option<i32> {
 
 /// Parses a number as memcached does with C's `strtol` and `strtoul`: white space, a sign, any
 /// number of digits. After the digits, the token must end or continue with white space or a NUL;
-/// the rest is ignored. Returns true if there is a minus sign, and the number.
+/// the rest is ignored. Returns whether there is a minus sign, and the number without it.
 pub fn parse_c_number(token: &[u8]) -> Option<(bool, u64)> {
     let is_space = |byte: &u8| *byte == b' ' || (b'\t'..=b'\r').contains(byte);
     let start = token.iter().position(|byte| !is_space(byte))?;

@@ -27,8 +27,8 @@ const LINE_LEN_MIN: usize = 4;
 
 /// Parses the most common requests in one pass: a `get` of one key, and a `set` whose value has
 /// arrived, both without anything unusual. `take` receives the request, which has one key, and the
-/// number of input bytes it used. It is a callback so that the request stays in registers. Returns
-/// false, without any effect, if [`parse`] must handle the input.
+/// number of input bytes that the request used. `take` is a callback so that the request stays in
+/// registers. Returns false, without any effect, if [`parse`] must handle the input.
 #[inline(always)]
 pub fn parse_common<'a>(
     input: &'a [u8],
@@ -189,8 +189,8 @@ fn touch<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     request(frame, Request::Touch(Touch { exptime, noreply }))
 }
 
-/// Ignores what follows the key, except a `noreply` at the end. Some clients send a time, which old
-/// versions of memcached took as the delay of the delete.
+/// Ignores everything after the key, except a `noreply` at the end. Some clients send a time there,
+/// which old versions of memcached took as the delay of the delete.
 fn delete<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let Some((key, _)) = keyed(frame) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);

@@ -36,11 +36,11 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The number of turns after which a call that still waits counts as stuck.
+/// The number of attempts after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Salt of the seed that decides which worlds may have several devices. The worlds that tests name
-/// by seed were found with one device; with this salt they still have one.
+/// Salt of the seed that decides which worlds may have several devices. With this salt, the worlds
+/// that tests name for other reasons have one device, as when they were found.
 const SEVERAL: u64 = 0x1ae40;
 
 /// Salt of the seed that decides in which worlds lanes have a lower device. With this salt, the
@@ -55,9 +55,11 @@ const GROWS: u64 = 0x96920;
 const EARLY: u64 = 0xea417;
 
 /// Salt of the seed that decides which worlds have keys that the index cannot tell apart, and
-/// delete items that they have just set. With this salt, the worlds that tests name by seed do not.
+/// delete items that they have just set. With this salt, the worlds that tests name by seed have no
+/// such keys and deletes, as when they were found.
 const TWINS: u64 = 0x7472b;
-/// The number of names searched for such keys. Among this many there are several pairs.
+/// The number of names that are searched for such keys. Among this many names there are several
+/// pairs.
 const NAMES: u64 = 200_000;
 
 /// Returns keys that the index cannot tell apart, in pairs.
@@ -101,9 +103,11 @@ pub struct DurableWorld {
     restarts: u64,
     /// A commit whose thread waits inside a device.
     flight: Option<Flight>,
-    /// True if a slow reader holds an item: memory may not be freed before the reader has finished.
+    /// True while a slow reader holds an item. The engine may not free that memory before the
+    /// reader has finished, so calls do not wait long for space.
     reading: bool,
-    /// True while a restart is checked. The commits in the model are then those of the life before.
+    /// True while a restart is checked. The commits in the model then belong to the engine before
+    /// the restart.
     restarting: bool,
     /// True if calls give up instead of waiting for space.
     hurry: bool,
@@ -111,10 +115,11 @@ pub struct DurableWorld {
     failed_reads: u64,
     /// The number of failed writes and syncs at the last check.
     failed_changes: u64,
-    /// True if no power loss has followed the end of the process: everything written is there.
+    /// True if the process was killed without a power loss. Everything that it has written is then
+    /// still there.
     keeps_written: bool,
-    /// Random numbers for early writes. They are separate, so that early writes do not change
-    /// worlds in sync mode.
+    /// Random numbers for early writes. They have their own generator, so that worlds in sync mode,
+    /// which make no early writes, stay the same.
     early: Random,
     anomaly: anomaly::Armed,
     seen: Seen,
@@ -259,7 +264,8 @@ impl DurableWorld {
         let done = self.act();
         // If there are no sessions, a restart has just failed.
         if self.machine.is_stopped() && !self.sessions.is_empty() {
-            // Without power, no client receives an answer. A process that is killed instead leaves
+            // The result of this step does not count: without power, no client receives an answer.
+            // The store restarts after a power loss or after a kill. A killed process leaves
             // everything that it has written, even in the middle of a commit.
             return if self.random.one_in(2) { self.kill() } else { self.crash() };
         }
@@ -305,7 +311,7 @@ impl DurableWorld {
         match self.random.below(1000) {
             0..=14 => {
                 self.advance_clock();
-                // The clock decides, so that this draws no random number.
+                // The clock decides about a scan, so that the decision draws no random number.
                 if self.now.is_multiple_of(4) { self.check_scan() } else { Ok(()) }
             }
             15..=45 => {
@@ -356,7 +362,7 @@ impl DurableWorld {
         self.turn();
         if self.engine.staged_maps() > 0 && self.random.one_in(2) {
             // A dead map that is written too early does harm only if the power fails before the
-            // deaths in it are durable.
+            // deaths in it are durable. So this plans a power loss soon.
             self.plan_power_loss_within(6);
         }
     }
@@ -442,7 +448,8 @@ impl DurableWorld {
     /// fails.
     fn not_refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
-        // An unreadable record is not lost, so the engine must not replace it.
+        // If a record is unreadable, the engine refuses the call: the record is not lost, so the
+        // engine must not replace it.
         let unreadable = self.machine.failed_reads() != self.failed_reads;
         if self.engine.health() != Health::Good || unreadable || !waits {
             return Ok(());

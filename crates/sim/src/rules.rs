@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 /// Operations per world: enough to fill memory in some worlds, and few enough to run many worlds
 /// per minute.
 const STEPS: u64 = 1500;
-/// Operations per world with several threads. These worlds need more until the threads interfere
-/// with each other.
+/// Operations per world with several threads. These worlds need more operations until their threads
+/// interfere with each other.
 const STEPS_OF_THREADS: u64 = 15_000;
-/// Rules that only one world in several hundred detects. For each, the number of worlds to skip:
-/// the search begins shortly before the world that last detected it.
+/// Rules that only one world in several hundred detects, each with the number of worlds to skip.
+/// The search begins shortly before the world that last detected the rule.
 const RARE: [(Rule, u64); 1] = [(Rule::MapsWaitForOlder, 1255)];
-/// The time in seconds for which the same worlds must find nothing while no rule is broken.
+/// The longest time in seconds of the run without broken rules, which must find nothing.
 const CONTROL_SECONDS: u64 = 10;
 
 /// The seed of the running world, for the panic message.
@@ -46,8 +46,8 @@ pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCo
     }
 }
 
-/// Runs worlds until one finds a disagreement. Finding one is a failure, whether or not a rule is
-/// broken.
+/// Runs worlds until one finds a disagreement. A disagreement makes the exit code a failure,
+/// whether or not a rule is broken.
 #[expect(clippy::disallowed_methods, reason = "a search has a time limit; no world knows of it")]
 fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let steps = if matches!(worlds, Worlds::Threads) { STEPS_OF_THREADS } else { STEPS };

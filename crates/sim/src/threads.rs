@@ -1,12 +1,12 @@
 //! A world in which everything runs concurrently. Each worker, the committer, the cleaner and the
 //! readers have their own threads. For a while devices are slow, hang or fail; then the power fails
-//! or the process is killed. This repeats several times. The seed decides the load and the faults.
-//! The operating system decides the order in which threads run, so a failing seed may have to be
-//! run several times.
+//! or the process is killed. A world repeats this several times. The seed decides the load and the
+//! faults. The operating system decides the order in which threads run, so a failing seed may have
+//! to be run several times until it fails again.
 //!
 //! Each worker knows the state of its own keys; all workers share the counters. After a restart,
-//! each key must have its last durable state or a newer one. While the world runs, every answer
-//! must be exactly right, however long a device hangs.
+//! each key must have its last durable state or a newer one. At all other times, every answer must
+//! be exactly right, however long a device hangs.
 
 mod history;
 mod worker;
@@ -59,7 +59,7 @@ impl Shared {
     }
 }
 
-/// A store that outlives its engines, and the facts known about it.
+/// A store that outlives its engines, and the model of its keys.
 pub struct ThreadedWorld {
     random: Random,
     options: Options,
@@ -220,11 +220,11 @@ fn disturb(
                 device.plan(Fault { operation, at, times, failure: DeviceFailure::Io });
             }
             9 => {
-                // The engine refuses a limit below its minimum.
+                // The result is ignored, because the engine refuses a limit below its minimum.
                 let _ = shared.engine.set_memory_limit((8 + random.below(24)) << 20);
             }
             10 if devices.len() > 1 && random.one_in(3) => {
-                // The engine refuses to drain the last lane.
+                // The result is ignored, because the engine refuses to drain the last lane.
                 let name = format!("store{}", random.below(devices.len() as u64));
                 let empties = random.one_in(2);
                 let engine = &shared.engine;

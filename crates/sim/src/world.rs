@@ -48,7 +48,7 @@ pub struct World {
     keys: u64,
     value_max: u64,
     evicts: bool,
-    /// The number of items that the engine lacked so far. It must have evicted them.
+    /// The number of items that the engine lacked so far. The engine must have evicted all of them.
     missed: u64,
 }
 
@@ -154,9 +154,9 @@ impl World {
         self.random.below(self.sessions.len() as u64) as usize
     }
 
-    /// Repeats a call until the engine finds space. Cleans in between, as the cleaner thread would.
-    /// Before each attempt, calls `settle`, because the key itself may have been evicted. Returns
-    /// `None` if the engine refused the call and changed nothing.
+    /// Repeats a call until the engine finds space. Cleans between two attempts, as the cleaner
+    /// thread would. Calls `settle` before each attempt, because the key's own item may have been
+    /// evicted. Returns `None` if the engine refused the call and changed nothing.
     fn finish<T>(
         &mut self,
         key: &[u8],

@@ -1,21 +1,21 @@
 //! One anomaly at every place where it can happen: the first write fails, then the second, and so
-//! on, until a world ends before that write. The model must agree each time, both right away and
-//! after the power loss that follows.
+//! on, until a world has fewer writes. The engine must agree with the model each time, both right
+//! after the anomaly and after the power loss that follows.
 
 use larder_disk::Operation;
 use sim::{Anomaly, DurableWorld, Plan};
 
-/// Worlds with a sync and an async store, evicting and refusing, with and without large values.
+/// Worlds with sync and async stores, evicting and refusing, with and without large values.
 const SEEDS: [u64; 4] = [0, 1, 2, 4];
-/// Worlds with several devices, one of which has the anomaly.
+/// Worlds with several devices. The anomaly happens on one of them.
 const SEVERAL: [u64; 4] = [3, 7, 8, 9];
-/// Worlds in which segments move to a lower device that has the anomaly.
+/// Worlds in which segments move to a lower device. The anomaly happens on that device.
 const TIERED: [u64; 3] = [25, 48, 59];
-/// A world with few segments, because a recovery reads every one.
+/// A world with few segments: a recovery reads every segment, and the test lets each read fail.
 const SMALL: [u64; 1] = [5];
 const STEPS: u64 = 60;
 
-/// Runs worlds in which the first, second, third … occurrence goes wrong.
+/// Runs a world for the first, second, third … occurrence of the anomaly, until it does not occur.
 fn at_every_place(seeds: &[u64], anomaly: impl Fn(u64) -> Anomaly) {
     for &seed in seeds {
         let mut places = 0;

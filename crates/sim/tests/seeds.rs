@@ -24,13 +24,15 @@ fn stores_keep_what_they_acknowledged() {
             }
         }
     }
-    // Segments moved to lower devices, and some power losses interrupted that.
+    // Many segments must move to lower devices, and power losses must interrupt some of these
+    // moves.
     assert!(seen.moved > MOVED && seen.interrupted > INTERRUPTED, "{seen:?}");
-    // Devices grew while in use.
+    // Devices must grow while in use.
     assert!(seen.grown > GROWN, "{seen:?}");
 }
 
-/// In this world, the cleaner once walked hash maps in a different order in every run.
+/// Two runs of one seed must be equal. In this world they once differed, because the cleaner walked
+/// hash maps, whose order differs in every run.
 #[test]
 fn a_seed_decides_everything() {
     let run = || DurableWorld::run(Plan { seed: 5005, steps: 3000 }).unwrap();
@@ -61,9 +63,9 @@ fn stores_with_threads_keep_what_they_acknowledged() {
     }
 }
 
-/// Seeds that once found a bug, with their steps. The first one found a segment whose records were
-/// not all walked. The next three found commits that failed while keys moved. The others found, one
-/// each: dead maps newer than every remaining commit; keys that were to move to a lane with kept
+/// Seeds that once found a bug, with their steps. The first found a segment in which a walk missed
+/// records. The next three found commits that failed while keys moved. Each of the others found one
+/// bug: dead maps newer than every remaining commit; keys that were to move to a lane with kept
 /// ends; a superblock whose sync lost the writes that a failed commit had left in the cache.
 const FOUND: [(u64, u64); 7] = [
     (173, 2000),

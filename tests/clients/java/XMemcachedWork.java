@@ -112,7 +112,7 @@ public class XMemcachedWork {
       }
     });
     check(label + " what has expired is gone", () -> {
-      // More than 30 days, so this is an absolute time, and one in the past.
+      // A number above 30 days is an absolute time. This one is in the past.
       client.set("f", 2_592_001, "gone");
       equal(client.get("f"), null);
     });
@@ -176,7 +176,8 @@ public class XMemcachedWork {
   }
 
   private static void exercise(String label, XMemcachedClientBuilder builder) throws Exception {
-    // With a single connection, a get is executed after the sets without reply that were sent before it.
+    // All requests use one connection, so a get is executed after the sets without reply that
+    // precede it.
     builder.setConnectionPoolSize(1);
     builder.setOpTimeout(10_000);
     MemcachedClient client = builder.build();

@@ -1,4 +1,4 @@
-//! The background work of a server, as its statistics show it. With it, the test kills a server in
+//! The background work of a server, as its statistics show it. The test uses it to kill a server in
 //! the middle of such work.
 
 use std::io;
@@ -59,7 +59,7 @@ impl Look {
 pub(crate) struct Activity {
     /// The cleaner moved items.
     pub(crate) cleaning: bool,
-    /// The cleaner moved items while lanes have lower devices, so it moved some of them there.
+    /// The cleaner moved items and lanes have lower devices, so some of the items moved there.
     pub(crate) cooling: bool,
     pub(crate) evicting: bool,
     /// A device was being drained, or partitions moved to another lane.

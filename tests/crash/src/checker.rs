@@ -28,8 +28,8 @@ pub(crate) struct Totals {
     pub(crate) checked: u64,
     /// Steps that crashes took back.
     pub(crate) taken: u64,
-    /// Steps that crashes took back although a client had been told of them. They were too recent
-    /// to be covered by the promise.
+    /// Steps that crashes took back although a client had been told of them. They were so recent
+    /// that the promise did not cover them.
     pub(crate) taken_told: u64,
 }
 
@@ -74,9 +74,9 @@ impl Checker {
         self.histories.entry(key).or_insert_with(|| History::new(key, evicts))
     }
 
-    /// Adds the journals of all connections of a round. `errors` means that the disk failed or
-    /// memory was short: requests may have been answered with an error, and unanswered ones may
-    /// have failed.
+    /// Adds the journals of all connections of a round. `errors` is true if the disk failed or
+    /// memory was short. Requests may then have been answered with an error, and unanswered ones
+    /// may have failed.
     pub(crate) fn feed(&mut self, journals: &[Vec<Event>], errors: bool) -> Vec<Violation> {
         let mut violations = Vec::new();
         for journal in journals {
@@ -166,9 +166,9 @@ impl Checker {
     }
 
     /// Checks that a cas id always stands for the same value of a key, across all restarts. `given`
-    /// means that a writer's answer revealed the id; then the id must not be older than all
-    /// remembered ones. An id that a reader saw may be: a round's writers are added before its
-    /// readers, and a crash may bring an old value back.
+    /// is true if a writer's answer revealed the id. Such an id must not be older than all
+    /// remembered ones. An id that a reader saw may be older, because a round's writers are added
+    /// before its readers. A crash may also bring an old value back.
     fn cas_id(&mut self, key: Key, cas: u64, print: Print, given: bool) -> Option<Violation> {
         let known = self.cas_ids.entry(key).or_default();
         let text = match known.get(&cas) {
@@ -193,8 +193,9 @@ impl Checker {
         Some(Violation { fault: Fault::CasReused, key: Some(key), text })
     }
 
-    /// Adds what the test read of every key after a crash, between `asked` and now. Every write of
-    /// which a client was told until `cutoff` must be there; `u64::MAX` means all writes.
+    /// Adds what the test read of every key after a crash, between `asked` and now. Every write
+    /// that a client was told of until `cutoff` must be there. A cutoff of `u64::MAX` means all
+    /// writes.
     pub(crate) fn recovered(
         &mut self,
         found: &[(Key, Option<Seen>)],

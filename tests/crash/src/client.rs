@@ -1,6 +1,6 @@
 //! A client process: connections that write and connections that read, each with a journal. The
-//! test starts its own program again for each client, so clients are separate processes, as in real
-//! use.
+//! test starts its own program again for each client, so that clients are separate processes, as in
+//! real use.
 //!
 //! A writing connection has two threads, so that it can send while answers are outstanding.
 
@@ -75,8 +75,8 @@ fn connect(port: u16) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// Describes how a connection ended: with a fault, or as any connection ends when its server is
-/// killed.
+/// Returns the event of a connection's end. A connection that ends as any connection does when its
+/// server is killed has no fault.
 fn ended(error: &io::Error) -> Event {
     let fault = match error.kind() {
         io::ErrorKind::InvalidData => Some(format!("wrong answer: {error}")),
@@ -221,8 +221,8 @@ impl Writer {
     }
 }
 
-/// Reads random keys of all writers: as many times as a writer writes, or until the server ends if
-/// the number of requests is unlimited.
+/// Reads random keys of all writers. A reader sends as many requests as a writer. If their number
+/// is unlimited, it continues until the server ends.
 fn read_all(plan: &ClientPlan, reader: u16) -> io::Result<()> {
     let name = format!("reader-{:03}-{reader:03}", plan.first);
     let journal = Journal::create(&plan.journals.join(name))?;

@@ -1,5 +1,4 @@
-//! The clock that all processes of a run share, so that the test can order the events of their
-//! journals.
+//! The clock that all processes of a run share. It lets the test order the events of all journals.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -79,7 +79,7 @@ impl Devices {
         self.names.iter().flat_map(device).collect()
     }
 
-    /// Adds, with some probability, a lane for the next start. Updates the plan in any case.
+    /// Adds a lane for the next start, with some probability. Updates the plan in either case.
     pub(crate) fn before_start(&mut self, random: &mut Random, plan: &mut ServerPlan) {
         let percent = if self.names.len() == 1 { 80 } else { 40 };
         if self.names.len() < self.layout.most && random.chance(percent) {

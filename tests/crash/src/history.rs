@@ -1,17 +1,18 @@
 //! The history of one key, and the states in which a crash may leave it.
 //!
-//! A step is a request that was executed, or may have been. It holds the states in which the
-//! request may have left the key. A crash takes the history back to an earlier step. But it must
-//! not take back a step that a client was told of before the cutoff of the promise. Steps that a
-//! crash took back never return: after each check, the history ends at the step that was found.
+//! A step is a request that was executed, or that may have been executed. It holds the states in
+//! which the request may have left the key. A crash takes the history back to an earlier step. But
+//! it must not take back a step that a client was told of before the cutoff of the promise. Steps
+//! that a crash took back never return: after each check, the history ends at the step that was
+//! found.
 
 use crate::model::{Item, State, When, after, after_reply, evictable, fits};
 use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
 
-/// Number of steps kept before the oldest possible one, so that a message can name a step that
-/// wrongly came back.
+/// Number of steps kept before the oldest possible one. If one of these steps wrongly comes back,
+/// the message can name it.
 const ARCHIVE: usize = 40;
 
 #[derive(Clone, Debug)]
@@ -21,8 +22,8 @@ struct Step {
     /// that depends on it.
     told: Option<u64>,
     what: String,
-    /// The states that this write would have left, had it not been answered with an error. They
-    /// must never appear.
+    /// The states that this write would have left if it had not been answered with an error. No
+    /// read may show them.
     undone: Vec<State>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct History {
     steps: Vec<Step>,
     /// The index of the oldest step to which another crash could still take the history back.
     sure: usize,
-    /// True if the server evicts. Then an item may be missing at any time, and may come back after
+    /// True if the server evicts. An item may then be missing at any time, and may come back after
     /// a crash unless a later step has followed.
     evicts: bool,
 }
@@ -159,10 +160,10 @@ impl History {
             return Err(self.violation(Fault::Contradiction, text));
         }
         let last = self.steps.len() - 1;
-        // A touch may give a new cas id to a value that is otherwise the same, so it always is a
-        // step of its own.
+        // A touch may give a new cas id to a value that otherwise stays the same. So each touch
+        // becomes a step.
         let touches = matches!(operation, Operation::Touch { .. });
-        // Earlier readers may still have seen the item, so its expiry becomes a separate step.
+        // Readers may have seen the item before it expired, so its expiry becomes a separate step.
         let expired = states == [None] && before != states;
         if !expired && (*operation == Operation::Get || (before == states && !touches)) {
             self.steps[last].states = states;
@@ -175,7 +176,7 @@ impl History {
     }
 
     /// Adds a read by another connection between `asked` and `answered`, in microseconds. The read
-    /// proves that the step which it shows was executed.
+    /// proves that the step that it shows was executed.
     pub(crate) fn read(
         &mut self,
         seen: Option<&Seen>,
@@ -213,8 +214,8 @@ impl History {
         Ok(())
     }
 
-    /// Adds a read after a crash. Every step that a client was told of until `cutoff` microseconds
-    /// must be there. The history then ends at the step that was found.
+    /// Adds a read after a crash. Every step that a client was told of until `cutoff`, in
+    /// microseconds, must be there. Afterwards the history ends at the step that was found.
     pub(crate) fn recovered(
         &mut self,
         seen: Option<&Seen>,
@@ -232,8 +233,8 @@ impl History {
         let lost = &self.steps[found + 1..];
         let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
         let taken = Taken { steps: lost.len() as u32, told };
-        // Several steps may fit what was read, for example if only their expiries differ, by a
-        // second. Any of them may be the step that was found, so all their states stay possible.
+        // Several steps may fit what was read, for example if their expiries differ by a second.
+        // Any of them may be the step that was found, so all their fitting states stay possible.
         let mut states = Vec::new();
         for state in self.steps[floor..=found].iter().flat_map(|step| self.possible(step)) {
             if fits(&state, seen, when) {

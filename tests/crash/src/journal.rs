@@ -1,6 +1,6 @@
 //! The journals of client processes, one line of JSON per event. Each call of [`Journal::note`]
-//! writes its events to the file with one system call. So the parent process sees everything that
-//! was sent and answered before a client process ended, however it ended.
+//! writes its events to the file with one system call. So however a client process ends, its
+//! journal holds everything that it sent and received before its end.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
-//! The environment in which a round runs the server, and the background work that the round waits
-//! for.
+//! The environment in which a round runs the server, and the background work that the end of the
+//! round should interrupt.
 
 use crate::activity::Work;
 use crate::devices::Layout;
@@ -55,7 +55,7 @@ impl Machine {
         matches!(self, Machine::Evict | Machine::Tiers | Machine::PowerTiers)
     }
 
-    /// Returns the background work that a round waits for before its end; `None` with one device.
+    /// Returns the background work for which a round waits before its end; `None` with one device.
     pub(crate) fn work(self) -> Option<Work> {
         match self {
             Machine::Plain | Machine::Power => None,
@@ -66,9 +66,9 @@ impl Machine {
     }
 }
 
-/// Size in MiB of a device that is full after a few rounds.
+/// Size in MiB of a device so small that it is full after a few rounds.
 const EVICTING_MIB: u64 = 12;
-/// Size in MiB of a fast device that is too small to keep what a round stores.
+/// Size in MiB of a fast device so small that it cannot keep what a round stores.
 const FAST_MIB: u64 = 24;
 
 impl std::fmt::Display for Machine {

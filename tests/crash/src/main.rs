@@ -1,6 +1,6 @@
 //! The crash test of the real server, under load from real client processes. The server is killed,
 //! loses power, or has a failing disk. Then it is started again, and everything that it
-//! acknowledged must be there.
+//! acknowledged must still be there.
 //!
 //!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
 //!
@@ -231,8 +231,8 @@ impl Run {
                 if machine.loses_power() && self.skips(&name) {
                     continue;
                 }
-                // All rounds of one durability on one machine are a series. Each series gets an
-                // equal share of the time.
+                // All rounds of one durability on one machine are a series. The series share the
+                // time equally.
                 let share = self.arguments.seconds.map(Duration::from_secs);
                 let until = share.map(|all| begun + all * number / series);
                 let directory = self.directory.join(format!("rounds-{number}"));
@@ -251,8 +251,8 @@ impl Run {
         Ok(())
     }
 
-    /// Returns true if the test's disk cannot be mounted here. Then prints that the test `name` is
-    /// skipped, and why.
+    /// Returns true if the test's disk cannot be mounted here. In that case, prints that the test
+    /// `name` is skipped, and why.
     fn skips(&mut self, name: &str) -> bool {
         if let Some(error) = &self.no_disk {
             println!("{name}: SKIPPED: no FUSE file system can be mounted here: {error}");

@@ -1,16 +1,17 @@
 //! The possible states of a key, and memcached's rules for one key: what each request may answer,
 //! and which states it may leave.
 //!
-//! A state is not always known exactly: around the second in which an item expires, both answers
-//! are correct. So every rule returns a list of outcomes, and a reply selects those that fit it. A
-//! server that evicts may do so between any two requests: see [`evictable`].
+//! A state is not always known exactly: around the second in which an item expires, an answer with
+//! the item and one without it are both correct. So every rule returns a list of outcomes, and a
+//! reply selects those that fit the reply. A server that evicts may do so between any two requests:
+//! see [`evictable`].
 
 use crate::operation::{Operation, Store};
 use crate::reply::{Reply, Seen};
 use crate::value::{Content, Print};
 
-/// Number of seconds before and after its expiry in which an item may be there or not. The server's
-/// clock and the protocol both count whole seconds.
+/// Number of seconds before and after an item's expiry in which the item may be there or not. The
+/// server's clock and the protocol both count whole seconds.
 const SLACK: u64 = 2;
 
 /// Length in bytes of a value above which the server may refuse an append as too large. The exact
@@ -27,7 +28,7 @@ pub(crate) struct Item {
     pub(crate) expires: u64,
     /// The cas id; `None` until an answer has revealed it.
     pub(crate) cas: Option<u64>,
-    /// True if the item was evicted. No get finds it any more. But the eviction becomes durable
+    /// True if the item was evicted. A get no longer finds it. But the eviction becomes durable
     /// only later, so a crash may bring the item back unless a later write of the key has followed.
     pub(crate) evicted: bool,
 }

@@ -45,8 +45,8 @@ pub(crate) enum Reply {
 pub(crate) fn read(from: &mut ReplyReader<impl Read>, operation: &Operation) -> io::Result<Reply> {
     let (line, value) = from.reply()?;
     let reply = interpret(line, value, operation);
-    // The client accepts spaces at the end of a reply, which other servers send. Larder must not
-    // send them.
+    // The client accepts a reply with spaces at its end, because other servers send such replies.
+    // Larder must not send them.
     let reply = match from.last_line() {
         [.., b' '] => Err("a reply with spaces at its end"),
         _ => reply,

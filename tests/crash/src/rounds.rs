@@ -22,8 +22,8 @@ const WRITERS: u16 = 4;
 const PROCESSES: u16 = 3;
 /// Factor for the number of keys on machines whose devices should become full.
 const FILLING: u16 = 5;
-/// The longest time for which the end of a round waits until the disk has unsynced bytes, or until
-/// the expected background work runs.
+/// The longest time for which the end of a round waits for background work, and for unsynced bytes
+/// on the disk.
 const AIMING: Duration = Duration::from_millis(200);
 
 /// The counts of all rounds.
@@ -36,7 +36,8 @@ pub(crate) struct Done {
     pub(crate) cuts: (u64, u64),
     /// Number of devices added, of devices drained, and of times that a device grew.
     pub(crate) devices: (u32, u32, u32),
-    /// The background work that ends of rounds interrupted; only with several devices.
+    /// How many rounds ended in the middle of each kind of background work; only with several
+    /// devices.
     pub(crate) interrupted: Interrupted,
 }
 
@@ -114,13 +115,13 @@ struct Round {
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
-    /// If true, the round ends only when written data is not yet covered by a sync or background
-    /// work runs, or after [`AIMING`].
+    /// If true, the round does not end before the expected background work runs and the disk has
+    /// unsynced bytes. It waits for each of these at most [`AIMING`].
     aimed: bool,
     end: End,
     /// If set, the next server is killed after this time, even in the middle of its recovery.
     stillborn: Option<Duration>,
-    /// If set, the round then starts the server once more, reads every key and cuts the power.
+    /// If set, the server is then started once more, all keys are read, and the power is cut.
     /// Everything that was read must be durable.
     again: Option<Cut>,
     /// The random numbers that decide which devices are added, drained and grown in this round.
@@ -163,8 +164,8 @@ impl Round {
             (10..70, Some(_)) => End::PowerLoss(cut),
             _ => End::Kill,
         };
-        // Some rounds are so short that their end interrupts recovery, or makes the next server
-        // repeat it.
+        // Some rounds have no load. They are so short that their end interrupts recovery, or makes
+        // the next server repeat it.
         let idle = random.chance(12);
         let longest = random.pick(&[80, 400, 1200]);
         Round {
@@ -225,7 +226,7 @@ impl Round {
             devices.leave(&watched.rows, &mut world.plan);
         }
         if let (Some(disk), true) = (&world.disk, self.aimed) {
-            // Waits for a moment between a write and the sync that covers it, if one comes soon.
+            // Waits for a moment between a write and the sync that covers it.
             let aiming = Instant::now();
             while disk.unsynced() == 0 && aiming.elapsed() < AIMING {
                 thread::yield_now();

@@ -194,8 +194,8 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// Reads every key. With `errors`, a value may be refused, because there is no memory for it
-    /// beside other values that are read or moved. Such a value is read again, alone.
+    /// Reads every key. With `errors`, the server may refuse a value because other values, which it
+    /// reads or moves, leave no memory for it. This function reads such a value again, alone.
     pub(crate) fn read_all(
         &self,
         keys: &[Key],
@@ -207,8 +207,8 @@ impl Server {
         for group in keys.chunks(TOGETHER) {
             loop {
                 match talk.get_all(group, errors) {
-                    // If the server evicts or moves a large value while sending it, it closes the
-                    // connection and counts that in its statistics.
+                    // A server that evicts or moves a large value while sending it closes the
+                    // connection. The server counts such closes in its statistics.
                     Err(error) if is_end(&error) && cut < self.values_cut()? => {
                         cut += 1;
                         talk = self.connect()?;

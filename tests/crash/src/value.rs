@@ -1,5 +1,5 @@
 //! The values of keys in a compact form: a number, or a list of chunks that are generated from
-//! seeds. So the history of a value of megabytes takes only a few words.
+//! seeds. In this form, the history of a value of megabytes takes only a few words.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;

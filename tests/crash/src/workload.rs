@@ -59,7 +59,7 @@ pub(crate) struct Workload {
     keys: u16,
     sizes: Sizes,
     largest: u32,
-    /// The next request if the last one was quiet: a get of the same key, which shows whether the
+    /// The request that must follow a quiet one: a get of the same key, which shows whether the
     /// write took effect.
     next: Option<(Key, Operation)>,
 }
@@ -72,8 +72,8 @@ impl Workload {
         Workload { random, writer, keys, sizes, largest, next: None }
     }
 
-    /// Returns true if the last request was quiet. The get that checks it must be sent before the
-    /// writer may stop.
+    /// Returns true if the last request was quiet. The writer must send the get that checks it
+    /// before it may stop.
     pub(crate) fn owes(&self) -> bool {
         self.next.is_some()
     }

@@ -17,12 +17,12 @@ use crate::journal::{self, Event};
 use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
-/// The time by which a write that an asynchronous server loses may be older than promised. On a
+/// The time by which the writes that an asynchronous server loses may be older than promised. On a
 /// busy machine, the commit takes longer to end, and the clients take longer to read their answers.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
 
-/// The largest memory, in MiB, with which a server may refuse values while it reads other values of
-/// a megabyte or waits for their sync. Such refusals are counted and are no faults.
+/// With at most this much memory, in MiB, a server may refuse values while it reads other values of
+/// a megabyte or waits for their sync. Such refusals are counted, but they are no faults.
 pub(crate) const TIGHT_MIB: u64 = 32;
 
 /// The reason why a run of rounds or a scenario stops.
@@ -72,8 +72,8 @@ pub(crate) enum End {
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) processes: u16,
-    /// The work of each process. [`World::clients`] fills in the port, the journals and the writer
-    /// numbers.
+    /// The work of each process. [`World::clients`] sets the port, the directory of the journals
+    /// and the numbers of the writers.
     pub(crate) client: ClientPlan,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct World {
     directory: PathBuf,
     /// When the last server ended, in microseconds, and whether SIGTERM ended it.
     ended: Option<(u64, bool)>,
-    /// True if a server runs on after its load, long enough to make everything durable, before it
+    /// True if each server runs on after its load until everything must be durable, and only then
     /// ends.
     pub(crate) idle: bool,
     /// The longest time from the restart of a server until it answered.
@@ -176,8 +176,8 @@ impl World {
                 let interval = self.plan.sync_interval.as_micros() as u64;
                 let slack = ASYNC_SLACK.as_micros() as u64;
                 // The promised loss is one interval of acknowledgements. It counts back from the
-                // last acknowledgement, not from the server's end: while the disk stalls,
-                // acknowledgements stall too. Only after a time without load does it count from the
+                // last acknowledgement, not from the server's end, because a server whose disk
+                // stalls acknowledges nothing. After a time without load, it counts back from the
                 // end.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
                 last.saturating_sub(interval + slack)
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Adds the clients' journals to the histories. With `errors`, the server had a reason to
+    /// Adds the clients' journals to the histories. `errors` is true if the server had a reason to
     /// answer with errors.
     pub(crate) fn collect(&mut self, clients: Clients, errors: bool) -> Result<(), Failure> {
         let journals = clients.finish()?;

@@ -84,7 +84,7 @@ pub(super) fn notes_first_writes(file: &File) -> bool {
     [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC].contains(&kind)
 }
 
-/// The largest number of zeros per write, in bytes. Others can use the device between writes.
+/// The largest number of zeros per write, in bytes. Between two writes, others can use the device.
 const ZEROS: usize = 256 << 10;
 
 /// Writes zeros, bypassing the page cache. `offset` and `length` are multiples of 4096.
@@ -99,8 +99,8 @@ pub(super) fn write_zeros(direct: &File, offset: u64, length: usize) -> io::Resu
 /// An alignment that every device accepts, in bytes.
 const MOST_ALIGNED: usize = 4096;
 
-/// Returns the alignment that the kernel reports (Linux 6.1); it does so only for files, not for
-/// devices.
+/// Returns the alignment that the kernel reports, if it does. Only Linux 6.1 and later report it,
+/// and not for every file system.
 fn direct_alignment(file: &File) -> Option<usize> {
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);

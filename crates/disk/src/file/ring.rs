@@ -1,5 +1,6 @@
 //! Reads of a file through io_uring that bypass the page cache. The cache would keep a second copy
-//! of the data in memory outside the budget, and a full cache costs more time than the read itself.
+//! of the data in memory that the budget does not count. A full cache also costs more time than the
+//! read itself.
 
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};
@@ -226,7 +227,8 @@ impl Drop for Ring {
     fn drop(&mut self) {
         while self.in_flight() > 0 {
             if self.wait().is_err() {
-                // The device hangs. The kernel may still write to the buffers, so they are leaked.
+                // The device hangs, or the wait failed. The kernel may still write to the buffers,
+                // so they are leaked.
                 std::mem::take(&mut self.flying).into_iter().for_each(std::mem::forget);
                 return;
             }
@@ -257,7 +259,7 @@ mod tests {
         assert!(matches!(read.advance(4 + 9000 - 3072, 512), Progress::Complete));
     }
 
-    /// The kernel returns only a part of such a file per read, however much is requested.
+    /// However much is requested, the kernel returns only a part of `/proc/kallsyms` per read.
     #[test]
     fn a_file_that_arrives_in_parts_is_read_completely() {
         let Ok(file) = File::open("/proc/kallsyms") else { return };

@@ -3,9 +3,10 @@
 //!
 //! Each sector has the content on the medium and, on top of it, one version per write since the
 //! last sync that covered it. A version is the *whole* sector after that write, as in a page cache.
-//! So after a crash the medium holds a sector as it was after some write, never a later write
-//! without an earlier one. Each sector independently ends up with any one of its versions: that
-//! models reordering. It never ends up older than what a successful sync left there.
+//! So after a crash the medium holds a sector as it was after one of the writes. It never holds the
+//! bytes of a later write without those of an earlier one. Each sector ends up with any one of its
+//! versions, independently of the other sectors: that models reordering. A sector never ends up
+//! older than what a successful sync left there.
 
 use super::image::{Image, PAGE, Page};
 use crate::Random;
@@ -112,7 +113,8 @@ impl Cache {
         self.lost = self.lost.filter(|&lost| lost < size);
     }
 
-    /// Returns the device as a newly opened one: no longer than the medium.
+    /// Returns the cache of the device after it is opened anew. Its size is then at most that of
+    /// the medium.
     pub(super) fn reopened(mut self) -> Cache {
         if let Some(lost) = self.lost {
             self.shorten(lost);
@@ -274,9 +276,9 @@ impl Cache {
         medium
     }
 
-    /// Decides the fate of whole writes first. With independent sectors, a long write would hardly
-    /// ever survive whole. Nor would a prefix of a sequence of writes survive alone, which is what
-    /// a disk that keeps the order leaves.
+    /// Decides the fate of each whole write first. If each sector were decided on its own, a long
+    /// write would hardly ever survive whole. A prefix of the writes would hardly ever survive
+    /// alone either, although a disk that keeps the order leaves exactly that.
     fn fates(&self, random: &mut Random) -> BTreeMap<u64, Fate> {
         let writes: BTreeSet<u64> =
             self.pending.values().flatten().map(|version| version.write).collect();

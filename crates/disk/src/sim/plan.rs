@@ -68,7 +68,7 @@ impl Fault {
 pub struct Counts {
     /// Calls of `read_at`.
     pub reads: u64,
-    /// Calls of `write_at`.
+    /// Calls of `write_at` and `prepare`, and of `grow` and `shrink`.
     pub writes: u64,
     /// Calls of `sync`.
     pub syncs: u64,

@@ -1,6 +1,6 @@
 //! Counts the live items of a store in bounded memory. When there are more than [`KEYS_MAX`] keys,
-//! about half of them are dropped and the counts become estimates. The hash decides which keys are
-//! dropped, so either all versions of a key are counted or none.
+//! about half of them are dropped and the counts become estimates. The hash of a key decides
+//! whether it is dropped, so either all versions of a key are counted or none.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ struct Newest {
 #[derive(Debug)]
 pub(super) struct Keys {
     newest: HashMap<u64, Newest>,
-    /// Only keys whose hashes end in `shift` zero bits are held.
+    /// Only keys whose hashes end in `shift` zero bits are kept; the counts are multiplied by
+    /// 2^`shift`.
     shift: u32,
     most: usize,
 }
@@ -42,8 +43,8 @@ impl Keys {
     }
 
     /// Adds a version of the key with this hash. `alive` is its size in bytes, or 0 if the version
-    /// is dead. Versions with the same seq are copies of one record. A dead mark concerns only one
-    /// copy, so a version is alive if any of its copies is.
+    /// is dead. Versions with the same seq are copies of one record. A dead mark applies to one
+    /// copy only, so a version is alive if any of its copies is alive.
     pub(super) fn note(&mut self, hash: u64, seq: u64, alive: u64) {
         if !self.holds(hash) {
             return;

@@ -54,7 +54,7 @@ impl<'a> Store<'a> {
         let mut unreadable = BTreeSet::new();
         for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
             if let Err(error) = device.read_at(at, copy) {
-                // An unreadable copy counts as damaged; the other copy must then suffice.
+                // An unreadable copy counts as damaged. The check then needs the other copy.
                 *copy = superblock::mark();
                 unreadable.insert(at);
                 if unreadable.len() == SUPERBLOCKS.len() {
@@ -130,9 +130,9 @@ impl<'a> Store<'a> {
         ranges
     }
 
-    /// Returns the newest generation of which the segment holds a trailer, for a segment whose
-    /// header is lost. Considers only generations after `over`, up to `known` + 1 or the
-    /// superblock's generation floor, whichever is greater.
+    /// For a segment whose header is lost: returns the newest generation with a trailer in the
+    /// segment. Considers only generations after `over`, up to `known` + 1 or the superblock's
+    /// generation floor, whichever is greater.
     pub(super) fn use_by_trailers(
         &self,
         segment: SegmentNumber,
@@ -198,7 +198,7 @@ impl<'a> Store<'a> {
     }
 
     /// Reads the header of a segment. A tail place may hold a newer state of the header's block, so
-    /// the tails are laid over that block first.
+    /// this function first lays the tails over that block.
     pub(super) fn header(&self, segment: SegmentNumber) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
         let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
@@ -269,8 +269,8 @@ impl<'a> Store<'a> {
     }
 }
 
-/// Returns the part of `bytes` that lies in `range`. Offsets in `range` count from the beginning of the
-/// jumbo; `bytes` are its bytes from offset `begins` on.
+/// Returns the part of `bytes` that lies in `range`. Offsets in `range` count from the beginning of
+/// the jumbo. `bytes` are the jumbo's bytes from offset `begins` on.
 fn part<'b>(bytes: &'b [u8], begins: usize, range: &std::ops::Range<usize>) -> &'b [u8] {
     let from = range.start.saturating_sub(begins).min(bytes.len());
     let to = range.end.saturating_sub(begins).min(bytes.len());
@@ -284,7 +284,7 @@ pub(super) enum JumboState {
     Whole(Trailer),
     /// The first segment does not hold a valid header and record head.
     Headless,
-    /// At least one piece is missing: no segment's meta names it.
+    /// At least one piece is missing: no meta of a segment names it.
     Incomplete,
     /// The trailer is missing: either the commit did not complete, or the trailer is damaged.
     NotCommitted,

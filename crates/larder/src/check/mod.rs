@@ -1,6 +1,6 @@
 //! `larder check`: inspects a store that no server uses, and changes nothing. It reads everything
 //! that any recovery could need and verifies every checksum. So it finds damage that a start would
-//! not notice, and takes as long as reading the used part of the device.
+//! not notice. It takes as long as reading the used part of the device.
 
 mod keys;
 mod look;
@@ -174,8 +174,8 @@ fn is_fast_of(path: &Path, label: &Label) -> bool {
     matches!(found, Ok(Content::Store(superblock)) if superblock.store_id == label.store_id)
 }
 
-/// Joins a store's fast device with its lower device. Returns the fast device alone if the store
-/// has no lower one.
+/// Joins a store's fast device with its lower device. If the store has no lower device, returns the
+/// fast device alone.
 fn join(
     file: &Path,
     device: Arc<dyn Device>,

@@ -79,8 +79,8 @@ pub(super) struct Segments {
     pub(super) retired: u32,
 }
 
-/// The lane of this device in a store of several devices, according to its own superblock. Another
-/// device's superblock may be newer.
+/// The lane of this device in a store of several devices, according to the superblock on this
+/// device. The superblock of another device may be newer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Lane {
     pub(super) number: u8,
@@ -167,7 +167,8 @@ pub(super) struct Report {
     pub(super) cut: bool,
     /// Number of records whose kind only a newer version of the program knows.
     pub(super) newer_records: u64,
-    /// The reason why this program must not write to the store: the store has newer features.
+    /// The reason why this program must not write to the store: a feature that only a newer program
+    /// knows.
     pub(super) read_only: Option<String>,
     /// True if the last stop wrote an index image, so that the next start need not read the log.
     pub(super) has_image: bool,
@@ -345,7 +346,7 @@ fn size(bytes: u64) -> String {
 /// Formats Unix seconds as date and time in UTC.
 fn date(seconds: u64) -> String {
     let (mut days, time) = (seconds / 86_400, seconds % 86_400);
-    // No clock shows such a late date, and the loop below would take long to reach it.
+    // No real clock shows such a late date, and the loop below would take long to reach it.
     if days > 3_000_000 {
         return format!("{seconds} seconds after 1970");
     }

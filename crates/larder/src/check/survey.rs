@@ -2,7 +2,7 @@
 //!
 //! A commit completes only after the previous commit was synced. So the greatest commit number in
 //! any trailer proves that earlier commits were durable once; [`Trailer::proof`] says up to which.
-//! This separates damaged data, which was durable, from torn data, whose commit never completed.
+//! This proof tells damaged data, which was durable, from torn data, whose commit never completed.
 //! The greatest number is known only after all segments were read. So segments with a damaged or
 //! incomplete part are read a second time.
 
@@ -60,8 +60,8 @@ struct LargeItem {
     header: Header,
     state: JumboState,
     version: Option<Version>,
-    /// True if the item is marked dead or its meta cannot be read. Then a start uses its record
-    /// only to hide older versions.
+    /// True if the item is marked dead or its meta cannot be read. A start then uses the item's
+    /// record only to hide older versions.
     dead: bool,
 }
 
@@ -90,8 +90,7 @@ struct Survey<'a> {
     opened: Vec<u64>,
     /// Segments to read a second time.
     open: Vec<Open>,
-    /// Segments without a readable header, each with the greatest commit of which it holds a
-    /// trailer.
+    /// Segments without a readable header, each with the greatest commit number in its trailers.
     headless: Vec<(SegmentNumber, Option<u64>)>,
     /// Jumbos, as (first segment, header, whether the item is dead).
     jumbos: Vec<(SegmentNumber, Header, bool)>,
@@ -174,8 +173,8 @@ impl<'a> Survey<'a> {
         }
         for (tail, _) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
-            // The tail may be an early write, made while the commit before it was still being
-            // synced.
+            // The tail may be an early write, made while commit `tail.commit - 1` was still being
+            // synced. So the tail proves only the commits before that one.
             self.proof = self.proof.max(tail.commit.saturating_sub(1));
         }
     }
@@ -231,9 +230,9 @@ impl<'a> Survey<'a> {
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
-                // The commit `opened` or a later one wrote this header, perhaps as an early write.
-                // Then the commit before it was perhaps not durable yet, and only the commits
-                // before that one are proved.
+                // Commit `opened` or a later one wrote this header. It may have been an early
+                // write, made while commit `opened - 1` was not durable yet. So the header proves
+                // only the commits before that one.
                 self.greatest = self.greatest.max(header.opened);
                 self.proof = self.proof.max(header.opened.saturating_sub(1));
                 self.opened[segment as usize] = header.opened;
@@ -284,7 +283,7 @@ impl<'a> Survey<'a> {
         if let Some(Meta { usage: Use::InUse { .. }, generation, .. }) = meta {
             return self.scan_first(segment, marks, None, Some(generation));
         }
-        // A segment that is free, or may never have been used, holds nothing that could be lost.
+        // A segment that is free, or that may never have been used, has no data to lose.
         let was_header = meta.is_none() && self.store.can_read_header(segment);
         let found = found.or(tail).filter(|&generation| generation > over);
         if was_header || found.is_some() {
@@ -292,8 +291,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reports an unreadable meta. The segment may be free or its records superseded, so a start
-    /// uses them only to hide older records.
+    /// Reports an unreadable meta. The segment may be free, or its records may be superseded. So a
+    /// start uses its records only to hide older records.
     fn tell_unmarked(&mut self, segment: SegmentNumber, generation: u32) {
         let what = "what its meta says of it cannot be read".to_owned();
         if self.store.superblock.accepted.runs(segment, generation) > 0 {
@@ -308,8 +307,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Adds a note about damaged copies of a meta. A crash during a write can damage one copy; two
-    /// damaged copies have another cause.
+    /// Adds a note about damaged copies of a meta. A crash during a write can damage only one copy;
+    /// if both are damaged, there was another cause.
     fn note_damaged_marks(&mut self, segment: SegmentNumber, both: bool) {
         let notes = &mut self.report.notes;
         if notes.len() < NAMED_MAX {
@@ -541,8 +540,9 @@ impl<'a> Survey<'a> {
         trailers.map(|found| found.trailer.commit).max()
     }
 
-    /// Judges a segment without a readable header. It is damaged if one of its commits is known to
-    /// have been durable. Otherwise it is torn: a server was writing it for the first time.
+    /// Judges a segment without a readable header. The segment is damaged if one of its commits is
+    /// known to have been durable. Otherwise it is torn: a server was writing it for the first
+    /// time.
     fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
         let bytes = self.store.segment_size().into();
         if newest.is_some_and(|newest| newest < self.proof) {
@@ -589,8 +589,8 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
-            // Either the commit never completed or the jumbo was being freed. A start treats its
-            // segments as free.
+            // Either the commit never completed, or the jumbo was being freed. In both cases a
+            // start treats its segments as free.
             JumboState::Incomplete => {
                 let is_there =
                     |&index: &u32| self.parts.contains_key(&(segment, header.generation, index));
@@ -603,14 +603,14 @@ impl<'a> Survey<'a> {
                 (what, Some(header.opened + 1))
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
-            // A start does not read the value of a dead item, so the damage does not matter.
+            // A start does not read the value of a dead item, so this damage does no harm.
             JumboState::WrongValue(_) if dead && !self.unmarked.contains(&segment) => return,
             JumboState::WrongValue(trailer) => {
                 ("the value of a large item is damaged".to_owned(), Some(trailer.commit))
             }
         };
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
-        // An incomplete commit may leave the same bytes as damage. Only commit numbers tell them
+        // An incomplete commit may leave the same bytes as damage. Only commit numbers tell the two
         // apart, here and in recovery.
         let was_durable = header.opened + 1 < self.proof
             && match commit {
@@ -695,8 +695,8 @@ fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     }
 }
 
-/// Returns the commit numbers and end offsets of the trailers after offset `end`. Also raises the
-/// survey's greatest commit and its proof accordingly.
+/// Returns the commit numbers and end offsets of the trailers after offset `end`. Also adds to
+/// `survey` what these trailers prove.
 fn trailers_behind(
     image: &[u8],
     end: u32,

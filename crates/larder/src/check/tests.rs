@@ -199,8 +199,8 @@ fn an_intact_store_is_clean() {
     assert_eq!(json["segments"]["in_use"], 2);
 }
 
-/// An unreadable sector costs only the data in it, and the report names it. Tested with sectors in
-/// a header, among records, in a meta, in a copy of the superblock, and in unused space.
+/// An unreadable sector costs only the data in it, and the report names it. This must hold for
+/// sectors in a header, among records, in a meta, in a copy of the superblock, and in unused space.
 #[test]
 fn unreadable_blocks_are_named_and_the_rest_is_checked() {
     let geometry = Image::new(40).superblock.geometry;
@@ -358,8 +358,8 @@ fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
 fn a_tail_is_part_of_its_segment() {
     let image = Image::new(3);
     let (_, two) = two_segments(&image);
-    // Empties the segment's own place, as if its first block had not been full yet. Until then only
-    // the tail place holds that block.
+    // Erases the segment's own place, as if the segment's first block had not been full yet. Until
+    // a block is full, only the tail place holds it.
     let place = image.superblock.geometry.segment(2);
     image.device.write_at(place, &vec![0; two.bytes.len()]).unwrap();
     assert_eq!(image.report().segments.in_use, 1);
@@ -417,7 +417,7 @@ fn a_damaged_jumbo_is_torn_until_later_commits_prove_it_durable() {
     let segments = report.segments;
     assert_eq!((segments.jumbos, segments.jumbo_parts, segments.free), (1, 2, 1));
 
-    // Damages the value. No later commit proves that it was durable.
+    // Damages the value. The jumbo is torn, because no later commit proves that it was durable.
     image.flip(5, 1000);
     assert_eq!(image.report().verdict, Verdict::Torn);
     let mut six = image.segment(6, 6);
@@ -429,7 +429,7 @@ fn a_damaged_jumbo_is_torn_until_later_commits_prove_it_durable() {
     assert_eq!(report.verdict, Verdict::Damaged, "{report}");
     assert!(report.to_string().contains("segment 3: the value of a large item"), "{report}");
 
-    // Damages the head. The pieces show that there was a jumbo.
+    // Damages the head. The jumbo's other pieces still show that there was a jumbo.
     let (image, _) = with_jumbo();
     image.write(&six);
     image

@@ -129,8 +129,8 @@ fn list(policies: &BTreeMap<String, Policy>) {
     }
 }
 
-/// Requests `cost` units from a key's limiter, and describes the decision. With a cost of 0 the
-/// request only looks at the limiter.
+/// Requests `cost` units from a key's limiter, and describes the decision. A cost of 0 takes no
+/// units.
 fn decide(client: &mut Client, name: &str, key: &str, cost: u64) -> Result<String, Error> {
     let policies = policies(client)?;
     let Some(policy) = policies.get(name) else {

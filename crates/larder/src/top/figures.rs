@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::sample::Sample;
 
-/// What a server did between two samples, and its state at the second one. A figure that the server
-/// does not have is `None`. Rates are per second.
+/// What a server did between two samples, and its state at the second one. A figure is `None` if
+/// the server does not report it. Rates are per second.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) version: String,

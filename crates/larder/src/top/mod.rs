@@ -1,8 +1,8 @@
 //! `larder top`: rates, latencies, memory and state of servers in a terminal, side by side.
 //!
 //! Everything comes from `stats`, so any server that speaks memcached's text protocol can be shown.
-//! Percentiles come from `stats buckets`, which only Larder has. A thread per server asks once per
-//! interval. A server that does not answer delays no other.
+//! Percentiles come from `stats buckets`, which only Larder has. One thread per server asks once
+//! per interval, so a server that does not answer delays no other server.
 
 mod figures;
 mod poller;
@@ -24,7 +24,7 @@ use poller::{PATIENCE, Pollers};
 use sample::Sample;
 use view::Panel;
 
-/// The longest wait for a key before the next look at the pollers' answers.
+/// The longest wait for a key press before the view takes new answers of the servers.
 const FRAME: Duration = Duration::from_millis(100);
 
 /// Returns the command line of `top`.
@@ -137,7 +137,7 @@ fn once(addresses: Vec<Address>, interval: Duration, json: bool) -> Result<(), E
     let pollers = Pollers::start(addresses, interval);
     let mut before: Vec<Option<Sample>> = vec![None; count];
     let mut results: Vec<Option<Result<Figures, String>>> = vec![None; count];
-    // A server that answers a little at a time must not hold up the others for ever.
+    // A server that sends its answer a little at a time must not delay the others for ever.
     let end = Instant::now() + interval + PATIENCE * 4;
     while results.iter().any(Option::is_none) {
         let Some((number, answer)) = pollers.next_until(end) else { break };
@@ -168,7 +168,7 @@ fn once(addresses: Vec<Address>, interval: Duration, json: bool) -> Result<(), E
     }
 }
 
-/// The result of a server whose answers did not end in time.
+/// Returns the result for a server whose answers did not end in time.
 fn late() -> Result<Figures, String> {
     Err("it did not end its answer in time".to_owned())
 }
@@ -182,7 +182,8 @@ mod tests {
     use super::*;
     use sample::tests::NAMED;
 
-    /// A row that no server has would only be a dash.
+    /// For a row that the server does not have, `top` shows a dash, so a wrong row name would go
+    /// unnoticed. This test compares the names with the rows of a real server.
     #[test]
     fn a_server_with_a_store_has_every_row_that_top_names() {
         let folder = std::env::temp_dir().join(format!("larder-top-{}", std::process::id()));

@@ -14,8 +14,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// An answer, or the reason why there is none.
 pub(super) type Answer = Result<Sample, String>;
 
-/// A thread for each server. Dropping this stops them; a thread that waits for its server ends
-/// later, by itself.
+/// The threads that ask the servers, one for each server. Dropping this value stops the threads. A
+/// thread that is waiting for its server ends by itself, but later.
 #[derive(Debug)]
 pub(super) struct Pollers {
     answers: Receiver<(usize, Answer)>,
@@ -39,7 +39,7 @@ impl Pollers {
         Pollers { answers, _running: running }
     }
 
-    /// Returns the answers that have come since the last call, each with its server's number.
+    /// Returns the answers since the last call, each with the number of its server.
     pub(super) fn answers(&self) -> impl Iterator<Item = (usize, Answer)> + '_ {
         self.answers.try_iter()
     }
@@ -50,7 +50,7 @@ impl Pollers {
     }
 }
 
-/// Asks a server until `stopped`, or until nobody takes the answers.
+/// Asks a server once per interval, until `stopped` or until the receiver of the answers is gone.
 fn poll(
     address: &Address,
     interval: Duration,
@@ -85,7 +85,7 @@ fn ask(address: &Address, client: &mut Option<Client>) -> Result<Sample, Error> 
     };
     let rows = client.stats(None)?;
     let sample = Sample::new(Instant::now(), rows);
-    // Other servers have no such rows, and some end the connection.
+    // Only Larder has `stats buckets`. Some other servers close the connection on such a request.
     if !sample.is_larder() {
         return Ok(sample);
     }

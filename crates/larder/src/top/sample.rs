@@ -6,7 +6,7 @@ use std::time::Instant;
 use larder_server::Histogram;
 use larder_server::condition::number;
 
-/// The row that tells Larder from other servers.
+/// The row by which Larder is recognised.
 const LARDER: &str = "larder_version";
 
 /// The rows of one `stats`, and the time at which they came.
@@ -19,14 +19,15 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Keeps rows. Control characters in texts are replaced, because they could command the
-    /// terminal.
+    /// Creates a sample of these rows. Replaces control characters in texts, because a terminal
+    /// would obey them.
     pub(super) fn new(taken: Instant, rows: Vec<(String, String)>) -> Sample {
         let rows = rows.into_iter().map(|(name, text)| (name, printable(&text)));
         Sample { taken, rows: rows.collect(), latency: None }
     }
 
-    /// Keeps the rows of `stats buckets`, too. Rows of another form are as good as none.
+    /// Adds the latencies from the rows of `stats buckets`. If a row has another form, the sample
+    /// has no latencies.
     pub(super) fn with_buckets(mut self, rows: &[(String, String)]) -> Sample {
         let classes = rows.iter().filter(|(name, _)| name.starts_with("buckets:"));
         let classes = classes.map(|(_, text)| Histogram::parse(text));
@@ -62,8 +63,8 @@ impl Sample {
         self.text(row)?.parse().ok()
     }
 
-    /// Returns the seconds from this sample to `later`, by the clock of the server if it ran on
-    /// while this machine slept.
+    /// Returns the seconds from this sample to `later`. If this machine slept in between, these are
+    /// the seconds by the server's clock.
     pub(super) fn seconds_to(&self, later: &Sample) -> f64 {
         let elapsed = later.taken.saturating_duration_since(self.taken).as_secs_f64().max(0.001);
         match (self.number("uptime"), later.number("uptime")) {

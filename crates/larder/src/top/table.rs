@@ -74,7 +74,7 @@ pub(super) fn bytes(number: f64) -> String {
 fn scaled(number: f64, base: f64, units: &[&str]) -> String {
     let mut number = number;
     let mut unit = 0;
-    // Below ten times the base, the smallest unit shows all digits.
+    // Numbers below ten times the base are shown with all digits, in the smallest unit.
     while unit + 1 < units.len() && number >= if unit == 0 { base * 10.0 } else { base } {
         number /= base;
         unit += 1;

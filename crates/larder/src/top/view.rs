@@ -15,7 +15,7 @@ use super::poller::Answer;
 use super::sample::Sample;
 use super::table;
 
-/// The number of intervals that the chart shows at most.
+/// The largest number of intervals in the chart.
 const HISTORY: usize = 300;
 /// The least width of a panel, in columns.
 const WIDTH: u16 = 40;
@@ -81,7 +81,7 @@ fn requests(figures: &Figures) -> u64 {
     rates.into_iter().flatten().sum::<f64>() as u64
 }
 
-/// Draws all panels in as few rows as their least width allows.
+/// Draws the panels, side by side as far as their least width allows.
 pub(super) fn draw(frame: &mut Frame<'_>, panels: &[Panel], paused: bool) {
     let [body, foot] =
         Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());

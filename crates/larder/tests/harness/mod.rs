@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
 /// The longest time that a test waits for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest time that a test waits for a device. A machine that has just built all the tests may
-/// have gigabytes to write first.
+/// The longest time that a test waits for a device. After a build of all tests, the machine may
+/// first have to write gigabytes to it.
 pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running binary and its log.
@@ -93,11 +93,11 @@ pub(crate) fn resident(server: &Child) -> u64 {
     kib.expect("a number of KiB") << 10
 }
 
-/// Checks that a server with `memory` MiB of budget is within its promise: the budget, a tenth
-/// more, and 32 MiB.
+/// Checks that a server with a budget of `memory` MiB keeps its promise: at most the budget, a
+/// tenth more, and 32 MiB are resident.
 pub(crate) fn assert_within_budget(server: &Child, memory: u64) {
-    // A sanitizer uses memory of its own, which the promise does not cover. `scripts/asan` sets
-    // this variable.
+    // The promise does not cover the memory that a sanitizer uses. `scripts/asan` sets this
+    // variable.
     if std::env::var_os("INSTRUMENTED").is_some() {
         return;
     }
@@ -123,7 +123,7 @@ pub(crate) fn ask(client: &mut TcpStream, request: &str, expected: &str) {
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) address: String,
-    /// The line of its log that reports the recovery.
+    /// The server's log line about its recovery.
     pub(crate) recovered: String,
 }
 

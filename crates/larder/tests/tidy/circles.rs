@@ -1,7 +1,8 @@
 //! Finds files of a crate that use each other in a circle, by the paths in their text.
 //!
-//! A file uses another if it names something in it through `crate::`, `super::` or the name of a
-//! child module. Names that a file only re-exports count for the file that defines them.
+//! A file uses another file if its text names something of that file through `crate::`, `super::`
+//! or the name of a child module. A name that a file only re-exports counts for the file that
+//! defines the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +13,12 @@ struct Module {
     file: String,
     /// Text without comments and string literals.
     text: String,
-    /// Maps each re-exported name to the path behind it.
+    /// Maps each re-exported name to the path that it stands for.
     exports: BTreeMap<String, Vec<String>>,
 }
 
-/// Returns the groups of files of a crate that all lead to each other, each sorted. `sources` maps
-/// the names of files below the crate's `src/` to their texts.
+/// Returns the circles of a crate: sorted groups of files that all lead to each other. `sources`
+/// maps the names of files below the crate's `src/` to their texts.
 pub(crate) fn circles(sources: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     strongly_connected(&edges(sources))
 }
@@ -174,8 +175,8 @@ fn named_paths(path: &[String], module: &Module, modules: &Modules) -> Vec<Vec<S
     found
 }
 
-/// Returns the module that defines what the path `named` names: its longest prefix that is a
-/// module, after re-exports are followed.
+/// Returns the module that defines what the path `named` names. That module is the longest prefix
+/// of the path that is a module, after re-exports are followed.
 fn resolve(named: &[String], modules: &Modules) -> Vec<String> {
     let mut named = named.to_vec();
     for _ in 0..8 {

@@ -13,7 +13,7 @@ use std::process::Command;
 /// Directories without files of this project.
 const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "__pycache__", "corpus"];
 
-/// Crates whose files must not use each other in circles of more than two.
+/// Crates in which three or more files must not use each other in a circle.
 const LAYERED_CRATES: [&str; 3] = ["engine", "log", "server"];
 
 /// Crates that must not use `unsafe`: they neither share memory nor call the kernel.
@@ -31,7 +31,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
         for entry in fs::read_dir(&directory).expect("readable directory") {
             let path = entry.expect("directory entry").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // A module may have the name of a folder of builds.
+            // A module may have the name of a skipped directory.
             let skipped = SKIPPED.contains(&name.as_str()) && !path.join("mod.rs").exists();
             if skipped || path.is_symlink() {
                 continue;
@@ -55,8 +55,8 @@ fn texts() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the Rust sources of shipped builds: no test files, and of each file only the part before
-/// its inline tests.
+/// Returns the Rust sources of shipped builds. Leaves out test files, and in all other files the
+/// inline tests at the end.
 fn shipped_sources() -> Vec<(String, String)> {
     let is_test = |name: &str| {
         name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/benches/")
@@ -71,8 +71,8 @@ fn shipped_sources() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the Rust sources of a crate as they are built without tests and without loom, by their
-/// names below the crate's `src/`.
+/// Returns the Rust sources of a crate as they are built without tests and without loom. The keys
+/// are their names below the crate's `src/`.
 fn built_sources(name: &str) -> BTreeMap<String, String> {
     let root = format!("crates/{name}/src/");
     shipped_sources()
@@ -211,7 +211,7 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
-/// These macros panic if the output cannot be written. A panic changes the exit code.
+/// These macros panic if the output cannot be written, and a panic changes the exit code.
 #[test]
 fn what_is_printed_cannot_end_the_program() {
     let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);

@@ -351,8 +351,8 @@ proptest! {
         let _ = parse_all(&packet);
     }
 
-    /// A prefix of a packet parses either to "more bytes are needed" or to what the whole packet
-    /// does.
+    /// A prefix of a packet parses either to "more bytes are needed" or to the same result as the
+    /// whole packet.
     #[test]
     fn where_the_input_is_cut_does_not_matter(packet in any_packet()) {
         let (whole, keys) = parse_all(&packet);

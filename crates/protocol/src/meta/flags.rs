@@ -83,8 +83,8 @@ impl Flags {
         self.seen & (1 << b'B' | 1 << b'Q') != 0
     }
 
-    /// Reads all flags. An error in a token does not stop the loop, because an unknown or repeated
-    /// flag after it takes precedence.
+    /// Reads all flags. An error in a token does not stop the loop. An unknown or repeated flag
+    /// after the token takes precedence over that error.
     fn read(&mut self, command: &Meta<'_>) -> Result<Tail, &'static str> {
         if command.key.len() > KEY_LEN_MAX {
             return Err(reply::BAD_FORMAT);
@@ -107,7 +107,7 @@ impl Flags {
                 b'q' | b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'u' | b'x'
                 | b'I' | b'P' | b'L' => Ok(()),
                 b'b' => is_base64(command.key),
-                // Read by `LimitFlags`.
+                // These flags are read by `LimitFlags`.
                 b'B' | b'Q' | b'G' | b'N' | b'r' | b'w' if limits => Ok(()),
                 b'O' => {
                     tail.opaque_len = token.len();

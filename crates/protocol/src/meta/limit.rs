@@ -1,11 +1,11 @@
-//! The flags of an `ma` that takes units of a rate limit, that is, one with a budget (`B`) or a
-//! policy (`Q`).
+//! The flags of an `ma` that takes units of a rate limit. The flag `B` (a budget) or `Q` (a policy)
+//! makes an `ma` such a command.
 
 use super::Meta;
 use crate::reply;
 use crate::scan::{parse_i32, parse_u64};
 
-/// The longest window, in milliseconds: as many seconds as a signed 32-bit number counts.
+/// The longest window, in milliseconds: the largest number of seconds in a signed 32-bit number.
 const WINDOW_MAX: u64 = i32::MAX as u64 * 1000;
 
 /// The limit that a command names.
@@ -84,7 +84,8 @@ impl<'a> LimitFlags<'a> {
     }
 }
 
-/// Parses a duration: seconds, or milliseconds with `ms` behind. Returns it in milliseconds.
+/// Parses a duration: a number of seconds, or of milliseconds with the suffix `ms`. Returns
+/// milliseconds.
 fn parse_window(argument: &[u8]) -> Option<u64> {
     let window = match argument.strip_suffix(b"ms") {
         Some(millis) => parse_u64(millis)?,

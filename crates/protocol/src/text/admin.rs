@@ -1,6 +1,7 @@
-//! Admin commands. They are rare, so clarity goes before speed. Commands that tune memcached's
-//! slabs, queues and crawlers are checked as memcached does and then [accepted](Admin::Accepted)
-//! without effect. Larder has nothing that they could tune, and existing scripts keep working.
+//! Admin commands. They are rare, so this code is written for clarity, not for speed. Commands that
+//! tune memcached's slabs, queues and crawlers are checked as memcached does and then
+//! [accepted](Admin::Accepted) without effect. Larder has nothing that they could tune, but
+//! existing scripts keep working.
 
 use super::{Frame, Parsed, Request, last_token, refuse, refuse_unless, request};
 use crate::scan::{Tokens, abbreviates, parse_i32, parse_u32, parse_u64};
@@ -95,7 +96,7 @@ pub enum DumpFormat {
 /// The highest slab class in memcached's default configuration.
 const SLAB_CLASS_MAX: i32 = 39;
 
-/// The largest number of arguments of an admin command that are kept. Further ones are only
+/// The largest number of arguments of an admin command that are kept. Further arguments are only
 /// counted.
 const TOKENS_MAX: usize = 8;
 
@@ -169,7 +170,7 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
         // A memcached built with TLS replies this while TLS is off, whatever the arguments.
         b"refresh_certs" => refuse(reply::TLS_NOT_ENABLED, frame.consumed),
         _ if arguments.len > 0 && last_token(frame.line).starts_with(b"HTTP/") => {
-            // An HTTP request: a browser was tricked into connecting to this port.
+            // An HTTP request: someone tricked a browser into connecting to this port.
             Parse::Refused { reply: "", consumed: frame.consumed, then: Then::Close }
         }
         _ => refused(reply::ERROR),
@@ -330,7 +331,8 @@ impl Dump<'_> {
     }
 }
 
-/// The settings of extstore, in the order in which memcached matches an abbreviated one.
+/// The settings of extstore. An abbreviation means the first setting in this order that it fits, as
+/// in memcached.
 const EXTSTORE: [&[u8]; 9] = [
     b"item_size",
     b"item_age",

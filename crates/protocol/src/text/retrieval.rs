@@ -108,8 +108,8 @@ fn all_keys<'a>(
 }
 
 /// Parses a retrieval whose line is longer than [`LINE_LEN_MAX`]; `None` for other commands.
-/// `input` has at least that many bytes. The line end is never looked at, so it makes no difference
-/// whether it has arrived.
+/// `input` has at least that many bytes. This function never looks at the line end, so its result
+/// does not depend on whether the line end has arrived.
 pub(super) fn long_line<'a>(input: &[u8]) -> Option<Parsed<'a>> {
     let (prefix, cas, touch) = match input {
         [b'g', b'e', b't', b' ', ..] => (3, false, false),
@@ -156,7 +156,8 @@ pub fn parse_keys<'a>(input: &'a [u8], limit: usize, keys: &mut impl KeySink<'a>
             (Some(b'\n'), [key @ .., b'\r'] | key) => (Some(at + len + 1), key),
             (_, key) => (None, key),
         };
-        // The extra byte may be the carriage return of a line end whose line feed has not arrived.
+        // A key of one byte too many is not refused at the end of the input: its last byte may be
+        // the carriage return of a line end whose line feed has not arrived.
         if key.len() > KEY_LEN_MAX + 1 || key.len() > KEY_LEN_MAX && rest.len() > len {
             return Keys { consumed: at, end: KeysEnd::Refused(reply::BAD_FORMAT) };
         }

@@ -98,16 +98,17 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
     })
 }
 
-/// Parses `ms key length flags`. Errors in the flags are found later, when the flags are read; the
-/// length of the value is known by then.
+/// Parses `ms key length flags`. Errors in the flags are found only when the flags are read. By
+/// then the length of the value is known.
 pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
     let (Some(length), Some(command)) = (length, Meta::parse(MetaVerb::Set, frame.line, 3)) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
     let key = command.plain_key().unwrap_or(&[]);
-    // Flag errors take precedence: a caller that parses the line before the value arrives reports
-    // them first, and the reply must not depend on how the input is split.
+    // Flag errors take precedence over a wrong line end. A caller that parses the line before the
+    // value arrives reports flag errors first, and the reply must not depend on how the input is
+    // split.
     let bad_chunk = || Flags::parse(&command).err().unwrap_or(reply::BAD_CHUNK);
     with_value(frame, length, key, keys, bad_chunk, |value| {
         Request::Meta(Meta { value, ..command })
@@ -151,11 +152,12 @@ fn parse_length(token: &[u8]) -> Option<usize> {
     (length <= VALUE_LEN_MAX).then_some(length)
 }
 
-/// Parses client flags. memcached silently drops all but the lower 32 bits, and clients rely on it.
+/// Parses client flags. memcached silently keeps only the lower 32 bits, and clients rely on that.
 fn parse_flags(token: &[u8]) -> Option<u32> {
     let (negative, number) = parse_c_number(token)?;
     let number = if negative { number.wrapping_neg() } else { number };
-    // A number that is still negative as 64 bits is refused.
+    // As in memcached, a number with a minus sign wraps around, and is refused if the result is
+    // negative as a signed 64-bit number.
     (!negative || number as i64 >= 0).then_some(number as u32)
 }
 

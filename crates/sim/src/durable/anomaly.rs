@@ -1,6 +1,6 @@
 //! Worlds in which a single anomaly happens, at its nth occurrence. Tests repeat such a world for n
-//! = 1, 2, 3 … until the world ends before the anomaly happens. So they test every place where it
-//! can happen.
+//! = 1, 2, 3 … until the world ends before the nth occurrence. So they test every place where the
+//! anomaly can happen.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld};
@@ -9,15 +9,15 @@ use larder_disk::{Counts, Failure as DeviceFailure, Fault, Operation, SimDevice}
 use larder_engine::{Engine, Options};
 use std::sync::Arc;
 
-/// The anomaly, and its occurrence counted from 1.
+/// An anomaly and the number of its occurrence, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anomaly {
     /// A call to the device fails.
     Call(Operation, u64),
     /// The power fails during a write or sync.
     PowerLoss(u64),
-    /// A request for memory is refused: for a frame, a mapping, an index page or a part of the
-    /// budget.
+    /// A request for memory is refused. Such a request is for a frame, a mapping, an index page or
+    /// a part of the budget.
     Memory(u64),
 }
 
@@ -61,8 +61,8 @@ impl Armed {
         self.calls.syncs += counts.syncs;
     }
 
-    /// Begins a life. A start that fails because of the anomaly is repeated, as an operator would
-    /// do. If the anomaly kept the store from being created, the devices are empty for the next
+    /// Begins a life. If a start fails because of the anomaly, it is repeated, as an operator would
+    /// do. If the anomaly prevented the creation of the store, the devices are empty for the next
     /// attempt.
     pub(super) fn open(
         &mut self,

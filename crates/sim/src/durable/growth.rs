@@ -1,12 +1,12 @@
-//! Operations of worlds whose devices grow while in use. Sometimes a device fails or the power is
-//! cut during the growth.
+//! Operations of worlds whose devices grow while in use. Sometimes a device fails or the power
+//! fails during the growth.
 
 use super::{Check, DurableWorld};
 use larder_disk::{Device, Operation};
 use larder_engine::{GrowError, LaneState, LogGrowError};
 use std::sync::Arc;
 
-/// The largest size of a device, in bytes. Devices must stay small enough to become full.
+/// The largest size of a device, in bytes. It is small enough for a device to become full.
 const MOST: u64 = 40 << 20;
 /// The largest growth of a device per call, in bytes.
 const STEP: u64 = 4 << 20;
@@ -40,7 +40,7 @@ impl DurableWorld {
         let grow = || self.engine.grow(Some(lower.as_ref().unwrap_or(name)), size);
         let mut grown = grow();
         if self.machine.is_stopped() {
-            // The device has either size, and the next start accepts either.
+            // The device may have its old or its new size. The next start accepts both.
             return Ok(());
         }
         if let Err(GrowError::Refused(LogGrowError::Device(_))) = grown {

@@ -2,9 +2,9 @@
 //! written.
 //!
 //! A prefix of each history is known to be durable, because a writer or a reader got an answer that
-//! depends on it. After a crash, a key is in its last state known to be durable or in a later one.
-//! After a commit, it is in the last state. A state that was only written early survives the end of
-//! the process, but perhaps not a power loss.
+//! depends on it. After a crash, a key is in the last state of that prefix or in a later state.
+//! After a commit, the key is in its last state. A state that only an early write covers survives
+//! the end of the process, but perhaps not a power loss.
 
 use larder_engine::limit::Limiter;
 use larder_engine::{CommitPoint, CommitState, Item as Found, NANOS};
@@ -21,8 +21,8 @@ pub(super) struct Item {
     /// Unix seconds at which the item expires; 0 for never.
     pub(super) expiry: u32,
     pub(super) cas: u64,
-    /// The state of a rate limiter. What clients see of it depends on the time, so `value` is empty
-    /// and `expiry` 0.
+    /// The state of a rate limiter. The value and the expiry that clients see depend on the time,
+    /// so `value` is empty and `expiry` is 0.
     pub(super) limiter: Option<Limiter>,
 }
 
@@ -95,8 +95,8 @@ struct State {
     commit: Commit,
     /// True if an early write covers this state.
     written: bool,
-    /// True if a flush of all keys left this state. If its commit fails, the flush stays in effect,
-    /// and the next commit makes it durable.
+    /// True if a flush of all keys left this state. Such a state outlives a failed commit: the
+    /// flush stays in effect, and the next commit makes it durable.
     flushed: bool,
 }
 
@@ -123,7 +123,7 @@ pub(super) struct Histories {
     /// States from failed commits. A crash may show them while the device still fails.
     failed: HashMap<Vec<u8>, Vec<State>>,
     greatest_cas: HashMap<Vec<u8>, u64>,
-    /// Keys with an expired item. No client sees the item, but its record may still be there.
+    /// Keys with an expired item. No client sees such an item, but its record may still be there.
     expired: HashSet<Vec<u8>>,
     /// Digests of all items that ever existed.
     written: HashMap<Vec<u8>, HashSet<u64>>,
@@ -137,7 +137,7 @@ impl Histories {
         keys
     }
 
-    /// Returns the keys whose records may be there, with an expired item or not.
+    /// Returns the keys whose records may be there, including those of expired and evicted items.
     pub(super) fn items(&self) -> impl Iterator<Item = &[u8]> {
         let there = |past: &State| past.item.is_some() || past.evicted.is_some();
         let all = self.of.iter().filter(move |(key, history)| {
@@ -151,7 +151,8 @@ impl Histories {
         self.of.get(key)?.last()?.live(now).map(Cow::into_owned)
     }
 
-    /// As [`Histories::current`], with the state of a rate limiter instead of its used units.
+    /// Returns the same item as [`Histories::current`], but for a rate limiter with its state
+    /// instead of its used units.
     pub(super) fn current_state(&self, key: &[u8], now: u32) -> Option<Item> {
         let item = self.of.get(key)?.last()?.item.as_ref()?;
         item.shown(now).is_some().then(|| item.clone())
@@ -181,8 +182,8 @@ impl Histories {
         history.push(State { item, ..State::gone(commit) });
     }
 
-    /// Records that a client is told that the key has no item, after `commit` or, if that is
-    /// `None`, now. An evicted item must not come back after that.
+    /// Records that a client is told that the key has no item: after `commit`, or now if `commit`
+    /// is `None`. From then on, an evicted item must not come back.
     pub(super) fn said_gone(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
         if history.last().is_some_and(|past| past.item.is_some()) {
@@ -201,8 +202,8 @@ impl Histories {
         }
     }
 
-    /// Returns the commit for which the answer `found` should have waited, or `None` if the answer
-    /// is known to be durable.
+    /// Returns the commit for which the answer `found` should have waited. Returns `None` if the
+    /// answer is known to be durable.
     pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Commit {
         let history = self.of.get(key)?;
         let last = history.last()?;
@@ -227,8 +228,8 @@ impl Histories {
         }
     }
 
-    /// Records an early write, which covers every state of the lane so far except a flush: only the
-    /// next commit writes that.
+    /// Records an early write. It covers every state of the lane so far except a flush, because
+    /// only a commit writes a flush.
     pub(super) fn written(&mut self, lane: usize) {
         let all = self.of.values_mut().flatten();
         for past in all.filter(|past| past.commit.is_some_and(|it| it.lane as usize == lane)) {
@@ -236,14 +237,14 @@ impl Histories {
         }
     }
 
-    /// Unmarks all states that were written early. After a device failure it is unknown which early
-    /// writes the device still has.
+    /// Unmarks all states that were written early. After a device failure it is unknown which of
+    /// the early writes the device still has.
     pub(super) fn forget_written(&mut self) {
         self.of.values_mut().flatten().for_each(|past| past.written = false);
     }
 
-    /// Records the end of the process: everything written early is there. Returns the number of
-    /// keys whose state depends on that.
+    /// Records the end of the process. Every state that was written early survives. Returns the
+    /// number of keys for which this excludes an older state.
     pub(super) fn keep_written(&mut self) -> u64 {
         let mut keys = 0;
         for history in self.of.values_mut() {
@@ -255,8 +256,8 @@ impl Histories {
         keys
     }
 
-    /// Drops the states from failed commits on all lanes for which `fails` returns false. Once a
-    /// device works again, it does not have the changes that it had failed to write.
+    /// Drops the states from failed commits on all lanes for which `fails` returns false. The
+    /// changes of a failed commit are gone once the device works again.
     pub(super) fn healthy(&mut self, fails: impl Fn(usize) -> bool) {
         for failed in self.failed.values_mut() {
             failed.retain(|past| past.commit.is_some_and(|point| fails(point.lane as usize)));

@@ -70,8 +70,8 @@ impl DurableWorld {
         }
     }
 
-    /// Makes one step of the mover. Lets the waiting commit finish first, but only if the step
-    /// would wait for it. Returns true if there is more to move.
+    /// Makes one step of the mover. If the step would wait for the waiting commit, lets that commit
+    /// finish first. Returns true if there is more to move.
     pub(super) fn move_step(&mut self) -> Result<bool, String> {
         if self.flight.as_ref().is_some_and(|flight| self.engine.move_writes_to(flight.lane)) {
             self.land()?;
@@ -132,8 +132,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Starts to move keys while many writes are uncommitted. Then makes a commit of the source
-    /// lane or of the target lane fail.
+    /// Starts to move keys while many writes are uncommitted. Then makes a commit fail, either of
+    /// the source lane or of the target lane.
     fn fail_in_motion(&mut self) -> Check {
         for _ in 0..40 {
             self.set()?;
@@ -160,8 +160,8 @@ impl DurableWorld {
     }
 
     /// Ends the process or cuts the power shortly before or after partitions are handed over to
-    /// another lane. Before that, a device of the two lanes may fail; afterwards, one of the two
-    /// lanes may be lost.
+    /// another lane. Before that end, a device of one of the two lanes may fail. At the restart,
+    /// one of the lanes may be lost.
     fn stop_in_motion(&mut self) -> Check {
         for _ in 0..self.random.below(200) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -264,8 +264,8 @@ impl DurableWorld {
         keys.filter_map(|key| self.engine.lane_of(&key).map(|lane| (key, lane))).collect()
     }
 
-    /// Checks that no key of `lanes` has changed its lane, because a reader may be looking at its
-    /// item.
+    /// Checks that no key of `lanes` has changed its lane. A reader may hold the key's item, so the
+    /// key must stay.
     pub(super) fn check_not_moved(&self, lanes: &[(Vec<u8>, usize)]) -> Check {
         let moved = |(key, lane): &&(Vec<u8>, usize)| {
             self.engine.lane_of(key).is_some_and(|now| now != *lane)
@@ -291,8 +291,8 @@ impl DurableWorld {
         }
         let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
         if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
-            // The store may start without an empty lane, because the end of the lane's drain may
-            // have become durable when the machine stopped.
+            // The store may start without an empty lane that was being drained, because the end of
+            // the drain may have become durable when the machine stopped.
             let empty = |lane: &LaneState| lane.draining && lane.partitions == 0;
             let holding: Vec<_> = lanes.into_iter().filter(|lane| !empty(lane)).collect();
             self.lose_a_device(machine, &holding)?;

@@ -74,7 +74,7 @@ impl Machine {
         self.parts.push(part);
     }
 
-    /// Makes every lane have a lower device, now or later.
+    /// Gives every lane a lower device, either now or at a later restart.
     pub(super) fn tier(&mut self, random: &mut Random) {
         self.tiers = true;
         self.parts.iter_mut().for_each(|part| part.tier(random));
@@ -105,7 +105,7 @@ impl Machine {
         self.devices().map(|device| device.failed_changes()).sum()
     }
 
-    /// Returns the devices in the form in which an engine is opened with them.
+    /// Returns the devices as an engine takes them in its options.
     pub(super) fn given(&self) -> Vec<StoreDevice> {
         let dynamic =
             |device: &Arc<SimDevice>| -> Arc<dyn Device> { Arc::<SimDevice>::clone(device) };

@@ -60,8 +60,8 @@ impl DurableWorld {
         while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
         self.flight = Some(Flight { lane, device, committer, writes });
-        // The commit either had nothing to write, or failed before the call in which it should
-        // wait.
+        // A commit that has finished already had nothing to write, or failed before the call in
+        // which it should wait.
         if waits { Ok(()) } else { self.land() }
     }
 
@@ -69,8 +69,8 @@ impl DurableWorld {
     pub(super) fn write_early(&mut self) -> Check {
         self.note_failures();
         for lane in 0..self.engine.lanes().len() {
-            // While a commit waits before its first write, an early write of that lane would wait
-            // for it.
+            // If a commit waits before its first write, an early write of its lane would wait for
+            // it. So that lane is left out.
             let waits =
                 self.flight.as_ref().is_some_and(|flight| flight.lane == lane && flight.writes);
             if !waits && !self.early.one_in(3) && self.engine.write_early(lane) {
@@ -102,8 +102,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// After a failed write or sync, forgets which states were written early: the device may not
-    /// have them any more.
+    /// After a failed write or sync, forgets which states were written early, because the device
+    /// may have lost them.
     pub(super) fn note_failures(&mut self) {
         let failed = self.machine.failed_changes();
         if failed != self.failed_changes {
@@ -144,13 +144,13 @@ impl DurableWorld {
         self.restart(machine, false)
     }
 
-    /// Restarts after the process was killed; everything written is there.
+    /// Restarts after the process was killed. Everything that it has written is there.
     pub(super) fn kill(&mut self) -> Check {
         self.note_failures();
         if self.machine.is_stopped() && self.machine.tiers {
-            // One of a lane's two devices stopped first. The engine treats that as a failure, and
-            // may have written more to the other device. So it is unknown which early writes are
-            // there.
+            // One of a lane's two devices has stopped before the other. The engine treats that as a
+            // failure, and may have written more to the other device. So it is unknown which early
+            // writes are there.
             self.model.forget_written();
         }
         self.keeps_written = true;
@@ -288,12 +288,14 @@ impl DurableWorld {
             self.settle();
             self.tick_all();
         }
-        // The commit above did not cover the value, which was filled too late. This one does.
+        // The commit above began before the value was filled, so it did not cover the value. This
+        // commit covers it.
         self.commit()?;
         done
     }
 
-    /// Stores a value. Without the feature `breakable`, no commit can begin at that point.
+    /// Stores a value. Without the feature `breakable`, no commit can begin between reserving and
+    /// filling.
     #[cfg(not(feature = "breakable"))]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         self.set()

@@ -42,7 +42,7 @@ impl DurableWorld {
                     self.engine.serve_reads();
                     self.tick_all();
                 }
-                // Only partitions that are moving are left.
+                // All items were visited, except those of partitions that are moving.
                 Outcome::NeedsSpace => break true,
                 Outcome::Refused(_) => break false,
             }
@@ -65,11 +65,11 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Returns true if a partition is moving between lanes. A scan may be refused because of such a
-    /// partition, since it cannot know whether the partition has items.
+    /// Returns true if a partition is moving between lanes. While a partition moves, a scan cannot
+    /// know whether the partition has items, and may be refused.
     fn is_anything_moving(&self) -> bool {
-        // A given one of the 4096 partitions has none of these keys with a probability of one in
-        // six million.
+        // For each of the 4096 partitions, the probability that none of these keys belongs to it is
+        // one in six million.
         (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 

@@ -1,6 +1,7 @@
-//! Operations and checks of worlds whose lanes have lower devices. These worlds write enough that
-//! cooled segments move down. During the moves, devices and the power fail. Lower devices are
-//! added, grow, are missing or are mixed up. The power also fails while a store is opened.
+//! Operations and checks of worlds whose lanes have lower devices. These worlds write so much that
+//! the cleaner moves cooled segments to the lower devices. During these moves, devices and the
+//! power fail. Lower devices are added, grow, are missing or are mixed up. The power also fails
+//! while a store is opened.
 
 use super::machine::{Machine, Part, random_size};
 use super::verbs::ROOM;
@@ -21,7 +22,7 @@ pub struct Seen {
     pub grown: u64,
     /// Early writes.
     pub early: u64,
-    /// Keys whose last change was kept, when the process ended, only because of an early write.
+    /// Keys that kept a change, when the process ended, only because of an early write.
     pub kept: u64,
     /// Sets that did not read the record that they superseded.
     pub unread: u64,
@@ -39,7 +40,8 @@ impl AddAssign for Seen {
 }
 
 impl DurableWorld {
-    /// Adds the number of segments that moved down in the life that ends.
+    /// Adds the counts of the life that ends: the segments that moved down, and the sets that read
+    /// nothing.
     pub(super) fn note_moved(&mut self) {
         let totals = self.engine.stats().totals;
         self.seen.moved += totals.cooled_segments;
@@ -83,8 +85,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Makes a device fail while segments move down: either at the write to the lower device, or
-    /// when the fast device records that the segments have left it.
+    /// Makes a device fail while segments move down. Either the write to the lower device fails, or
+    /// the write with which the fast device records that the segments have left it.
     fn fail_in_a_move(&mut self) -> Check {
         self.pile_up()?;
         let lane = self.some_lane();
@@ -108,7 +110,7 @@ impl DurableWorld {
     }
 
     /// Adds and grows lower devices between two lives of the store. Returns false if a start was
-    /// interrupted meanwhile, which may have changed the store.
+    /// interrupted in between, because such a start may have changed the store.
     pub(super) fn change_tiers(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let mut joins = None;
         for (at, part) in machine.parts.iter_mut().enumerate() {
@@ -139,12 +141,12 @@ impl DurableWorld {
         Ok(whole)
     }
 
-    /// Checks that a lane with a lower device does not open without that device or with another
+    /// Checks that a lane with a lower device does not open without that device or with a wrong
     /// one.
     fn check_wrong_lower(&mut self, machine: &Machine) -> Check {
         let mut wrong = machine.image();
-        // A lane that is empty and was being drained may have been released just before the power
-        // failed.
+        // A lane that is empty and was being drained is left out: it may have been released just
+        // before the power failed.
         let mut needed = self.needed();
         needed.retain(|lane| !lane.draining || lane.partitions > 0);
         let had = |part: &Part| {
@@ -180,8 +182,8 @@ impl DurableWorld {
     }
 
     /// Begins a start and interrupts it with a power loss. If `joins` names a lane, the power
-    /// usually fails while that lane's new lower device joins it, or just after. `machine` is then
-    /// as the power loss leaves it.
+    /// usually fails while that lane's new lower device joins the lane, or just after. `machine` is
+    /// then as the power loss leaves it.
     fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
         let (devices, within): (Vec<_>, _) = match joins {
             Some(at) => (machine.parts[at].devices().collect(), 8),

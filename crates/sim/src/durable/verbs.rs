@@ -12,11 +12,11 @@ use std::hint::black_box;
 
 /// A number of large values that is enough to fill memory.
 const MEMORYFUL: u64 = 400;
-/// Number of device bytes for each key with a large value. There are so few of these keys that they
-/// do not fill the device.
+/// Device bytes for each key with a large value. This limits the number of these keys, so that
+/// their values do not fill the device.
 pub(super) const ROOM: u64 = 50 << 10;
 
-/// Returns a printable key without its padding.
+/// Returns a printable key without its padding, the repeated letter `k`.
 pub(super) fn short(key: &[u8]) -> String {
     let text = String::from_utf8_lossy(key);
     format!("k{}", text.trim_start_matches('k'))
@@ -39,7 +39,7 @@ impl DurableWorld {
     }
 
     /// Appends a state to the model. In async mode an answer does not wait for durability, so the
-    /// open commit covers the change.
+    /// model takes the open commit of the key's lane.
     fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) -> Check {
         if self.is_sync() && commit.is_none() {
             let key = short(key);
@@ -57,8 +57,8 @@ impl DurableWorld {
         })
     }
 
-    /// Reads a key and compares the item with the model. An answer that waits for no commit must be
-    /// durable.
+    /// Reads a key and compares the item with the model. If the answer waits for no commit, the
+    /// item must be durable.
     pub(super) fn read(&mut self, key: &[u8]) -> Result<Option<Item>, String> {
         let found = self.get(key)?;
         let expected = self.model.current(key, self.now);
@@ -112,8 +112,8 @@ impl DurableWorld {
         self.reading = false;
         done?;
         self.check_not_moved(&lanes)?;
-        // `black_box`, because if the engine is wrong, this memory changes although the compiler
-        // assumes that it cannot.
+        // If the engine is wrong, this memory changes although the compiler assumes that it cannot.
+        // `black_box` makes the compiler read it again.
         if black_box(looked_at) != before {
             return Err(format!("{} changed while somebody read it", short(&key)));
         }
@@ -153,8 +153,8 @@ impl DurableWorld {
     }
 
     /// Writes large values without waiting for space, until memory is full of uncommitted records.
-    /// Then starts a commit that waits in the device. Meanwhile the cleaner looks for space, or the
-    /// power fails.
+    /// Then starts a commit that waits in the device. While it waits, the cleaner looks for space,
+    /// and the power may fail.
     pub(super) fn crowd(&mut self) -> Check {
         self.hurry = true;
         let keys = self.machine.smallest() / ROOM;
@@ -207,7 +207,8 @@ impl DurableWorld {
         self.push(&key, Some(item), commit)
     }
 
-    /// Takes units of a rate limit; or deletes, sets, counts or touches its key.
+    /// Takes units of a rate limit. Sometimes deletes, sets, counts or touches the limiter's key
+    /// instead.
     pub(super) fn limit(&mut self) -> Check {
         let number = self.random.below(6);
         let key = match self.random.below(2) {
@@ -315,8 +316,9 @@ impl DurableWorld {
         self.delete_key(&key)
     }
 
-    /// Overwrites and deletes items that may be only on a device, so that the engine does not read
-    /// the old record. Then writes other keys until the old records' segments have moved.
+    /// Overwrites and deletes items whose records may be only on a device, so that the engine does
+    /// not read the old record. Then writes other keys until the segments of the old records have
+    /// moved.
     pub(super) fn delete_unread(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             let at = self.random.below(self.keys);
@@ -359,8 +361,8 @@ impl DurableWorld {
         }
     }
 
-    /// Deletes keys one after the other and waits for each commit, as some clients do. So a part of
-    /// the log contains only tombstones and trailers, followed by items.
+    /// Deletes keys one after the other and waits for each commit, as some clients do. This leaves
+    /// a part of the log that contains only tombstones and trailers, followed by items.
     pub(super) fn delete_in_a_row(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             self.delete()?;
@@ -406,8 +408,8 @@ impl DurableWorld {
     }
 
     pub(super) fn flush(&mut self) -> Check {
-        // For a key in motion, two lanes decide whether the flush is durable. The model cannot
-        // express that.
+        // While a key moves, the commits of two lanes decide whether the flush is durable. The
+        // model cannot express that, so no flush happens.
         if self.model.keys().iter().any(|key| self.engine.lane_of(key).is_none()) {
             return Ok(());
         }
@@ -430,7 +432,7 @@ impl DurableWorld {
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
         if found.is_none() && self.anomaly.was_reached(&self.machine, &self.engine) {
-            // The anomaly may have made this read miss, so read again in another turn.
+            // The anomaly may have caused this miss, so this check reads again in another turn.
             self.tick_all();
             found = self.get(key)?;
         }

@@ -44,7 +44,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Records that a change begins: from now on it may become durable.
+    /// Records that a change begins. From now on the change may become durable.
     pub(super) fn begin(&mut self, state: State) {
         self.changes.push(Change { state, point: None });
     }
@@ -83,7 +83,7 @@ impl History {
         self.current = None;
     }
 
-    /// Drops the last durable change and all older ones.
+    /// Makes the last durable change the durable state, and drops all changes up to it.
     pub(super) fn settle(&mut self, is_durable: impl Fn(CommitPoint) -> bool) {
         let durable = |change: &Change| change.point.is_some_and(&is_durable);
         if let Some(last) = self.changes.iter().rposition(durable) {

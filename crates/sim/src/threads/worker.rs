@@ -13,7 +13,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Interval after which a waiting worker repeats its call if nothing has woken it.
+/// Interval after which a waiting worker repeats its call even if nothing has woken it.
 const LOOK: Duration = Duration::from_millis(100);
 /// The largest number of repetitions of one call.
 const LOOKS: u32 = 600;
@@ -51,7 +51,8 @@ enum Done<T> {
 /// The outcome of a change that was answered.
 enum Fate {
     Durable,
-    /// The commit failed: sync mode undid the change; async mode keeps it for a later commit.
+    /// The commit failed. In sync mode this undid the change; in async mode a later commit covers
+    /// it.
     Failed,
     /// This commit makes the change durable, unless the machine stops first.
     Open(CommitPoint),
@@ -295,12 +296,13 @@ impl<'a> Worker<'a> {
         let answer =
             self.finish(|session| session.delete(&session.key(&key), &Delete::default()))?;
         let evicts = self.shared.evicts;
-        // An item that was visible when the call began may have expired before the engine executed
-        // it.
+        // The item may have expired between the beginning of the call and its execution in the
+        // engine.
         let may_have_expired = self.keys.histories[at].current.is_some_and(|v| v.expiry != 0);
         match answer {
             Done::Answer(Deleted::NotFound, None) if !there || evicts || may_have_expired => {
-                // The answer waits for no commit, so the absence of the item was already durable.
+                // The answer waits for no commit, so there is no change whose durability must be
+                // tracked.
                 self.keys.histories[at].refused();
                 self.keys.histories[at].current = None;
                 Ok(())

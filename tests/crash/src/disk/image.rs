@@ -1,10 +1,11 @@
-//! One file of the test's file system, in three layers: the durable image, the live image that the
-//! server sees, and the pending writes: those that no completed sync has covered.
+//! One file of the test's file system, in three layers. The durable image survives a power failure.
+//! The live image is what the server sees. The pending writes are those that no completed sync has
+//! covered.
 //!
-//! Invariant: the live image is the durable image with all pending writes applied in order. Only a
-//! completed sync moves pending writes into the durable image. A power failure drops pending
-//! writes. Otherwise they are dropped only as far as a truncation or a later durable write covers
-//! them.
+//! Invariant: the live image is the durable image with all pending writes applied in order. A
+//! completed sync moves the pending writes that it covers into the durable image, except those that
+//! an earlier sync failed to write. A power failure removes all pending writes. A truncation, or a
+//! later durable write over a doomed one, removes the bytes that it covers.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -93,8 +94,8 @@ struct Pending {
     offset: u64,
     bytes: Vec<u8>,
     /// True if a sync that covered this write has failed. As on Linux, no later sync writes the
-    /// data again, because the pages count as clean. Chance decides whether the write is on the
-    /// disk.
+    /// data again, because the pages count as clean. In a power failure, chance decides whether the
+    /// write is on the disk.
     doomed: bool,
 }
 
@@ -145,7 +146,7 @@ impl Image {
         self.pending.push(Pending { number: self.writes, offset, bytes, doomed: false });
     }
 
-    /// Changes the size. A truncation is durable at once: the server never shrinks its store, so
+    /// Changes the size. A truncation is durable at once. The server never shrinks its store, so
     /// simulating a lost truncation would test nothing.
     pub(crate) fn resize(&mut self, size: u64) {
         if size < self.size {
@@ -172,8 +173,9 @@ impl Image {
             if write.number > covered.writes {
                 rest.push(write);
             } else if write.doomed {
-                // A later write in this loop may become durable and overlap this one. The later
-                // write wins, so `overwrite` below removes the overlapped part of this one.
+                // This doomed write stays pending. If a later write in this loop becomes durable
+                // over a part of it, `overwrite` below removes that part, because the later write
+                // wins.
                 rest.push(write);
             } else {
                 self.durable.write(write.offset, &write.bytes);
@@ -184,7 +186,7 @@ impl Image {
         self.durable_size = self.durable_size.max(covered.size.min(self.size));
     }
 
-    /// Applies a failed sync: the writes that it covered may or may not be on the disk, and no
+    /// Applies a failed sync. The writes that it covered may or may not be on the disk, and no
     /// later sync writes them again.
     pub(crate) fn sync_failed(&mut self, covered: Covered) {
         for write in &mut self.pending {
@@ -235,8 +237,8 @@ impl Image {
                 }
             }
         }
-        // A growth that no sync covered may also be lost, except as far as a write beyond the old
-        // end was kept.
+        // A growth that no sync covered may also be lost. But the file keeps at least the length of
+        // the writes that were kept.
         let grown = match cut {
             Cut::Nothing => false,
             Cut::Everything => true,

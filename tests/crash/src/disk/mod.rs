@@ -1,9 +1,9 @@
 //! The server's disk: an in-memory file system that the test mounts through FUSE. It knows which
 //! writes completed syncs have covered. On command it loses the other writes, or fails.
 //!
-//! It lies below the kernel's file interface, so the server may use any system calls. Writeback
-//! caching is off: when `write` returns, the data has arrived here. The test controls the disk
-//! through [`Disk`]; [`mount`] answers the kernel.
+//! The disk lies below the kernel's file interface, so the server may use any system calls.
+//! Writeback caching is off: when `write` returns, the data has arrived here. The test controls the
+//! disk through [`Disk`]; [`mount`] answers the kernel.
 //!
 //! Invariant: this process never accesses files through the mount point, because a thread that
 //! answers the kernel must not wait for the kernel.
@@ -26,8 +26,9 @@ use larder_disk::Random;
 /// The reported size of the disk in bytes.
 const CAPACITY: u64 = 64 << 30;
 
-/// The longest time for which a sync is held. During a sync the server's process cannot end, even
-/// if it is killed. So a hold must end by itself, or a failed scenario could not end the server.
+/// The longest time for which a sync is held. The server's process cannot end during a sync, even
+/// if it is killed. So each hold ends by itself. Otherwise a scenario that failed could not end its
+/// server.
 const HOLD: Duration = Duration::from_secs(10);
 
 /// The faults that the disk shows at the moment.
@@ -60,9 +61,11 @@ pub(crate) struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
-    /// Power is off: requests have no effect and wait for an answer.
+    /// Power is off. Requests that change the disk have no effect and wait for an answer; reads are
+    /// answered.
     Off,
-    /// Power is off and the server was killed: requests fail, so that the server's process can end.
+    /// Power is off and the server was killed. The waiting requests fail, so that the server's
+    /// process can end.
     Released,
 }
 
@@ -119,8 +122,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the power is off. Returns the state, or `None` if requests must fail so that the
-    /// server's process can end.
+    /// Waits while the power is off. Returns the state, or `None` if the request must fail so that
+    /// the server's process can end.
     fn powered(&self) -> Option<MutexGuard<'_, State>> {
         let off = |state: &mut State| state.power == Power::Off;
         let waited = self.changed.wait_while(self.state(), off);
@@ -235,15 +238,14 @@ impl Disk {
         self.shared.changed.notify_all();
     }
 
-    /// Ends the syncs of a killed server without effect, as if the server had been killed just
-    /// before them.
+    /// Ends the syncs of a killed server without effect, as if the kill had come just before them.
     pub(crate) fn abandon_syncs(&self) {
         self.shared.state().killed += 1;
         self.set_faults(Faults::default());
     }
 
-    /// Applies a power failure and restores the power. The server's process must have ended.
-    /// Unmounts in between, which also drops the kernel's cache.
+    /// Applies a power failure and restores the power. The server's process must have ended. In
+    /// between, the disk is unmounted, which also drops the kernel's cache.
     ///
     /// # Errors
     /// Returns errors of unmounting and mounting.

@@ -1,5 +1,5 @@
 //! Answers the kernel: turns FUSE requests into reads, writes and syncs of [`Image`]s. There is one
-//! flat directory, and only the operations that a store in a directory needs.
+//! flat directory. Only the operations that a store in a directory needs are implemented.
 
 use std::ffi::OsStr;
 use std::io;
@@ -289,8 +289,7 @@ impl Filesystem for Served {
             Err(error) => reply.error(Errno::from_i32(error)),
         };
         if slow {
-            // Another thread answers, so that reads and writes continue while the sync takes its
-            // time.
+            // Another thread answers, so that this thread can answer reads and writes meanwhile.
             thread::spawn(answer);
         } else {
             answer();

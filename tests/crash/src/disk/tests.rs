@@ -2,8 +2,8 @@
 //! program reads.
 //!
 //! The program is `dd`, because a thread of this process must not wait for a file system that this
-//! process serves. Where FUSE cannot be used, the tests print that and end; the crash test then
-//! reports SKIPPED.
+//! process serves. Where FUSE cannot be used, the tests print SKIPPED and end. The crash test
+//! itself then reports SKIPPED, too.
 
 use std::process::{Command, Stdio};
 

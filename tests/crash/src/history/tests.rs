@@ -1,5 +1,5 @@
-//! Histories with a planted fault. Each test also checks that the same history without the fault is
-//! accepted.
+//! Each test plants a fault into a history, and checks that the fault is found. It also checks that
+//! the same history without the fault is accepted.
 
 use super::*;
 use crate::model::Item;
@@ -69,7 +69,7 @@ fn requests_in_flight_may_be_there_or_not_in_their_order() {
     }
     let mut history = history();
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
-    // The value that was taken back must not return, and the value that was found must stay.
+    // The value that the crash took back must not return, and the value that was found must stay.
     assert_eq!(fault(history.clone().recovered(Some(&value(3)), NOW, ALL, 9)), Fault::Foreign);
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
@@ -161,7 +161,7 @@ fn answers_that_contradict_the_history_are_objected_to() {
     let wrong = history.answered(&Operation::Get, &get(value(9)), NOW, 3).unwrap_err();
     assert_eq!(wrong.fault, Fault::Contradiction);
     history.answered(&Operation::Get, &get(value(1)), NOW, 3).unwrap();
-    // The cas id is known now, so a store with another one must be refused.
+    // The get has revealed the cas id, so a store with another cas id must be refused.
     let stale = store(Store::Cas(77), chunk(5, 5));
     let wrong = history.answered(&stale, &Reply::Stored(None), NOW, 4).unwrap_err();
     assert_eq!(wrong.fault, Fault::Contradiction);
@@ -215,13 +215,14 @@ fn what_was_evicted_may_come_back_with_a_crash_but_nothing_older_does() {
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
     history.answered(&Operation::Get, &Reply::Miss, NOW, 10).unwrap();
-    // A reader saw the value before it was evicted. Without a crash it must not be seen again.
+    // A reader may have seen the value before the eviction. Without a crash no later answer may
+    // show it.
     history.read(Some(&value(2)), 8, 9, NOW).unwrap();
     let found = history.clone().answered(&Operation::Get, &Reply::Item(value(2)), NOW, 11);
     assert_eq!(found.unwrap_err().fault, Fault::Contradiction);
     history.clone().recovered(Some(&value(2)), NOW, ALL, 12).unwrap();
-    // After a client was told of the deletion, or has stored another value, the value must not
-    // return.
+    // The value must not return after a client was told of a deletion, or after another value was
+    // stored.
     let mut deleted = history.clone();
     let delete = Operation::Delete { meta: false };
     deleted.answered(&delete, &Reply::NotFound, NOW, 11).unwrap();

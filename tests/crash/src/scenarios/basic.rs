@@ -46,8 +46,8 @@ pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
             let mut clients = world.clients(&server, &Load { processes: 1, client })?;
             clients.wait(Duration::from_secs(20))?;
             if setup.plan.durability == Durability::Async {
-                // After one sync interval everything must be durable, even if no further requests
-                // come.
+                // After one sync interval everything must be durable, even if no further request
+                // arrives.
                 thread::sleep(setup.plan.sync_interval + ASYNC_SLACK + Duration::from_millis(50));
             }
             world.end(server, end)?;

@@ -75,8 +75,8 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
 }
 
 /// Checks that every write fails, that every read returns the old value, and that the server's
-/// health reports the fault. Returns the value of the key `probe`, because a write may have
-/// succeeded before the server noticed the fault.
+/// health reports the fault. Returns the value of the key `probe`: a write may have succeeded
+/// before the server noticed the fault.
 fn while_it_fails(server: &Server, talk: &mut Talk, old: &str) -> Result<String, Failure> {
     let mut last = old.to_owned();
     let mut attempt = 0;
@@ -130,8 +130,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     }
     let hold = Faults { hold_syncs: true, ..Faults::default() };
     disk_of(&world)?.set_faults(hold);
-    // Each of these requests waits on its own connection. They are changes, and requests whose
-    // replies depend on changes.
+    // Each of these requests waits on its own connection. Some change an item; the replies to the
+    // others depend on these changes.
     let waiting = [
         ("set base 0 0 3\r\nnew", "STORED"),
         ("delete deleted", "DELETED"),
@@ -154,8 +154,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     if begun.elapsed() > PROMPT {
         return Err(wrong(format!("100 reads beside a slow sync took {:?}", begun.elapsed())));
     }
-    // A connection's requests are answered in order: a read after a withheld write may wait, but a
-    // read before it must not.
+    // A connection's requests are answered in order. So a read after a withheld write may wait, but
+    // a read before it must not.
     let mut line = server.connect()?;
     line.raw(b"mg other v\r\nset more 0 0 1\r\n1\r\nmg other v\r\n")?;
     answered(&mut line, "a read before a write in a pipeline", "VA 3")?;

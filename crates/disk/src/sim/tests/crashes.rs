@@ -1,4 +1,4 @@
-//! Tests of what a power loss leaves.
+//! Tests of the states in which a power loss leaves the device.
 
 use super::*;
 use crate::Random;
@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 const SECTORS: u64 = 64;
 
-/// Per sector, every content that it may have after a power loss: what the last covering sync left,
-/// and everything written since.
+/// For each sector, every content that it may have after a power loss: the content that the last
+/// covering sync left, and every content written since.
 struct Allowed(Vec<Vec<[u8; SECTOR]>>);
 
 impl Allowed {
@@ -133,7 +133,8 @@ fn taking_a_crash_does_not_change_the_device() {
     assert_eq!(first_bytes(&device.crash(3), 8), first_bytes(&device.crash(3), 8));
 }
 
-/// Stops the machine at every change of a run. Everything synced before the stop is there.
+/// Stops the machine at every change of a run. Everything that was synced before the stop must
+/// survive a power loss.
 #[test]
 fn the_machine_can_be_stopped_at_every_change() {
     let mut stops = 0;

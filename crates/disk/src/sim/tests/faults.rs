@@ -1,4 +1,4 @@
-//! Tests of failing calls and what they leave.
+//! Tests of failing calls, and of the state in which they leave the device.
 
 use super::*;
 use std::collections::HashSet;
