@@ -302,6 +302,13 @@ fn a_store_is_durable_unless_memcached_would_forget_it() {
     let env = [("LARDER_EXTENDED", "ext_path=/a:1G")];
     let settings = load(Flavor::Memcached, &["-o", "ext_path=/b:2G"], &env).unwrap();
     assert_eq!(settings.show_store(), "/b:2GB");
+    // A store of a source with higher precedence replaces the ext_path as a whole.
+    for more in [&[][..], &["-o", "modern"]] {
+        let flags = [&["--store", "/s"], more].concat();
+        let settings = load(Flavor::Larder, &flags, &env).unwrap();
+        assert_eq!(settings.show_store(), "/s", "{flags:?}");
+        assert_eq!(settings.durability(), Durability::Async, "{flags:?}");
+    }
     let flags = ["--store", "/s:1TB", "--sync-interval", "250ms", "--accept-damage"];
     let settings = larder(&flags).unwrap();
     assert!(settings.accept_damage);

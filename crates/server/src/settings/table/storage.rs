@@ -66,7 +66,15 @@ pub(super) static SETTINGS: &[Setting] = &[
         Store,
         "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB; each \
          of several devices takes a share of the keys",
-        field!(store, parse_stores, Settings::show_store),
+        (
+            |s, text| {
+                s.store = parse_stores(text)?;
+                // It replaces an `ext_path` of a source with lower precedence.
+                s.ext_path = false;
+                Ok(())
+            },
+            Settings::show_store,
+        ),
     ).brief("Keep items in a directory, file or device"),
     setting(
         "forget",
