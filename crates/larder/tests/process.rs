@@ -143,6 +143,10 @@ fn a_reload_during_the_start_takes_effect_after_it() {
     fs::read(&pidfile).expect("the process number");
     process.event("serving");
     assert!(process.event("reloaded").contains("memory 64MB -> 80MB"));
+    process.signal("-TERM");
+    process.event("stopped");
+    process.child.wait().expect("it ends");
+    assert!(pidfile.exists(), "a pipe is not the server's to remove");
 }
 
 #[test]

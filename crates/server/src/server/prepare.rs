@@ -198,8 +198,8 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
 pub(super) struct Pidfile {
     path: PathBuf,
     /// Holds the lock. `None` if the path is a pipe or another special file. Such a file is closed
-    /// at once, because its reader may wait for that.
-    _lock: Option<File>,
+    /// at once, because its reader may wait for that, and is not removed.
+    lock: Option<File>,
 }
 
 impl Pidfile {
@@ -225,10 +225,13 @@ impl Pidfile {
         let cut = if is_file { file.set_len(0) } else { Ok(()) };
         let written = cut.and_then(|()| writeln!(file, "{}", std::process::id()));
         written.map_err(system(doing()))?;
-        Ok(Some(Pidfile { path, _lock: is_file.then_some(file) }))
+        Ok(Some(Pidfile { path, lock: is_file.then_some(file) }))
     }
 
     pub(super) fn remove(self) {
+        if self.lock.is_none() {
+            return;
+        }
         // The removal may fail after a change of user. The next start then overwrites the file.
         let _ = std::fs::remove_file(self.path);
     }
