@@ -58,6 +58,8 @@ impl Limits {
 pub(super) struct Shared {
     pub(super) options: Options,
     limits: Limits,
+    /// Number of connections placed with all workers.
+    placed: AtomicUsize,
     pub(super) backend: Backend,
     pub(super) desks: Vec<Desk>,
     order: AtomicU8,
@@ -84,6 +86,7 @@ impl Shared {
         Ok(Shared {
             options,
             limits,
+            placed: AtomicUsize::new(0),
             backend,
             desks: (0..workers.max(1)).map(|_| desk()).collect::<io::Result<_>>()?,
             order: AtomicU8::new(Order::Serve as u8),
@@ -119,11 +122,10 @@ impl Shared {
     /// `own` unless another worker has fewer connections. Returns `None` if the largest number of
     /// connections is reached.
     pub(super) fn place(&self, own: usize) -> Option<usize> {
-        let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
         let limit = self.limits.max_connections.load(Ordering::Relaxed);
-        if self.desks.iter().map(load).sum::<usize>() >= limit {
-            return None;
-        }
+        let more = |placed: usize| (placed < limit).then_some(placed + 1);
+        self.placed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
         let mut best = own;
         for (index, desk) in self.desks.iter().enumerate() {
             if load(desk) < load(&self.desks[best]) {
@@ -137,6 +139,7 @@ impl Shared {
     /// Records that a connection placed with `worker` has ended.
     pub(super) fn displace(&self, worker: usize) {
         self.desks[worker].load.fetch_sub(1, Ordering::Relaxed);
+        self.placed.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Hands a socket over to the worker with which it was placed.
@@ -223,5 +226,32 @@ impl Control {
     /// Returns the options of the workers.
     pub fn options(&self) -> &Options {
         &self.shared.options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend::BackendKind;
+    use super::*;
+
+    #[test]
+    fn workers_that_accept_at_once_exceed_no_limit() {
+        const LIMIT: usize = 1000;
+        let options = Options { max_connections: LIMIT, ..Options::default() };
+        let backend = Backend { kind: BackendKind::Epoll, reason: String::new() };
+        let shared = Shared::new(options, backend, 4).unwrap();
+        let placed = || -> Vec<usize> {
+            let accepting = |own: usize| (0..LIMIT).filter_map(|_| shared.place(own)).collect();
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4)
+                    .map(|own| scope.spawn(move || -> Vec<usize> { accepting(own) }))
+                    .collect();
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            })
+        };
+        let first = placed();
+        assert_eq!(first.len(), LIMIT);
+        first[..10].iter().for_each(|worker| shared.displace(*worker));
+        assert_eq!(placed().len(), 10);
     }
 }

@@ -45,7 +45,15 @@ impl<S: Service> Uring<S> {
                 self.listen()?;
             }
         } else if self.core.shared.order() == Order::Serve {
-            self.core.accept_failed();
+            match -completion.result {
+                // This client has already left. Another one may wait.
+                libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::EAGAIN => {
+                    if self.core.accept_again.is_none() {
+                        self.listen()?;
+                    }
+                }
+                _ => self.core.accept_failed(),
+            }
         }
         Ok(())
     }
