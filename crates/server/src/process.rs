@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 /// Processor time of the process.
@@ -67,15 +68,26 @@ pub fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     Ok(set_limit(libc::RLIMIT_NOFILE, most).map_or(now.rlim_cur, |()| now.rlim_max))
 }
 
-/// Returns the memory of the machine, or the limit of the control group (cgroup) if that is lower,
-/// in bytes. Returns `None` if the kernel does not report it.
+/// Returns the memory of the machine, or the lowest limit of the process's control groups (cgroups)
+/// if that is lower, in bytes. Returns `None` if the kernel does not report it.
 pub(crate) fn machine_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/meminfo");
     let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let total = line.split_whitespace().next()?.parse::<u64>().ok()? * 1024;
-    let group = read("/sys/fs/cgroup/memory.max").trim().parse::<u64>();
-    Some(group.map_or(total, |group| group.min(total)))
+    let groups = read("/proc/self/cgroup");
+    let limits = memory_files(&groups).filter_map(|file| read(&file).trim().parse::<u64>().ok());
+    Some(limits.fold(total, u64::min))
+}
+
+/// Returns the files with the memory limits of the process's control group and of the groups that
+/// contain it. `groups` is the content of `/proc/self/cgroup`. Only groups of version 2 count.
+fn memory_files(groups: &str) -> impl Iterator<Item = String> {
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+    Path::new(path).ancestors().map(|group| {
+        let group = group.strip_prefix("/").unwrap_or(group);
+        Path::new("/sys/fs/cgroup").join(group).join("memory.max").display().to_string()
+    })
 }
 
 /// The shortest time slice that the kernel gives.
@@ -298,6 +310,21 @@ mod tests {
     fn the_kernel_reports_processor_time_and_memory() {
         assert!(usage().user + usage().system < Duration::from_secs(86_400));
         assert!(resident_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn the_limits_of_all_groups_around_the_process_count() {
+        let files = |groups| memory_files(groups).collect::<Vec<_>>();
+        let expected = [
+            "/sys/fs/cgroup/system.slice/larder.service/memory.max",
+            "/sys/fs/cgroup/system.slice/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(files("1:name=systemd:/a\n0::/system.slice/larder.service\n"), expected);
+        for groups in ["0::/\n", "", "4:memory:/old\n"] {
+            assert_eq!(files(groups), expected[2..], "{groups:?}");
+        }
+        assert!(machine_memory().is_some_and(|memory| memory > 1 << 20));
     }
 
     #[test]
