@@ -18,8 +18,8 @@ const LISTED: usize = 50;
 /// number in 2 minutes.
 const LEAST: f64 = 1.0 / 16.0;
 
-/// The number of refusals per second that sampling aims at. Sampling begins at twice this number,
-/// where the interval becomes 2.
+/// The number of samples per second that sampling aims at. One refusal in n is a sample, where n is
+/// the refusals per second divided by this number. So up to twice this number, n is 1.
 const AIM: u64 = 4096;
 /// The least and the largest mean number of refusals per sample. The largest one bounds the time
 /// until a change of the load takes effect.
@@ -99,9 +99,9 @@ impl RefusedKeys {
     /// Turns counting on or off.
     pub(crate) fn set_on(&self, on: bool) {
         if on != self.is_on() {
-            self.forget();
-            self.aged_ms.store(0, Relaxed);
             self.interval.store(on.into(), Relaxed);
+            self.aged_ms.store(0, Relaxed);
+            self.forget();
         }
     }
 
@@ -116,13 +116,14 @@ impl RefusedKeys {
     /// lock is taken, adds the weight to the lost ones instead.
     #[cold]
     pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool, weight: u32) {
-        if !self.is_on() {
-            return;
-        }
         let Ok(mut state) = self.state.try_lock() else {
             self.lost.fetch_add(weight.into(), Relaxed);
             return;
         };
+        // Checked under the lock, so that no count follows `forget` once counting is off.
+        if !self.is_on() {
+            return;
+        }
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
         state.since_beat = state.since_beat.saturating_add(weight.into());
         let weight = f64::from(weight);
