@@ -3,15 +3,17 @@
 //! can be repeated.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_client::{Address, Client, Options, Reply};
 use serde::Serialize;
 
 use crate::trace::{Access, Trace};
-use crate::workload::Lengths;
+use crate::wire::{Answer, Caller, Wire};
 use crate::workload::keys::push_number;
 use crate::workload::values::Values;
+use crate::workload::{Lengths, Verb};
 use crate::{Error, Result};
 
 /// The options of a replay.
@@ -52,13 +54,23 @@ impl Outcome {
 }
 
 impl Replay {
-    /// Replays the whole trace.
+    /// Replays the whole trace. The server speaks `wire`, or memcached's protocol.
     ///
     /// # Errors
     /// Returns [`Error::Void`] for answers that make no sense, and the errors of the trace and of
     /// the connection.
-    pub(crate) fn run(&self, trace: &mut dyn Trace, server: &Address) -> Result<Outcome> {
-        let client = Client::connect_to(server, Options { timeout: Some(PATIENCE) })?;
+    pub(crate) fn run(
+        &self,
+        trace: &mut dyn Trace,
+        server: &Address,
+        wire: Option<Arc<dyn Wire>>,
+    ) -> Result<Outcome> {
+        let client = match wire {
+            None => {
+                Peer::Memcached(Client::connect_to(server, Options { timeout: Some(PATIENCE) })?)
+            }
+            Some(wire) => Peer::Other(Caller::connect(server, Arc::clone(&wire))?, wire),
+        };
         let values = Values::new(Lengths { min: 0, max: self.size_max });
         let mut session = Session { client, values, output: Vec::new() };
         let mut outcome = Outcome::default();
@@ -94,8 +106,14 @@ impl Replay {
     }
 }
 
+/// A connection to the server.
+enum Peer {
+    Memcached(Client),
+    Other(Caller, Arc<dyn Wire>),
+}
+
 struct Session {
-    client: Client,
+    client: Peer,
     values: Values,
     output: Vec<u8>,
 }
@@ -105,21 +123,9 @@ impl Session {
         if batch.is_empty() {
             return Ok(());
         }
+        let found = self.get(batch)?;
         self.output.clear();
-        for piece in batch.chunks(KEYS_PER_GET) {
-            self.output.extend_from_slice(b"get");
-            for access in piece {
-                self.output.push(b' ');
-                self.output.extend_from_slice(&access.key);
-            }
-            self.output.extend_from_slice(b"\r\n");
-        }
-        let mut answers = Answers::new(batch);
-        self.round_trip(batch.len().div_ceil(KEYS_PER_GET), &mut answers)?;
-        let found = answers.finish()?;
-
-        self.output.clear();
-        let mut missed = 0;
+        let mut missed = Vec::new();
         for (index, access) in batch.iter().enumerate() {
             let counts = outcome.requests >= replay.skip;
             outcome.requests += 1;
@@ -128,20 +134,79 @@ impl Session {
                 continue;
             }
             outcome.misses += u64::from(counts);
-            missed += 1;
-            self.push_set(access);
+            missed.push(access);
         }
-        if missed > 0 {
-            let mut answers = Answers::new(&[]);
-            self.round_trip(missed, &mut answers)?;
-            outcome.refused += answers.refused;
-            answers.finish()?;
+        if !missed.is_empty() {
+            outcome.refused += self.set(&missed)?;
         }
         Ok(())
     }
 
+    /// Gets the keys of a batch. Returns which of them were found.
+    fn get(&mut self, batch: &[Access]) -> Result<Vec<bool>> {
+        self.output.clear();
+        match &mut self.client {
+            Peer::Memcached(client) => {
+                for piece in batch.chunks(KEYS_PER_GET) {
+                    self.output.extend_from_slice(b"get");
+                    for access in piece {
+                        self.output.push(b' ');
+                        self.output.extend_from_slice(&access.key);
+                    }
+                    self.output.extend_from_slice(b"\r\n");
+                }
+                let mut answers = Answers::new(batch);
+                let replies = batch.len().div_ceil(KEYS_PER_GET);
+                round_trip(client, &self.output, replies, &mut answers)?;
+                answers.finish()
+            }
+            Peer::Other(caller, wire) => {
+                for access in batch {
+                    wire.push(Verb::Get, &access.key, b"", &mut self.output);
+                }
+                let answers = caller.exchange(&self.output, batch.iter().map(|_| Verb::Get))?;
+                let found = answers.into_iter().map(|answer| match answer {
+                    Answer::Value(value) => Ok(value.is_some()),
+                    other => Err(Error::Void(format!("{other:?} in a replay"))),
+                });
+                found.collect()
+            }
+        }
+    }
+
+    /// Sets the keys that were missed. Returns how many sets the server refused.
+    fn set(&mut self, missed: &[&Access]) -> Result<u64> {
+        self.output.clear();
+        for access in missed {
+            self.push_set(access);
+        }
+        match &mut self.client {
+            Peer::Memcached(client) => {
+                let mut answers = Answers::new(&[]);
+                round_trip(client, &self.output, missed.len(), &mut answers)?;
+                let refused = answers.refused;
+                answers.finish().map(|_| refused)
+            }
+            Peer::Other(caller, _) => {
+                let answers = caller.exchange(&self.output, missed.iter().map(|_| Verb::Set))?;
+                let stored = answers.iter().filter(|answer| **answer == Answer::Stored).count();
+                Ok((missed.len() - stored) as u64)
+            }
+        }
+    }
+
     fn push_set(&mut self, access: &Access) {
         let expected = self.values.expected_with(&access.key, |_| access.size);
+        if let Peer::Other(_, wire) = &self.client {
+            let mut value = Vec::with_capacity(expected.length);
+            self.values.push(&mut value, &expected);
+            if access.ttl == 0
+                || !wire.push_expiring(&access.key, &value, access.ttl, &mut self.output)
+            {
+                wire.push(Verb::Set, &access.key, &value, &mut self.output);
+            }
+            return;
+        }
         self.output.extend_from_slice(b"set ");
         self.output.extend_from_slice(&access.key);
         self.output.extend_from_slice(b" 0 ");
@@ -152,16 +217,21 @@ impl Session {
         self.values.push(&mut self.output, &expected);
         self.output.extend_from_slice(b"\r\n");
     }
+}
 
-    /// Sends the output and reads `replies` replies. A batch has a bounded size. If the server
-    /// stops reading until its answers are read, this function times out instead of hanging.
-    fn round_trip(&mut self, replies: usize, answers: &mut Answers<'_>) -> Result<()> {
-        self.client.send_raw(&self.output)?;
-        while answers.replies < replies {
-            answers.note(self.client.replies().reply()?.0);
-        }
-        Ok(())
+/// Sends `requests` and reads `replies` replies. A batch has a bounded size. If the server stops
+/// reading until its answers are read, this function times out instead of hanging.
+fn round_trip(
+    client: &mut Client,
+    requests: &[u8],
+    replies: usize,
+    answers: &mut Answers<'_>,
+) -> Result<()> {
+    client.send_raw(requests)?;
+    while answers.replies < replies {
+        answers.note(client.replies().reply()?.0);
     }
+    Ok(())
 }
 
 /// The longest time for which the replay waits for the server.
@@ -298,7 +368,7 @@ mod tests {
             .collect();
         let (address, server) = tiny_server();
         let replay = Replay { batch, rate: None, shrink: 2, size_max: 1000, skip };
-        let outcome = replay.run(&mut List(accesses.into_iter()), &address).unwrap();
+        let outcome = replay.run(&mut List(accesses.into_iter()), &address, None).unwrap();
         server.join().unwrap();
         Outcome { seconds: 0.0, ..outcome }
     }

@@ -284,6 +284,9 @@ impl Parser {
                     } else {
                         let mut whole = std::mem::take(&mut self.partial);
                         whole.extend_from_slice(line);
+                        if whole.len() > LINE_MAX {
+                            return Err("a line is too long".into());
+                        }
                         let parsed = self.line(&whole, sink);
                         whole.clear();
                         self.partial = whole;

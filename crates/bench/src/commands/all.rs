@@ -9,12 +9,13 @@ use clap::Args;
 use super::output::{Build, now_rfc3339};
 use crate::lab::experiment::{self, Experiment};
 use crate::lab::journal::{Identity, Journal};
-use crate::lab::plan::{Plan, Scale};
+use crate::lab::plan::{Plan, Recorded, Scale};
 use crate::lab::record::{self, MissingRow, Results};
 use crate::lab::run::{Contender, Lab};
 use crate::lab::target::{self, System};
 use crate::lab::{disk, files, report};
 use crate::machine::Machine;
+use crate::trace::{self, Totals};
 use crate::{Error, Result, complain, interrupt, say};
 
 /// The experiments, the systems and the place of the report.
@@ -58,9 +59,25 @@ pub struct Arguments {
     /// Directory on another device, for systems that use two
     #[arg(long, value_name = "DIR")]
     second_dir: Option<PathBuf>,
+    /// A recorded trace that hitratio replays, too: CSV, text, or oracleGeneral of libCacheSim;
+    /// repeatable
+    #[arg(long = "trace", value_name = "FILE")]
+    traces: Vec<PathBuf>,
     /// Print the systems and the experiments, and which systems are here
     #[arg(long)]
     list: bool,
+}
+
+/// Reads a recorded trace once, to know its size. Its point is named like the file, without the
+/// ending.
+fn recorded(path: &Path) -> Result<Recorded> {
+    let shown = path.display().to_string();
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let name = name.split('.').next().filter(|name| !name.is_empty() && path.is_file());
+    let name = name.ok_or_else(|| Error::usage(format!("--trace {shown} is not a file")))?;
+    let totals = Totals::of(&mut *trace::recorded(&shown)?)?;
+    // Names of points live as long as the process.
+    Ok(Recorded { name: String::leak(name.to_owned()), path: shown, totals })
 }
 
 impl Arguments {
@@ -133,6 +150,8 @@ impl Arguments {
             plan.rounds = rounds;
             plan.long_rounds = rounds;
         }
+        plan.hitratio.recorded =
+            self.traces.iter().map(|path| recorded(path)).collect::<Result<_>>()?;
         Ok(plan)
     }
 

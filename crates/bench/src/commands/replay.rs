@@ -80,7 +80,7 @@ impl Options {
             size_max: SIZE_MAX,
             skip: self.skip,
         };
-        replay.run(&mut *trace, server)
+        replay.run(&mut *trace, server, None)
     }
 }
 

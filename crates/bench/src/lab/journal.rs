@@ -141,7 +141,12 @@ impl Journal {
         let doing = || format!("cannot write {}", self.path.display());
         let mut line = serde_json::to_string(&entry).map_err(|e| Error::io(doing(), e.into()))?;
         line.push('\n');
-        self.file.write_all(line.as_bytes()).map_err(|e| Error::io(doing(), e))?;
+        let end = self.file.metadata().map_err(|e| Error::io(doing(), e))?.len();
+        self.file.write_all(line.as_bytes()).map_err(|e| {
+            // A part of the line would spoil the next entry, too.
+            let _ = self.file.set_len(end);
+            Error::io(doing(), e)
+        })?;
         self.entries.push(entry);
         Ok(())
     }

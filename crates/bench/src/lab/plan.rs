@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::trace::Totals;
+
 /// How long the lab measures, and how much data the systems get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scale {
@@ -64,6 +66,17 @@ pub(crate) struct Hitratio {
     /// Number of different keys, and number of requests, of a trace.
     pub(crate) keys: u64,
     pub(crate) requests: u64,
+    /// Recorded traces that are replayed beside the synthetic ones.
+    pub(crate) recorded: Vec<Recorded>,
+}
+
+/// A recorded trace.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    /// The name of its point.
+    pub(crate) name: &'static str,
+    pub(crate) path: String,
+    pub(crate) totals: Totals,
 }
 
 #[derive(Clone, Debug)]
@@ -163,7 +176,12 @@ impl Plan {
                 connections: 32,
             },
             restart: Restart { keys: vec![20_000], after: seconds(1.0) },
-            hitratio: Hitratio { memory: 12, keys: 150_000, requests: 150_000 },
+            hitratio: Hitratio {
+                memory: 12,
+                keys: 150_000,
+                requests: 150_000,
+                recorded: Vec::new(),
+            },
         };
         match scale {
             Scale::Small => small,
@@ -195,7 +213,12 @@ impl Plan {
                     ..small.converge
                 },
                 restart: Restart { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
-                hitratio: Hitratio { memory: 64, keys: 1_000_000, requests: 5_000_000 },
+                hitratio: Hitratio {
+                    memory: 64,
+                    keys: 1_000_000,
+                    requests: 5_000_000,
+                    recorded: Vec::new(),
+                },
                 ..small
             },
             Scale::Full => Plan {
@@ -229,7 +252,12 @@ impl Plan {
                     keys: vec![1_000_000, 10_000_000, 50_000_000],
                     after: seconds(60.0),
                 },
-                hitratio: Hitratio { memory: 1024, keys: 16_000_000, requests: 80_000_000 },
+                hitratio: Hitratio {
+                    memory: 1024,
+                    keys: 16_000_000,
+                    requests: 80_000_000,
+                    recorded: Vec::new(),
+                },
                 ..small
             },
         }

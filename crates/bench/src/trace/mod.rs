@@ -5,7 +5,9 @@ mod csv;
 mod oracle;
 mod synthetic;
 
+use std::collections::HashSet;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -34,16 +36,46 @@ pub(crate) trait Trace {
     fn next(&mut self, access: &mut Access) -> Result<bool>;
 }
 
+/// What a trace has in total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) requests: u64,
+    /// Bytes of the values of all different keys, each with the size of its first request.
+    pub(crate) bytes: u64,
+}
+
+impl Totals {
+    /// Reads a whole trace. Takes 8 bytes and more of memory for each different key.
+    ///
+    /// # Errors
+    /// Returns the errors of the trace.
+    pub(crate) fn of(trace: &mut dyn Trace) -> Result<Totals> {
+        let (mut totals, mut seen) = (Totals::default(), HashSet::new());
+        let mut access = Access::default();
+        while trace.next(&mut access)? {
+            totals.requests += 1;
+            let mut hasher = DefaultHasher::new();
+            access.key.hash(&mut hasher);
+            if seen.insert(hasher.finish()) {
+                totals.bytes += access.size as u64;
+            }
+        }
+        Ok(totals)
+    }
+}
+
 /// Opens a trace by name: a file (`.csv` and `.txt` are text, anything else libCacheSim's
 /// oracleGeneral) or a built-in one such as `zipf:0.99`, see [`Synthetic`].
 ///
 /// # Errors
 /// Returns [`Error::Usage`] or [`Error::Io`] if the trace does not exist or cannot be opened.
 pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> {
+    if Path::new(name).exists() { recorded(name) } else { synthetic.named(name) }
+}
+
+/// Opens a file with a trace, as [`open`] does.
+pub(crate) fn recorded(name: &str) -> Result<Box<dyn Trace>> {
     let path = Path::new(name);
-    if !path.exists() {
-        return synthetic.named(name);
-    }
     let doing = || format!("cannot read {name}");
     let file = File::open(path).map_err(|e| Error::io(doing(), e))?;
     let compressed =

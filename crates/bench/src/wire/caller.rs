@@ -80,15 +80,25 @@ impl Caller {
     /// read.
     pub(crate) fn call(&mut self, requests: &[(Verb, &[u8], &[u8])]) -> Result<Vec<Answer>> {
         let mut bytes = Vec::new();
-        let mut asking = Asking::new(requests.iter().map(|request| request.0));
         for &(verb, key, value) in requests {
             if !self.wire.speaks(verb) {
                 return Err(Error::usage(format!("{:?} has no {}", self.wire, verb.name())));
             }
             self.wire.push(verb, key, value, &mut bytes);
         }
+        self.exchange(&bytes, requests.iter().map(|request| request.0))
+    }
+
+    /// Sends requests that the wire has written, and then reads their replies. `verbs` has the verb
+    /// of each request. The limit of [`Caller::call`] applies.
+    pub(crate) fn exchange(
+        &mut self,
+        requests: &[u8],
+        verbs: impl Iterator<Item = Verb>,
+    ) -> Result<Vec<Answer>> {
+        let mut asking = Asking::new(verbs);
         let mut socket = &self.socket;
-        socket.write_all(&bytes).map_err(|e| Error::io("cannot send a request", e))?;
+        socket.write_all(requests).map_err(|e| Error::io("cannot send a request", e))?;
         let mut input = vec![0; INPUT];
         while !asking.verbs.is_empty() {
             match self.socket.receive(&mut input) {

@@ -20,9 +20,7 @@ use larder_client::{Address, Sink, Stream};
 use crate::Result;
 use crate::workload::Verb;
 
-#[cfg(test)]
-use caller::Answer;
-pub(crate) use caller::Caller;
+pub(crate) use caller::{Answer, Caller};
 pub(crate) use cql::Cql;
 pub(crate) use mongo::Mongo;
 pub(crate) use mysql::{Mysql, TableEngine};
@@ -64,6 +62,12 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
     /// `value` is the value. For `Limit`, `value` holds budget, window and burst as decimal words.
     /// For other verbs, it is empty.
     fn push(&self, verb: Verb, key: &[u8], value: &[u8], buffer: &mut Vec<u8>);
+
+    /// Appends a set of a value that lives for `seconds`. Returns false if the wire has no such
+    /// request.
+    fn push_expiring(&self, _key: &[u8], _value: &[u8], _seconds: u32, _: &mut Vec<u8>) -> bool {
+        false
+    }
 
     /// Returns the reader of one connection's replies.
     fn replies(&self) -> Box<dyn Replies>;

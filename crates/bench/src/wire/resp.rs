@@ -79,6 +79,15 @@ impl Wire for Resp {
         }
     }
 
+    fn push_expiring(&self, key: &[u8], value: &[u8], seconds: u32, buffer: &mut Vec<u8>) -> bool {
+        buffer.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
+        push_bulk(buffer, key);
+        push_bulk(buffer, value);
+        push_bulk(buffer, b"EX");
+        push_bulk(buffer, seconds.to_string().as_bytes());
+        true
+    }
+
     fn replies(&self) -> Box<dyn Replies> {
         Box::new(RespReplies::default())
     }

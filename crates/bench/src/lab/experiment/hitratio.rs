@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Case, Experiment};
 use crate::Result;
 use crate::commands::hitratio::Search;
-use crate::lab::plan::Plan;
+use crate::lab::plan::{Plan, Recorded};
 use crate::lab::record::{Figures, Point, Spot};
 use crate::lab::run::{Turn, ground};
 use crate::lab::target::{Ground, System};
@@ -24,6 +24,11 @@ const SIZES: Lengths = Lengths { min: 50, max: 450 };
 const TTL_RATE: f64 = 60_000.0;
 /// The smallest part of [`TTL_RATE`] that a system must reach for its figures to count.
 const TTL_RATE_MIN: f64 = 0.9;
+/// The largest value of a recorded trace, in bytes. Longer ones are cut.
+const RECORDED_MAX: usize = 64 << 10;
+/// The values of a recorded trace are made smaller until all of them together are this many times
+/// the memory limit of Larder.
+const RECORDED_SHARE: u64 = 8;
 /// Number of different keys per batch of gets.
 const BATCH: usize = 50;
 const CONNECTIONS: usize = 8;
@@ -61,7 +66,16 @@ impl Experiment for Hitratio {
 
     fn conditions(&self, plan: &Plan) -> Vec<String> {
         let sizes = &plan.hitratio;
-        vec![
+        let recorded = sizes.recorded.iter().map(|trace| {
+            format!(
+                "{}: a recorded trace of {} requests, sizes divided by {}, values of at most \
+                 {RECORDED_MAX} bytes; the first half of the requests does not count",
+                trace.name,
+                trace.totals.requests,
+                divisor(trace, sizes.memory)
+            )
+        });
+        let mut conditions = vec![
             format!(
                 "synthetic traces of {} requests to {} keys, values of {SIZES} bytes; the first half \
                  of the requests fills the cache and does not count",
@@ -79,8 +93,10 @@ impl Experiment for Hitratio {
                 sizes.memory,
                 TOLERANCE * 100.0
             ),
-            "only systems of memcached's protocol: the replay speaks no other".to_owned(),
-        ]
+            "Redis and Valkey with allkeys-lru".to_owned(),
+        ];
+        conditions.extend(recorded);
+        conditions
     }
 
     fn rounds(&self, _: &Plan) -> usize {
@@ -88,11 +104,14 @@ impl Experiment for Hitratio {
     }
 
     fn takes(&self, system: &System) -> bool {
-        matches!(system.id, REFERENCE | "memcached" | "arcus" | "pogocache")
+        const TAKEN: [&str; 6] = [REFERENCE, "memcached", "arcus", "pogocache", "redis", "valkey"];
+        TAKEN.contains(&system.id)
     }
 
     fn cases(&self, plan: &Plan, _: &System, _: usize) -> Vec<Case> {
-        TRACES.map(|trace| (trace, Some(plan.hitratio.memory as f64))).to_vec()
+        let recorded = plan.hitratio.recorded.iter().map(|trace| trace.name);
+        let traces = TRACES.into_iter().chain(recorded);
+        traces.map(|trace| (trace, Some(plan.hitratio.memory as f64))).collect()
     }
 
     fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
@@ -120,14 +139,22 @@ fn attempt(turn: &Turn<'_>, trace: &str, limit: u64) -> Result<Attempt> {
     let sizes = &turn.plan.hitratio;
     let server = turn.another(limit, CONNECTIONS)?;
     let synthetic = Synthetic { keys: sizes.keys, requests: sizes.requests, sizes: SIZES, seed: 1 };
-    let replay = Replay {
+    let mut replay = Replay {
         batch: BATCH,
         rate: has_ttl(trace).then_some(TTL_RATE),
         shrink: 1,
         size_max: SIZES.max,
         skip: sizes.requests / 2,
     };
-    let outcome = replay.run(&mut *trace::open(trace, &synthetic)?, &server.address)?;
+    let mut name = trace;
+    if let Some(recorded) = sizes.recorded.iter().find(|recorded| recorded.name == trace) {
+        name = &recorded.path;
+        replay.shrink = divisor(recorded, sizes.memory);
+        replay.size_max = RECORDED_MAX;
+        replay.skip = recorded.totals.requests / 2;
+    }
+    let mut requests = trace::open(name, &synthetic)?;
+    let outcome = replay.run(&mut *requests, &server.address, server.wire())?;
     Ok(Attempt { limit, rss: server.probe().sample()?.rss, outcome })
 }
 
@@ -151,6 +178,11 @@ fn equal_memory(
         }
     }
     Ok(best)
+}
+
+/// Returns the divisor of a recorded trace's sizes. `memory` is Larder's limit in MiB.
+fn divisor(trace: &Recorded, memory: u64) -> usize {
+    trace.totals.bytes.div_ceil(RECORDED_SHARE * (memory << 20)).max(1) as usize
 }
 
 fn has_ttl(trace: &str) -> bool {

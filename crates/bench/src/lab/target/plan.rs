@@ -139,7 +139,7 @@ fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_+=:,./@%*…".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
-        false => format!("'{word}'"),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
