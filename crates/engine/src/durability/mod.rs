@@ -5,7 +5,7 @@
 //! durable. If a commit fails, changes that are not durable are undone, newest first, before any
 //! call that waits for them is answered. In async mode acknowledged changes stay: they are still in
 //! memory, and are written again until the device accepts them. They are also written
-//! [early](early), before their commit.
+//! [early], before their commit.
 
 mod committer;
 mod early;

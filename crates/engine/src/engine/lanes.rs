@@ -129,7 +129,8 @@ fn present_lanes<'a>(
         } else if superblock.lanes.members[number.index()] == id {
             return Err(StoreError::LeftBehind { name: name() });
         }
-        // A device whose own table does not list it was drained. It is ignored.
+        // A device that is missing from the table in its own superblock has been drained, so it is
+        // not added to `lanes`.
     }
     Ok(lanes)
 }

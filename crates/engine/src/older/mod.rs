@@ -214,8 +214,8 @@ impl Cleaner {
         })
     }
 
-    /// Resolves the older slots that lead into a segment, and returns how many. Skips the segment
-    /// in later turns if some of their records are unreadable and may not be lost.
+    /// Resolves the older slots that lead into a segment, and returns how many it resolved. If some
+    /// of their records are unreadable but must not be lost, later turns skip the segment.
     fn resolve_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
         let mut left = lane.older.in_segment(number);
         let count = left.len();

@@ -255,8 +255,8 @@ impl OlderSlots {
 
     /// Returns true if older slots lead into the segment.
     pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
-        // Without the lock, an entry could be missed: a set inserts the entry under the lock and
-        // notes the death only after that.
+        // A set inserts its entry under the lock before it notes that the old record is dead. So a
+        // caller that has seen the death finds the entry. Without the lock, it could miss it.
         lock(self.shard(number)).lists.contains_key(&number)
     }
 

@@ -27,8 +27,8 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
 /// Ties the structures on a device to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Low 64 bits of the store id. If the store's contents were discarded once, these bits are
-    /// XORed with `checksum_seed`.
+    /// Low 64 bits of the store id. If the store's old contents were discarded but still lie on the
+    /// device, these bits are XORed with `checksum_seed`, so that the old structures do not match.
     pub store: u64,
     /// The store's secret, part of the checksums.
     pub checksum_seed: u64,

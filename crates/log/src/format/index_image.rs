@@ -32,7 +32,7 @@ pub struct ImagePart {
 }
 
 impl ImagePart {
-    /// Encodes the part's header; `held` is its content.
+    /// Encodes the header of a part with the content `held`, which its checksum covers.
     pub fn encode(&self, held: &[u8], identity: &Identity) -> [u8; PART_HEADER_BYTES] {
         let mut bytes = [0; PART_HEADER_BYTES];
         put(&mut bytes, 0, MAGIC);

@@ -37,7 +37,8 @@ fn begin(magic: [u8; 6], subtype: u8) -> Bytes {
     bytes
 }
 
-/// Returns true if the fixed part is that of a commit record of this kind.
+/// Returns true if `bytes` begins like a commit record with this magic and subtype. The checksums
+/// are not verified.
 fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
     let fixed = [0, (64 - HEADER) as u8, 0, 0, Kind::Commit as u8];
     bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype

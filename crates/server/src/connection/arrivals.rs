@@ -44,7 +44,8 @@ const EXPELLED_AT_ONCE: usize = 1 << 20;
 /// The memory of a value that is being received.
 #[derive(Default)]
 pub(super) enum Memory {
-    /// Nothing has arrived, or the value has lost its place.
+    /// There is no memory for the value: nothing has arrived yet, or its memory was taken away and
+    /// the rest of it is discarded.
     #[default]
     None,
     /// A buffer of the pool. When the value is complete, it is copied from the buffer into the log.

@@ -64,9 +64,9 @@ struct Holder {
 
 impl Holder {
     /// Returns the sort key of a connection; the connection with the greatest key is closed first.
-    /// A connection that keeps at most `share` bytes comes after all that keep more. Silence counts
-    /// squared. Among connections that may only be pausing, silence counts before size, because
-    /// nothing else shows which of them are stuck.
+    /// Those that keep more than `share` bytes come first, then the key orders by cause, then by
+    /// bytes times the square of the silence. Connections that may only be pausing are ordered by
+    /// silence before bytes, because nothing else shows which of them are stuck.
     fn cost(&self, share: u64) -> (bool, Cause, u64, u64) {
         let silence = (self.silent + 1).pow(2);
         let large = self.bytes > share;
