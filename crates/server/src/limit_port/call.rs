@@ -1,19 +1,54 @@
-//! Requests on their way from a connection to the worker of the limit port.
+//! Requests on their way from a connection to the worker of the limit port, and what comes back.
 
-use axum::http::StatusCode;
-use axum::response::Response;
-use tokio::sync::oneshot;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_engine::Refusal;
+use larder_engine::limit::Decision;
+use larder_protocol::KEY_LEN_MAX;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::policies::Policy;
+use crate::server::Running;
+
+/// The longest time that a request waits for memory, for a record that is not in memory, and for
+/// the commit of its decision.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request about one limiter.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct LimitRequest {
-    /// The name of the policy.
-    pub(super) policy: Vec<u8>,
-    /// The key, without the policy's prefix. Not empty.
+    pub(super) policy: Arc<Policy>,
+    /// The key of the limiter: the policy's prefix and the key of the request.
     pub(super) key: Vec<u8>,
     pub(super) action: LimitAction,
-    /// The status of the reply if the limit refuses the request.
-    pub(super) refused_as: StatusCode,
+}
+
+/// The prefix of a policy and the key of a request are together empty, or longer than
+/// [`KEY_LEN_MAX`].
+#[derive(Debug)]
+pub(super) struct UnfitKey {
+    /// The length of the prefix, in bytes.
+    pub(super) prefix: usize,
+}
+
+impl LimitRequest {
+    /// Creates a request for the limiter that `policy` has for `key`.
+    pub(super) fn new(
+        policy: Arc<Policy>,
+        key: &[u8],
+        action: LimitAction,
+    ) -> Result<LimitRequest, UnfitKey> {
+        let prefix = policy.prefix.as_deref().unwrap_or_default();
+        let key = [prefix.as_bytes(), key].concat();
+        if key.is_empty() || key.len() > KEY_LEN_MAX {
+            return Err(UnfitKey { prefix: prefix.len() });
+        }
+        Ok(LimitRequest { policy, key, action })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +61,67 @@ pub(super) enum LimitAction {
     Reset,
 }
 
+/// The result of a request.
+#[derive(Debug)]
+pub(super) enum LimitReply {
+    /// Whether the units were taken, and the state of the limiter.
+    Decided(Decision),
+    /// The used units are forgotten.
+    Reset,
+    Undecided(Undecided),
+}
+
+/// Why a request has no decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Undecided {
+    /// The key holds an item that is neither a limiter nor a number, which could become one.
+    NotALimiter,
+    /// The engine refused the request.
+    Refused(Refusal),
+    /// The request was not executed in time, or its decision did not become durable in time.
+    Late,
+}
+
+impl fmt::Display for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Undecided::NotALimiter => {
+                "the key holds an item that is neither a limiter nor a number"
+            }
+            Undecided::Refused(Refusal::OutOfMemory) => "out of memory",
+            Undecided::Refused(Refusal::StoreFailed) => "the store cannot be written",
+            Undecided::Refused(Refusal::StoreFull) => "the store is full",
+            Undecided::Late => return write!(f, "no decision within {} s", PATIENCE.as_secs()),
+        })
+    }
+}
+
 /// A request, and where its reply goes.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) request: LimitRequest,
-    pub(super) reply: oneshot::Sender<Response>,
+    pub(super) reply: oneshot::Sender<LimitReply>,
+}
+
+/// The server's state, and the channel to the worker that executes requests.
+#[derive(Clone, Debug)]
+pub(super) struct Callee {
+    pub(super) running: Arc<Running>,
+    pub(super) calls: mpsc::Sender<Call>,
+    /// The bodies that may be received at a time, over all connections.
+    pub(super) bodies: Rc<Semaphore>,
+}
+
+impl Callee {
+    /// Has the worker execute a request.
+    pub(super) async fn call(&self, request: LimitRequest) -> LimitReply {
+        let (reply, replied) = oneshot::channel();
+        let call = async {
+            // Fails only if the thread is about to end.
+            self.calls.send(Call { request, reply }).await.ok()?;
+            replied.await.ok()
+        };
+        let reply = timeout(PATIENCE, call).await.ok().flatten();
+        reply.unwrap_or(LimitReply::Undecided(Undecided::Late))
+    }
 }

@@ -2,29 +2,31 @@
 //! that each may take.
 //!
 //! hyper serves the connections, because it can limit the length of request heads. axum's server
-//! cannot.
+//! cannot. The first bytes of a connection say whether it speaks HTTP/1 (`request.rs`) or HTTP/2
+//! (`envoy`).
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::future::Future;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::Request;
+use axum::http::{Request, Version};
 use axum::response::Response;
 use axum::serve::Listener;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
 
-use super::call::Call;
-use super::{reply, request};
-use crate::server::Running;
+use super::call::{Callee, LimitRequest};
+use super::request::HttpRequest;
+use super::{envoy, reply, request};
 
 /// The largest number of connections at a time. Beyond it, a new connection replaces the one that
 /// has waited longest for a request.
@@ -32,19 +34,18 @@ pub(crate) const CONNECTIONS: usize = 1024;
 /// The largest number of bytes that are held of a request, and of replies that the client does not
 /// read. Requests need room for the cookies of clients, which proxies pass on.
 pub(super) const BUFFER: usize = 16 << 10;
+/// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
+/// for more.
+const STREAMS: u32 = 32;
+/// The largest number of bytes that an HTTP/2 connection sends before the server has read them. HTTP
+/// allows no smaller window.
+pub(super) const WINDOW: u32 = 65_535;
 /// The longest time between two complete requests of a connection. Proxies close idle connections
-/// earlier.
+/// earlier, and Envoy connects again.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
-/// The longest time that a request waits for memory, for a record that is not in memory, and for
-/// the commit of its decision.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The server's state, and the channel to the worker that executes requests.
-#[derive(Clone, Debug)]
-pub(super) struct Callee {
-    pub(super) running: Arc<Running>,
-    pub(super) calls: mpsc::Sender<Call>,
-}
+/// The time that a connection has to end after it was told to.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// The connections of all listeners.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +54,8 @@ pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 /// The state of a connection. Through it, a new connection can close an old one.
 #[derive(Debug)]
 struct LimitClient {
-    /// True while a request is being executed.
-    is_busy: Cell<bool>,
+    /// Number of requests that are being executed.
+    requests: Cell<usize>,
     /// Time of the last reply, or of the connect if there was no reply.
     waits_since: Cell<Instant>,
     /// Notified when the connection has to end.
@@ -71,17 +72,54 @@ impl Clients {
         }
         if clients.len() >= CONNECTIONS {
             let waiting = clients.iter().enumerate().filter_map(|(at, client)| {
-                let client = client.upgrade().filter(|client| !client.is_busy.get())?;
+                let client = client.upgrade().filter(|client| !client.is_busy())?;
                 Some((at, client))
             });
             let (at, longest) = waiting.min_by_key(|(_, client)| client.waits_since.get())?;
             longest.leave.notify_one();
             clients.swap_remove(at);
         }
-        let (is_busy, waits_since) = (Cell::new(false), Cell::new(Instant::now()));
-        let client = Rc::new(LimitClient { is_busy, waits_since, leave: Notify::new() });
+        let (requests, waits_since) = (Cell::new(0), Cell::new(Instant::now()));
+        let client = Rc::new(LimitClient { requests, waits_since, leave: Notify::new() });
         clients.push(Rc::downgrade(&client));
         Some(client)
+    }
+}
+
+impl LimitClient {
+    fn is_busy(&self) -> bool {
+        self.requests.get() > 0
+    }
+}
+
+/// Counts a request of a client as long as it is being executed. A request may end early, because
+/// the client has left.
+struct Executing(Rc<LimitClient>);
+
+impl Executing {
+    fn begin(client: &Rc<LimitClient>) -> Executing {
+        client.requests.set(client.requests.get() + 1);
+        Executing(Rc::clone(client))
+    }
+}
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        self.0.requests.set(self.0.requests.get() - 1);
+        self.0.waits_since.set(Instant::now());
+    }
+}
+
+/// Spawns the tasks of HTTP/2 streams on the limit port's thread.
+#[derive(Clone, Copy, Debug)]
+struct OnThisThread;
+
+impl<F> hyper::rt::Executor<F> for OnThisThread
+where
+    F: Future<Output: 'static> + 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
     }
 }
 
@@ -111,62 +149,82 @@ async fn serve(
     server: Callee,
     mut stopped: watch::Receiver<Option<Instant>>,
 ) {
-    let service = service_fn(|request| answer(request, &client, &server));
-    let connection = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
+    let service = {
+        let client = Rc::clone(&client);
+        service_fn(move |request| answer(request, Executing::begin(&client), server.clone()))
+    };
+    let mut protocols = auto::Builder::new(OnThisThread);
+    protocols.http1().header_read_timeout(None).max_buf_size(BUFFER);
+    protocols
+        .http2()
+        .max_concurrent_streams(STREAMS)
+        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(envoy::BODY as u32)
+        .max_header_list_size(BUFFER as u32)
+        .max_send_buf_size(BUFFER);
+    let mut connection = pin!(protocols.serve_connection(TokioIo::new(stream), service));
+    // True once the connection accepts no more requests.
+    let mut leaving = false;
     let mut stopping = false;
     loop {
-        let silent = client.waits_since.get() + SILENCE;
+        let patience = if leaving { GOODBYE } else { SILENCE };
         tokio::select! {
             // An error concerns only this client.
             _ = connection.as_mut() => return,
             () = client.leave.notified() => return,
-            () = sleep_until(silent.max(Instant::now())) => {
-                if client.is_busy.get() {
+            () = sleep_until(client.waits_since.get() + patience) => {
+                if client.is_busy() {
                     client.waits_since.set(Instant::now());
-                } else if client.waits_since.get() + SILENCE <= Instant::now() {
-                    return;
+                } else if client.waits_since.get() + patience <= Instant::now() {
+                    if leaving {
+                        return;
+                    }
+                    // Tells an HTTP/2 client that its next request needs another connection.
+                    leaving = true;
+                    client.waits_since.set(Instant::now());
+                    connection.as_mut().graceful_shutdown();
                 }
             }
             _ = stopped.wait_for(Option::is_some), if !stopping => {
-                if !client.is_busy.get() {
+                if !client.is_busy() {
                     return;
                 }
-                stopping = true;
+                (stopping, leaving) = (true, true);
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// Answers a request. Its body, if it has one, is not read.
+/// Answers a request.
 async fn answer(
     request: Request<Incoming>,
-    client: &LimitClient,
-    server: &Callee,
+    _executing: Executing,
+    server: Callee,
 ) -> Result<Response, Infallible> {
-    client.is_busy.set(true);
+    Ok(match request.version() {
+        Version::HTTP_2 => envoy::answer(request, &server).await,
+        _ => answer_http(&request, &server).await,
+    })
+}
+
+/// Answers a request of HTTP/1. Its body, if it has one, is not read.
+async fn answer_http(request: &Request<Incoming>, server: &Callee) -> Response {
     let settings = || server.running.settings();
-    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    let response = match request::parse(method, uri, headers, settings) {
-        Ok(request) => {
-            let (reply, replied) = oneshot::channel();
-            let call = async {
-                // Fails only if the thread is about to end.
-                server.calls.send(Call { request, reply }).await.ok()?;
-                replied.await.ok()
-            };
-            let response = timeout(PATIENCE, call).await.ok().flatten();
-            response.unwrap_or_else(|| reply::late(PATIENCE))
-        }
+    let parsed = request::parse(request.method(), request.uri(), request.headers(), settings);
+    match parsed {
+        Ok(request) => execute(&request, server).await,
         Err(mistake) => reply::mistake(&mistake),
-    };
-    client.is_busy.set(false);
-    client.waits_since.set(Instant::now());
-    Ok(response)
+    }
+}
+
+async fn execute(request: &HttpRequest, server: &Callee) -> Response {
+    let policies = server.running.policies();
+    let Some(policy) = policies.shared(&request.policy) else { return reply::unknown_policy() };
+    match LimitRequest::new(Arc::clone(policy), &request.key, request.action) {
+        Ok(call) => reply::of(request, policy, &server.call(call).await),
+        Err(long) => reply::long_key(long),
+    }
 }
 
 #[cfg(test)]
@@ -184,7 +242,7 @@ mod tests {
                 client
             })
             .collect();
-        inside[0].is_busy.set(true);
+        inside[0].requests.set(1);
         inside[1].waits_since.set(began + SILENCE);
         let has_to_leave = |at: usize| {
             let leave = pin!(inside[at].leave.notified());
@@ -195,7 +253,7 @@ mod tests {
         assert!(has_to_leave(2));
         assert!(![0, 1, 3].into_iter().any(has_to_leave));
         // A busy connection is never replaced.
-        inside.iter().chain([&newest]).for_each(|client| client.is_busy.set(true));
+        inside.iter().chain([&newest]).for_each(|client| client.requests.set(1));
         assert!(clients.enter().is_none());
         drop(newest);
         assert!(clients.enter().is_some());

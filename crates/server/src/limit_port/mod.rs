@@ -1,4 +1,5 @@
-//! Rate limits over HTTP, on a port and a thread of their own (`--limit-port`).
+//! Rate limits over HTTP, and for Envoy over gRPC, on a port and a thread of their own
+//! (`--limit-port`).
 //!
 //! A request for units briefly takes a lock of the data path, so the admin port must not execute
 //! such requests. The workers cannot do so either: they speak memcached's protocols, and disconnect
@@ -16,16 +17,20 @@
 //! prefix.
 //!
 //! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
-//! connection holds at most [`BUFFER`] bytes in each direction. The body of a request is never
-//! read. A connection that completes no request for [`SILENCE`] is closed, and every request is
-//! answered within [`PATIENCE`]. Web pages cannot take units, see `request.rs`.
+//! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it may hold a window of
+//! [`WINDOW`] bytes too, and all connections together hold at most [`BODIES`](envoy::BODIES) bodies
+//! that are arriving. The body of an HTTP/1 request is never read. A connection that completes no
+//! request for [`SILENCE`] is closed. A body has to arrive within [`PATIENCE`], and a complete
+//! request is answered within it. Web pages cannot take units, see `request.rs`.
 //!
+//! [`WINDOW`]: connections::WINDOW
 //! [`BUFFER`]: connections::BUFFER
 //! [`SILENCE`]: connections::SILENCE
-//! [`PATIENCE`]: connections::PATIENCE
+//! [`PATIENCE`]: call::PATIENCE
 
 mod call;
 mod connections;
+mod envoy;
 mod reply;
 mod request;
 #[cfg(test)]
@@ -34,20 +39,22 @@ mod worker;
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use crate::net::Listener;
 use crate::policies::PolicyReader;
 use crate::server::Running;
+use call::{Callee, PATIENCE};
 pub(crate) use connections::CONNECTIONS;
-use connections::{Callee, Clients, PATIENCE, accept};
+use connections::{Clients, accept};
 use worker::LimitWorker;
 
 /// A running limit port. Dropping it stops the port.
@@ -76,11 +83,12 @@ impl LimitPort {
         let (calls, called) = mpsc::channel(CONNECTIONS);
         let worker = LimitWorker::new(running, policies, called);
         let (stop, stopped) = watch::channel(None);
-        let server = Callee { running: Arc::clone(running), calls };
-        let end = LimitPortEnd(Arc::clone(running));
+        let running = Arc::clone(running);
         let thread =
             std::thread::Builder::new().name("limit-port".to_owned()).spawn(move || {
-                let _end = end;
+                let _end = LimitPortEnd(Arc::clone(&running));
+                let bodies = Rc::new(Semaphore::new(envoy::BODIES));
+                let server = Callee { running, calls, bodies };
                 LocalSet::new().block_on(&runtime, serve(sockets, worker, server, stopped));
             })?;
         let addresses = listeners.iter().filter_map(Listener::address).collect();

@@ -6,17 +6,17 @@
 //! `larder-`.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use larder_engine::NANOS;
 use larder_engine::limit::{Decision, Nanos};
-use larder_engine::{NANOS, Refusal};
+use larder_protocol::KEY_LEN_MAX;
 use serde::Serialize;
 
-use super::call::{LimitAction, LimitRequest};
-use super::request::Mistake;
+use super::call::{LimitAction, LimitReply, Undecided, UnfitKey};
+use super::request::{HttpRequest, Mistake};
 use crate::policies::Policy;
 
 /// Nanoseconds in a millisecond.
@@ -44,8 +44,23 @@ struct LimitBody<'a> {
     retry_after_ms: Option<Option<u64>>,
 }
 
+/// Returns the reply to a request that names `policy`.
+pub(super) fn of(request: &HttpRequest, policy: &Policy, reply: &LimitReply) -> Response {
+    match reply {
+        LimitReply::Decided(decision) => decided(request, policy, decision),
+        LimitReply::Reset => hardened(StatusCode::NO_CONTENT),
+        LimitReply::Undecided(why) => {
+            let status = match why {
+                Undecided::NotALimiter => StatusCode::CONFLICT,
+                Undecided::Refused(_) | Undecided::Late => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            error(status, &why.to_string())
+        }
+    }
+}
+
 /// Returns the reply to a request for units or a look.
-pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decision) -> Response {
+fn decided(request: &HttpRequest, policy: &Policy, decision: &Decision) -> Response {
     let looks = request.action == LimitAction::Look;
     let (decision, shadow) = policy.seen(decision);
     let millis = |time: Option<Nanos>| time.map(|time| time.div_ceil(MILLI));
@@ -77,7 +92,7 @@ pub(super) fn decided(request: &LimitRequest, policy: &Policy, decision: &Decisi
 }
 
 /// Returns the value of RateLimit-Policy.
-fn policy_field(policy: &Policy) -> String {
+pub(super) fn policy_field(policy: &Policy) -> String {
     let limit = &policy.limit;
     let mut field = format!("\"{}\";q={}", policy.name, limit.budget().min(INTEGER_MAX));
     // Writing to a string cannot fail, here and below.
@@ -92,18 +107,19 @@ fn policy_field(policy: &Policy) -> String {
 
 /// Returns the value of RateLimit. If the request was refused and may pass later, the time in it is
 /// the wait until then. Otherwise it is the time until all units are free again.
-fn limit_field(policy: &Policy, decision: &Decision) -> String {
+pub(super) fn limit_field(policy: &Policy, decision: &Decision) -> String {
     let mut field = format!("\"{}\";r={}", policy.name, decision.remaining.min(INTEGER_MAX));
-    let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
-    if let Some(time) = time {
-        let _ = write!(field, ";t={}", time.div_ceil(NANOS));
+    if let Some(seconds) = seconds_until_change(decision) {
+        let _ = write!(field, ";t={seconds}");
     }
     field
 }
 
-/// Returns the reply to a reset.
-pub(super) fn reset() -> Response {
-    hardened(StatusCode::NO_CONTENT)
+/// Returns the seconds, rounded up, until the refused request may pass, or until all units are free
+/// again. `None` if neither ever happens.
+pub(super) fn seconds_until_change(decision: &Decision) -> Option<u64> {
+    let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
+    time.map(|time| time.div_ceil(NANOS))
 }
 
 /// Returns the reply to a request that names a policy that does not exist.
@@ -112,32 +128,10 @@ pub(super) fn unknown_policy() -> Response {
 }
 
 /// Returns the reply to a request whose key is too long for its policy.
-pub(super) fn long_key(prefix: usize, max: usize) -> Response {
+pub(super) fn long_key(UnfitKey { prefix }: UnfitKey) -> Response {
+    let max = KEY_LEN_MAX;
     let reason = format!("the key and the policy's prefix of {prefix} bytes exceed {max} bytes");
     error(StatusCode::BAD_REQUEST, &reason)
-}
-
-/// Returns the reply to a request whose key belongs to an item that is neither a limiter nor a
-/// number, which could become one.
-pub(super) fn not_a_limiter() -> Response {
-    error(StatusCode::CONFLICT, "the key holds an item that is neither a limiter nor a number")
-}
-
-/// Returns the reply to a request that the engine refused.
-pub(super) fn refused(refusal: Refusal) -> Response {
-    let reason = match refusal {
-        Refusal::OutOfMemory => "out of memory",
-        Refusal::StoreFailed => "the store cannot be written",
-        Refusal::StoreFull => "the store is full",
-    };
-    error(StatusCode::SERVICE_UNAVAILABLE, reason)
-}
-
-/// Returns the reply to a request that was not executed within `patience`, or whose decision did
-/// not become durable within it.
-pub(super) fn late(patience: Duration) -> Response {
-    let reason = format!("no decision within {} s", patience.as_secs());
-    error(StatusCode::SERVICE_UNAVAILABLE, &reason)
 }
 
 /// Returns the reply to a request that cannot be executed.

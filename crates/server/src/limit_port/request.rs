@@ -16,9 +16,21 @@ use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 
-use super::call::{LimitAction, LimitRequest};
+use super::call::LimitAction;
 use crate::admin::host::is_known;
 use crate::settings::Settings;
+
+/// A request as it was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct HttpRequest {
+    /// The name of the policy.
+    pub(super) policy: Vec<u8>,
+    /// The key, without the policy's prefix. Not empty.
+    pub(super) key: Vec<u8>,
+    pub(super) action: LimitAction,
+    /// The status of the reply if the limit refuses the request.
+    pub(super) refused_as: StatusCode,
+}
 
 /// A request that cannot be executed.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +62,7 @@ pub(super) fn parse(
     uri: &Uri,
     headers: &HeaderMap,
     settings: impl FnOnce() -> Arc<Settings>,
-) -> Result<LimitRequest, Mistake> {
+) -> Result<HttpRequest, Mistake> {
     if let Some(host) = headers.get(header::HOST) {
         let has_dot = host.as_bytes().contains(&b'.');
         let known = |host| is_known(host, &[]) || is_known(host, &settings().admin_hosts);
@@ -76,7 +88,7 @@ fn limit(
     policy: &str,
     query: &str,
     headers: &HeaderMap,
-) -> Result<LimitRequest, Mistake> {
+) -> Result<HttpRequest, Mistake> {
     let asks_for_itself = |value: &header::HeaderValue| value.as_bytes() == b"none";
     if headers.contains_key(header::ORIGIN)
         || !headers.get("sec-fetch-site").is_none_or(asks_for_itself)
@@ -89,7 +101,7 @@ fn limit(
     }
     let [key, cost] = parameters(query, ["key", if takes { "cost" } else { "" }])?;
     let key = key.filter(|key| !key.is_empty());
-    Ok(LimitRequest {
+    Ok(HttpRequest {
         policy: decoded(policy)?,
         key: key.ok_or_else(|| bad("the parameter key is missing or empty"))?,
         action: match *method {
@@ -106,12 +118,12 @@ fn forward_auth(
     policy: &str,
     query: &str,
     headers: &HeaderMap,
-) -> Result<LimitRequest, Mistake> {
+) -> Result<HttpRequest, Mistake> {
     if method != Method::GET {
         return Err(Mistake::method("GET"));
     }
     let [by, cost, status] = parameters(query, ["by", "cost", "status"])?;
-    Ok(LimitRequest {
+    Ok(HttpRequest {
         policy: decoded(policy)?,
         key: match by {
             None => last_address(headers)?,
@@ -143,6 +155,9 @@ fn last_address(headers: &HeaderMap) -> Result<Vec<u8>, Mistake> {
 fn header_named(headers: &HeaderMap, by: &[u8]) -> Result<Vec<u8>, Mistake> {
     let name = by.strip_prefix(b"header:").and_then(|name| HeaderName::from_bytes(name).ok());
     let name = name.ok_or_else(|| bad("by must be header: and the name of a header"))?;
+    if PAGES_SET.contains(&name) {
+        return Err(bad(format!("a web page can choose the header {name}: name another one")));
+    }
     let mut values = headers.get_all(&name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) if !value.is_empty() => Ok(value.as_bytes().to_vec()),
@@ -150,6 +165,15 @@ fn header_named(headers: &HeaderMap, by: &[u8]) -> Result<Vec<u8>, Mistake> {
         _ => Err(bad(format!("the header {name} is there more than once"))),
     }
 }
+
+/// The headers that a web page can set in a request to any address.
+const PAGES_SET: [HeaderName; 5] = [
+    header::ACCEPT,
+    header::ACCEPT_LANGUAGE,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_TYPE,
+    header::RANGE,
+];
 
 fn cost_of(text: Option<&[u8]>) -> Result<u64, Mistake> {
     let Some(text) = text else { return Ok(1) };
@@ -166,7 +190,8 @@ fn parameters<const N: usize>(
     let mut values = [const { None }; N];
     for part in query.split('&').filter(|part| !part.is_empty()) {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
-        let Some(at) = names.iter().position(|known| *known == name) else {
+        let is_it = |known: &&str| !known.is_empty() && *known == name;
+        let Some(at) = names.iter().position(is_it) else {
             let known = names.iter().filter(|known| !known.is_empty());
             let known = known.copied().collect::<Vec<_>>().join(", ");
             return Err(bad(format!("unknown parameter; known here: {known}")));
@@ -206,7 +231,7 @@ mod tests {
         method: &str,
         uri: &str,
         headers: &[(&'static str, &str)],
-    ) -> Result<LimitRequest, Mistake> {
+    ) -> Result<HttpRequest, Mistake> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
@@ -278,6 +303,10 @@ mod tests {
         assert_eq!(reason, "unknown parameter; known here: key, cost");
         let (_, reason) = mistake("GET", "/v1/limit/p?key=a&cost=5", &[]);
         assert_eq!(reason, "unknown parameter; known here: key");
+        for query in ["key=a&=5", "key=a&=", "=5&key=a"] {
+            let (_, reason) = mistake("DELETE", &format!("/v1/limit/p?{query}"), &[]);
+            assert_eq!(reason, "unknown parameter; known here: key", "{query}");
+        }
         let (_, reason) = mistake("POST", "/v1/limit/p?key=a&key=b", &[]);
         assert_eq!(reason, "the parameter key is there more than once");
     }
@@ -303,6 +332,11 @@ mod tests {
         assert_eq!(request.refused_as, StatusCode::FORBIDDEN);
         for headers in [&[][..], &[("x-api-key", "")], &[("x-api-key", "a"), ("x-api-key", "a")]] {
             assert_eq!(mistake("GET", uri, headers).0, 400, "{headers:?}");
+        }
+        for name in ["accept", "Accept-Language", "content-language", "content-type", "range"] {
+            let uri = format!("/v1/forward-auth/p?by=header:{name}");
+            let (status, reason) = mistake("GET", &uri, &[("accept", "a"), ("range", "a")]);
+            assert!(status == 400 && reason.contains("a web page can choose"), "{name}: {reason}");
         }
         let forwarded = [("x-forwarded-for", "::1")];
         for query in [

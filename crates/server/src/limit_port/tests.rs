@@ -12,14 +12,14 @@ use crate::server::Server;
 use crate::settings::{ListenAddress, Port, Settings, StorePath};
 use crate::slow::SentBy;
 
-const HOUR: u64 = 3600 * NANOS;
+pub(super) const HOUR: u64 = 3600 * NANOS;
 
-fn logins(budget: u64) -> Policy {
+pub(super) fn logins(budget: u64) -> Policy {
     let prefix = Some("login/".to_owned());
     Policy { prefix, ..Policy::new("logins", Limit::fixed(budget, HOUR)) }
 }
 
-fn settings(policies: Vec<Policy>) -> Settings {
+pub(super) fn settings(policies: Vec<Policy>) -> Settings {
     Settings {
         listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
         admin: None,
@@ -30,17 +30,17 @@ fn settings(policies: Vec<Policy>) -> Settings {
     }
 }
 
-fn server(policies: Vec<Policy>) -> Server {
+pub(super) fn server(policies: Vec<Policy>) -> Server {
     Server::start(settings(policies)).unwrap()
 }
 
-fn with_store(folder: &Path, durability: Durability, policies: Vec<Policy>) -> Server {
+pub(super) fn with_store(folder: &Path, durability: Durability, policies: Vec<Policy>) -> Server {
     let store = vec![StorePath { path: folder.to_owned(), size: Some(256 << 20), tier: None }];
     let (durability, memory) = (Some(durability), 16 << 20);
     Server::start(Settings { store, durability, memory, ..settings(policies) }).unwrap()
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(super) fn connect(address: SocketAddr) -> TcpStream {
     let client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     client
@@ -82,7 +82,7 @@ fn ask(server: &Server, request: &str, more: &str) -> (u16, String, String) {
 }
 
 /// Returns the reply to a command on the data port.
-fn command(server: &Server, line: &str) -> String {
+pub(super) fn command(server: &Server, line: &str) -> String {
     let mut client = connect(server.addresses()[0]);
     client.write_all(format!("{line}\r\n").as_bytes()).unwrap();
     let mut reply = String::new();

@@ -6,15 +6,13 @@
 use std::sync::Arc;
 use std::task::Wake;
 
-use axum::response::Response;
 use larder_engine::{
-    CommitPoint, CommitState, Delete, Key, Outcome, Reads, Refusal, SecretHash, Session, Taken,
+    CommitPoint, CommitState, Delete, Deleted, Key, Outcome, Reads, Refusal, SecretHash, Session,
+    Taken,
 };
-use larder_protocol::KEY_LEN_MAX;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::call::{Call, LimitAction, LimitRequest};
-use super::reply;
+use super::call::{Call, LimitAction, LimitReply, LimitRequest, Undecided};
 use crate::clock::Clock;
 use crate::latency::{CommandClass, Latencies, Timer, Timing};
 use crate::policies::{Policy, PolicyReader};
@@ -56,8 +54,8 @@ struct ParkedCall {
 
 #[derive(Debug)]
 struct WithheldReply {
-    reply: oneshot::Sender<Response>,
-    response: Response,
+    sender: oneshot::Sender<LimitReply>,
+    reply: LimitReply,
     point: CommitPoint,
     timing: Option<Timing>,
 }
@@ -159,7 +157,9 @@ impl LimitWorker {
 
     fn execute(&mut self, call: Call, since: u64, waits: Waits) {
         self.timer.begin(since);
-        let (outcome, key) = respond(&self.session, &self.policies, &call.request);
+        let key = self.session.key(&call.request.key);
+        let outcome = decide(&self.session, &self.policies, &key, &call.request);
+        let key = key.secret_hash();
         let reads = self.session.take_reads();
         match outcome {
             Outcome::NeedsRead | Outcome::NeedsSpace => {
@@ -168,19 +168,22 @@ impl LimitWorker {
                 self.parked.push(ParkedCall { call, reads, since, waits });
                 return;
             }
-            Outcome::Ready(response) => self.answer(call, response, key, waits),
-            Outcome::Refused(refusal) => self.answer(call, reply::refused(refusal), key, waits),
-            Outcome::AfterCommit(response, point) => {
+            Outcome::Ready(reply) => self.answer(call, reply, key, waits),
+            Outcome::Refused(refusal) => {
+                let reply = LimitReply::Undecided(Undecided::Refused(refusal));
+                self.answer(call, reply, key, waits);
+            }
+            Outcome::AfterCommit(reply, point) => {
                 let waits = waits.with(Wait::Commit);
-                let timing = self.timer.apart(CommandClass::Limit, key, 0, (0, waits));
-                self.release(WithheldReply { reply: call.reply, response, point, timing });
+                let timing = self.timer.apart(CommandClass::Limit, Some(key), 0, (0, waits));
+                self.release(WithheldReply { sender: call.reply, reply, point, timing });
             }
         }
         reads.into_iter().for_each(|reads| self.session.release(reads));
     }
 
     /// Sends a reply that waits for no commit.
-    fn answer(&self, call: Call, response: Response, key: Option<SecretHash>, waits: Waits) {
+    fn answer(&self, call: Call, reply: LimitReply, key: SecretHash, waits: Waits) {
         self.timer.answered(CommandClass::Limit);
         if let Some(answered) = self.timer.end(|| self.clock.nanos())
             && self.timer.is_slow(answered.took_ns)
@@ -194,14 +197,14 @@ impl LimitWorker {
                     class: CommandClass::Limit,
                     name: None,
                     commands: answered.commands,
-                    key,
+                    key: Some(key),
                     request_bytes: 0,
                     reply_bytes: 0,
                     waits,
                 });
             }
         }
-        send(call.reply, response);
+        send(call.reply, reply);
     }
 
     /// Sends a reply if its commit has ended.
@@ -219,67 +222,60 @@ impl LimitWorker {
         }
         match state {
             CommitState::Pending => self.withheld.push(withheld),
-            CommitState::Durable => send(withheld.reply, withheld.response),
-            CommitState::Failed => send(withheld.reply, reply::refused(Refusal::StoreFailed)),
+            CommitState::Durable => send(withheld.sender, withheld.reply),
+            CommitState::Failed => {
+                let why = Undecided::Refused(Refusal::StoreFailed);
+                send(withheld.sender, LimitReply::Undecided(why));
+            }
         }
     }
 }
 
 /// Sends a reply. The client may have disconnected.
-fn send(reply: oneshot::Sender<Response>, response: Response) {
-    let _ = reply.send(response);
-}
-
-/// Executes a request. Returns its reply, and the hash of the limiter's key if there is one.
-fn respond(
-    session: &Session,
-    policies: &PolicyReader,
-    request: &LimitRequest,
-) -> (Outcome<Response>, Option<SecretHash>) {
-    let Some(policy) = policies.named(&request.policy) else {
-        return (Outcome::Ready(reply::unknown_policy()), None);
-    };
-    let prefix = policy.prefix.as_deref().unwrap_or_default();
-    let key = [prefix.as_bytes(), &request.key].concat();
-    if key.len() > KEY_LEN_MAX {
-        return (Outcome::Ready(reply::long_key(prefix.len(), KEY_LEN_MAX)), None);
-    }
-    let key = session.key(&key);
-    (decide(session, policies, policy, &key, request), Some(key.secret_hash()))
+fn send(sender: oneshot::Sender<LimitReply>, reply: LimitReply) {
+    let _ = sender.send(reply);
 }
 
 /// Executes a request for the limiter `key`.
 fn decide(
     session: &Session,
     policies: &PolicyReader,
-    policy: &Policy,
     key: &Key<'_>,
     request: &LimitRequest,
-) -> Outcome<Response> {
+) -> Outcome<LimitReply> {
+    let policy = &*request.policy;
     let cost = match request.action {
         LimitAction::Take(cost) => cost,
         LimitAction::Look => 0,
-        LimitAction::Reset => {
-            // A reset must not delete other items, so first check that the item is a limiter.
-            return match session.take(key, &policy.take(0)) {
-                Outcome::Ready(Taken::NonNumeric) | Outcome::AfterCommit(Taken::NonNumeric, _) => {
-                    Outcome::Ready(reply::not_a_limiter())
-                }
-                Outcome::Ready(_) | Outcome::AfterCommit(..) => {
-                    session.delete(key, &Delete::default()).map(|_| reply::reset())
-                }
-                unready => unready.map(|_| reply::not_a_limiter()),
-            };
-        }
+        LimitAction::Reset => return reset(session, policy, key),
     };
     session.take(key, &policy.take(cost)).map(|taken| match taken {
         Taken::Decided { decision, .. } => {
             if cost != 0 {
                 policies.count(Some(policy), key.bytes(), &decision);
             }
-            reply::decided(request, policy, &decision)
+            LimitReply::Decided(decision)
         }
         // A take without a cas id can return only the last of these.
-        Taken::NotFound | Taken::Exists | Taken::NonNumeric => reply::not_a_limiter(),
+        Taken::NotFound | Taken::Exists | Taken::NonNumeric => {
+            LimitReply::Undecided(Undecided::NotALimiter)
+        }
     })
+}
+
+/// Deletes a limiter, and no other item that takes its place meanwhile.
+fn reset(session: &Session, policy: &Policy, key: &Key<'_>) -> Outcome<LimitReply> {
+    loop {
+        let cas = match session.take(key, &policy.take(0)) {
+            Outcome::Ready(Taken::Decided { cas, .. })
+            | Outcome::AfterCommit(Taken::Decided { cas, .. }, _) => cas,
+            other => return other.map(|_| LimitReply::Undecided(Undecided::NotALimiter)),
+        };
+        let delete = Delete { compare: Some(cas), ..Delete::default() };
+        match session.delete(key, &delete) {
+            // Another request has changed the limiter, or replaced it.
+            Outcome::Ready(Deleted::Exists) | Outcome::AfterCommit(Deleted::Exists, _) => {}
+            deleted => return deleted.map(|_| LimitReply::Reset),
+        }
+    }
 }

@@ -4,15 +4,18 @@
 
 mod counters;
 mod current;
+mod descriptor;
 mod table;
 
 use std::sync::Arc;
 
-use larder_engine::limit::{Decision, Limit};
+use larder_engine::limit::{Algorithm, Decision, Limit, Nanos};
 use larder_engine::{Durability, Take};
 
 pub use counters::{DecisionResult, PolicyCounters};
 pub use current::{CurrentPolicies, PolicyReader};
+pub(crate) use descriptor::Entries;
+pub use descriptor::{DescriptorPattern, EntryPattern};
 pub use table::Policies;
 
 /// A named limit.
@@ -23,6 +26,8 @@ pub struct Policy {
     /// The prefix of keys that the policy applies to. If it is `None`, the policy applies only to
     /// requests that name it.
     pub prefix: Option<String>,
+    /// The descriptors of proxies that the policy applies to, if any.
+    pub descriptor: Option<DescriptorPattern>,
     /// The limit.
     pub limit: Limit,
     /// True if requests that the limit would refuse pass and are only counted.
@@ -41,11 +46,23 @@ impl Policy {
         Policy {
             name: name.into(),
             prefix: None,
+            descriptor: None,
             limit,
             shadow: false,
             durability: None,
             counters: Arc::default(),
         }
+    }
+
+    /// Returns the policy with another budget and window, in nanoseconds. `None` if its algorithm
+    /// needs a window and this one is 0.
+    pub(crate) fn with_limit(&self, budget: u64, window: Nanos) -> Option<Policy> {
+        let limit = match self.limit.algorithm() {
+            Algorithm::Fixed => Limit::fixed(budget, window),
+            Algorithm::Sliding => Limit::sliding(budget, window)?,
+            Algorithm::Gcra => Limit::gcra(budget, window, budget)?,
+        };
+        Some(Policy { limit, ..self.clone() })
     }
 
     /// Returns a request for `cost` units.

@@ -1,17 +1,21 @@
-//! The table of policies, found by name and by the longest prefix of a key. A table never changes.
+//! The table of policies, found by name, by the longest prefix of a key, and by descriptor. A table
+//! never changes.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::Policy;
+use super::{Entries, Policy};
 
 /// The policies of one version of the settings.
 #[derive(Debug, Default)]
 pub struct Policies {
     /// In the order of their names.
-    policies: Vec<Policy>,
+    policies: Vec<Arc<Policy>>,
     /// In the order of their bytes, so a prefix comes after all shorter prefixes that it begins
     /// with.
     prefixes: Vec<Prefix>,
+    /// Those with a descriptor, in the order in which their patterns are tried.
+    described: Vec<Arc<Policy>>,
 }
 
 #[derive(Debug)]
@@ -37,7 +41,14 @@ impl Policies {
             let shorter = longest(&prefixes, prefixes.len(), &bytes);
             prefixes.push(Prefix { bytes, policy, shorter });
         }
-        Policies { policies, prefixes }
+        let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
+        let mut described = policies.clone();
+        described.retain(|policy| policy.descriptor.is_some());
+        described.sort_by(|a, b| match (&a.descriptor, &b.descriptor) {
+            (Some(a), Some(b)) => a.compare(b),
+            (a, b) => a.is_some().cmp(&b.is_some()),
+        });
+        Policies { policies, prefixes, described }
     }
 
     /// Creates a table of `policies`. They share the counters of the policies in `self` with the
@@ -53,6 +64,11 @@ impl Policies {
 
     /// Returns the policy with this name.
     pub fn named(&self, name: &[u8]) -> Option<&Policy> {
+        self.shared(name).map(|policy| &**policy)
+    }
+
+    /// Returns the policy with this name, for requests that outlive the table.
+    pub(crate) fn shared(&self, name: &[u8]) -> Option<&Arc<Policy>> {
         let at = self.policies.binary_search_by(|policy| policy.name.as_bytes().cmp(name));
         self.policies.get(at.ok()?)
     }
@@ -66,12 +82,27 @@ impl Policies {
     fn with_prefix_of(&self, key: &[u8]) -> Option<&Policy> {
         let end = self.prefixes.partition_point(|prefix| &*prefix.bytes <= key);
         let prefix = self.prefixes.get(longest(&self.prefixes, end, key)?)?;
-        self.policies.get(prefix.policy)
+        self.policies.get(prefix.policy).map(|policy| &**policy)
     }
 
     /// Returns all policies, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
-        self.policies.iter()
+        self.policies.iter().map(|policy| &**policy)
+    }
+
+    /// Returns the policy for a descriptor, if there is one. Of several, the one wins that names the
+    /// value of the earliest entry.
+    pub(crate) fn describing(&self, domain: &str, entries: &Entries<'_>) -> Option<&Arc<Policy>> {
+        let order = |policy: &Arc<Policy>| {
+            policy.descriptor.as_ref().map(|pattern| pattern.compare_keys(domain, entries))
+        };
+        let start = self.described.partition_point(|policy| order(policy) == Some(Ordering::Less));
+        let mut same_keys = self.described[start..]
+            .iter()
+            .take_while(|policy| order(policy) == Some(Ordering::Equal));
+        same_keys.find(|policy| {
+            policy.descriptor.as_ref().is_some_and(|pattern| pattern.has_values(entries))
+        })
     }
 }
 
@@ -96,6 +127,7 @@ fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
 mod tests {
     use larder_engine::limit::Limit;
 
+    use super::super::descriptor::tests::pattern;
     use super::*;
 
     fn policies(prefixes: &[&str]) -> Policies {
@@ -119,6 +151,62 @@ mod tests {
         }
         assert!(table.of(b"a").is_none(), "no policy has a prefix");
         assert!(table.iter().map(|policy| &*policy.name).eq(["a", "b", "c/d"]));
+    }
+
+    /// Compares the result with a search through all patterns.
+    #[test]
+    fn the_most_specific_descriptor_wins() {
+        let patterns = [
+            "d a",
+            "d a=1",
+            "d a=2",
+            "d a b",
+            "d a=1 b",
+            "d a b=1",
+            "d a=1 b=1",
+            "d b",
+            "d b a",
+            "e a",
+            "e a=1 b=2 c",
+        ];
+        let policy = |text: &&str| Policy {
+            descriptor: Some(pattern(text)),
+            ..Policy::new(text.replace([' ', '='], "."), Limit::fixed(1, 0))
+        };
+        let mut values = vec![];
+        for domain in ["c", "d", "e"] {
+            for keys in [&["a"][..], &["b"], &["a", "b"], &["b", "a"], &["a", "b", "c"], &[]] {
+                for value in 0..3_usize.pow(keys.len() as u32) {
+                    let digit = |at: usize| ["1", "2", "3"][value / 3_usize.pow(at as u32) % 3];
+                    let bytes =
+                        |(at, key): (usize, &&'static str)| (key.as_bytes(), digit(at).as_bytes());
+                    let entries = keys.iter().enumerate().map(bytes);
+                    values.push((domain, entries.collect::<Vec<_>>()));
+                }
+            }
+        }
+        for count in 0..=patterns.len() {
+            let table = Policies::new(patterns[..count].iter().map(policy).collect());
+            for (domain, entries) in &values {
+                let matches = |text: &&&str| {
+                    let pattern = pattern(text);
+                    let pairs = pattern.entries.iter().zip(entries);
+                    pattern.domain == *domain
+                        && pattern.entries.len() == entries.len()
+                        && pairs.into_iter().all(|(own, (key, value))| {
+                            own.key.as_bytes() == *key
+                                && own.value.as_deref().is_none_or(|own| own.as_bytes() == *value)
+                        })
+                };
+                let open = |text: &&&str| -> Vec<bool> {
+                    pattern(text).entries.iter().map(|entry| entry.value.is_none()).collect()
+                };
+                let expected = patterns[..count].iter().filter(matches).min_by_key(open);
+                let found = table.describing(domain, entries).map(|found| found.name.clone());
+                let expected = expected.map(|text| text.replace([' ', '='], "."));
+                assert_eq!(found, expected, "{domain} {entries:?} of {count}");
+            }
+        }
     }
 
     /// Compares the result with a search through all prefixes.

@@ -13,14 +13,24 @@ use toml::de::{DeTable, DeValue};
 use super::units::parse_duration;
 use super::values::{file_text, name_of, nearest, one_of, parse_switch, show_duration};
 use super::{Settings, SettingsError, durability_name};
-use crate::policies::Policy;
+use crate::policies::{DescriptorPattern, EntryPattern, Policy};
 
 /// The key of the policies in the file.
 pub(super) const KEY: &str = "limit";
 
 /// The keys of a policy.
-const KEYS: [&str; 8] =
-    ["name", "prefix", "window", "budget", "algorithm", "burst", "shadow", "durability"];
+const KEYS: [&str; 10] = [
+    "name",
+    "prefix",
+    "window",
+    "budget",
+    "algorithm",
+    "burst",
+    "shadow",
+    "durability",
+    "domain",
+    "descriptor",
+];
 
 const ALGORITHMS: &[(&str, Algorithm)] =
     &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding), ("gcra", Algorithm::Gcra)];
@@ -34,6 +44,11 @@ const POLICIES_MAX: usize = 1024;
 const NAME_MAX: usize = 64;
 /// The largest length of a prefix, in bytes. It is the largest length of a key.
 const PREFIX_MAX: usize = 250;
+
+/// The largest number of entries of a descriptor.
+const ENTRIES_MAX: usize = 16;
+/// The largest length of a domain, and of a key or value of a descriptor, in bytes.
+const TEXT_MAX: usize = 250;
 
 /// Returns an algorithm's name in the settings.
 pub(crate) fn algorithm_name(algorithm: Algorithm) -> String {
@@ -78,9 +93,15 @@ pub(super) fn read(
         return error(KEY.to_owned(), format!("there are at most {POLICIES_MAX} policies"));
     }
     let (mut names, mut prefixes) = (BTreeSet::new(), BTreeSet::new());
+    let mut descriptors = BTreeSet::new();
     let mut unique = |policy: Policy| {
         if !names.insert(policy.name.clone()) {
             return Err(Fault::of("name", "an earlier policy has the same name"));
+        }
+        if let Some(pattern) = &policy.descriptor
+            && !descriptors.insert(pattern.clone())
+        {
+            return Err(Fault::of("descriptor", "an earlier policy has the same descriptor"));
         }
         match &policy.prefix {
             Some(prefix) if !prefixes.insert(prefix.clone()) => {
@@ -152,12 +173,44 @@ fn policy(table: &toml::Table) -> Result<Policy, Fault> {
         let name = algorithm_name(algorithm);
         Fault::of("window", format!("{name} needs a window: write for example window = \"60s\""))
     })?;
+    let prefix = keys.get("prefix", parse_prefix)?;
+    let descriptor = descriptor(&keys)?;
+    let has_one_key = descriptor.as_ref().is_some_and(|pattern| !pattern.has_open_entries());
+    if has_one_key && prefix.is_none() {
+        let reason = "all its entries have values, so its only limiter needs a key: give a prefix";
+        return Err(Fault::of("descriptor", reason));
+    }
     Ok(Policy {
-        prefix: keys.get("prefix", parse_prefix)?,
+        prefix,
+        descriptor,
         shadow: keys.get("shadow", parse_switch)?.unwrap_or(false),
         durability: keys.get("durability", |text| one_of(text, DURABILITIES))?,
         ..Policy::new(name, limit)
     })
+}
+
+/// Reads `domain` and `descriptor`, which belong together.
+fn descriptor(keys: &Keys<'_>) -> Result<Option<DescriptorPattern>, Fault> {
+    let domain = keys.get("domain", parse_text)?;
+    let entries = keys.list("descriptor", parse_entry)?;
+    match (domain, entries) {
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            let reason = "a domain needs a descriptor: write for example \
+                          descriptor = [\"remote_address\"]";
+            Err(Fault::of("domain", reason))
+        }
+        (None, Some(_)) => {
+            let reason = "a descriptor needs the domain of the proxy's requests: write for \
+                          example domain = \"edge\"";
+            Err(Fault::of("descriptor", reason))
+        }
+        (Some(_), Some(entries)) if entries.is_empty() || entries.len() > ENTRIES_MAX => {
+            let reason = format!("give 1 to {ENTRIES_MAX} entries");
+            Err(Fault::of("descriptor", reason))
+        }
+        (Some(domain), Some(entries)) => Ok(Some(DescriptorPattern { domain, entries })),
+    }
 }
 
 /// The keys of one policy.
@@ -176,6 +229,19 @@ impl Keys<'_> {
         };
         let parsed = text.and_then(|text| parse(&text));
         parsed.map(Some).map_err(|reason| Fault::of(key, reason))
+    }
+
+    fn list<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<Vec<T>>, Fault> {
+        let Some(value) = self.0.get(key) else { return Ok(None) };
+        let toml::Value::Array(values) = value else {
+            return Err(Fault::of(key, "it takes a list in brackets"));
+        };
+        let parsed = values.iter().map(|value| file_text(value).and_then(|text| parse(&text)));
+        parsed.collect::<Result<_, _>>().map(Some).map_err(|reason| Fault::of(key, reason))
     }
 
     fn required<T>(
@@ -211,6 +277,22 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+fn parse_text(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > TEXT_MAX || text.contains(char::is_control) {
+        return Err(format!("{text:?} is not 1 to {TEXT_MAX} bytes without control characters"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Parses an entry of a descriptor: `key=value`, or `key` for any value.
+fn parse_entry(text: &str) -> Result<EntryPattern, String> {
+    let (key, value) = match text.split_once('=') {
+        Some((key, value)) => (key, Some(parse_text(value)?)),
+        None => (text, None),
+    };
+    Ok(EntryPattern { key: parse_text(key)?, value })
+}
+
 fn parse_units(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{text:?} is not a whole number from 0"))
 }
@@ -233,6 +315,9 @@ fn show(policy: &Policy) -> String {
     }
     if let Some(prefix) = &policy.prefix {
         text += &format!(" prefix {prefix}");
+    }
+    if let Some(pattern) = &policy.descriptor {
+        text += &format!(" descriptor {pattern}");
     }
     if policy.shadow {
         text += " shadow";

@@ -43,6 +43,46 @@ fn policies_are_read_with_their_defaults() {
 }
 
 #[test]
+fn descriptors_are_lists_of_entries() {
+    let policies = read_text(
+        "[[limit]]\nname = 'a'\nbudget = 1\nprefix = 'a/'\ndomain = 'edge'\n\
+         descriptor = ['route=login=1', 'remote_address']\n\
+         [[limit]]\nname = 'b'\nbudget = 1\ndomain = 'edge'\ndescriptor = ['remote_address']\n",
+    )
+    .unwrap();
+    let pattern = policies[0].descriptor.as_ref().unwrap();
+    assert_eq!(pattern.domain, "edge");
+    let entries: Vec<_> =
+        pattern.entries.iter().map(|entry| (&*entry.key, entry.value.as_deref())).collect();
+    assert_eq!(entries, [("route", Some("login=1")), ("remote_address", None)]);
+    assert_eq!(
+        show(&policies[0]),
+        "fixed 1 prefix a/ descriptor edge route=login=1 remote_address"
+    );
+
+    let fault = |keys: &str| read_text(&format!("[[limit]]\nname = 'a'\nbudget = 1\n{keys}"));
+    let cases = [
+        ("domain = 'd'", "line 4: limit \"a\": domain: a domain needs a descriptor"),
+        ("descriptor = ['k']", "line 4: limit \"a\": descriptor: a descriptor needs the domain"),
+        ("domain = 'd'\ndescriptor = 'k'", "descriptor: it takes a list in brackets"),
+        ("domain = 'd'\ndescriptor = []", "descriptor: give 1 to 16 entries"),
+        ("domain = 'd'\ndescriptor = ['']", "descriptor: \"\" is not 1 to 250 bytes"),
+        ("domain = 'd'\ndescriptor = ['k=']", "descriptor: \"\" is not 1 to 250 bytes"),
+        ("domain = ''\ndescriptor = ['k']", "domain: \"\" is not 1 to 250 bytes"),
+        ("domain = 'd'\ndescriptor = ['k=v']", "its only limiter needs a key: give a prefix"),
+        (
+            "domain = 'd'\ndescriptor = ['k']\n\
+             [[limit]]\nname = 'b'\nbudget = 1\ndomain = 'd'\ndescriptor = ['k']",
+            "line 10: limit \"b\": descriptor: an earlier policy has the same descriptor",
+        ),
+    ];
+    for (keys, expected) in cases {
+        let error = fault(keys).unwrap_err();
+        assert!(error.contains(expected), "{keys}: {error}");
+    }
+}
+
+#[test]
 fn errors_name_the_line_and_say_what_to_do() {
     let good = "[[limit]]\nname = 'a'\nbudget = 1\nprefix = 'a/'\n";
     let cases = [

@@ -1,0 +1,243 @@
+//! Tests: calls over real connections.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use larder_engine::limit::Limit;
+use prost::Message;
+use tokio::runtime::Runtime;
+
+use super::messages::{
+    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
+use super::{BODY, PATH};
+use crate::limit_port::tests::{HOUR, command, connect, server};
+use crate::policies::{DescriptorPattern, EntryPattern, Policy};
+use crate::server::Server;
+
+/// A connection of a proxy.
+struct Proxy {
+    runtime: Runtime,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Proxy {
+    fn connect(address: SocketAddr) -> Proxy {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sender = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let (sender, connection) =
+                http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        });
+        Proxy { runtime, sender }
+    }
+
+    /// Returns all headers and trailers of the reply to `body`, and its frame.
+    fn send(&mut self, path: &str, kind: &str, body: Vec<u8>) -> (HeaderMap, Bytes) {
+        let request = Request::post(format!("http://larder{path}")).header("content-type", kind);
+        let request = request.body(Full::from(body)).unwrap();
+        let reply = self.sender.send_request(request);
+        self.runtime.block_on(async {
+            let reply = reply.await.unwrap();
+            assert_eq!(reply.status(), 200);
+            let mut fields = reply.headers().clone();
+            let body = reply.into_body().collect().await.unwrap();
+            fields.extend(body.trailers().cloned().unwrap_or_default());
+            (fields, body.to_bytes())
+        })
+    }
+
+    /// Returns the status of a call and its message.
+    fn call(&mut self, frame: Vec<u8>) -> (String, RateLimitResponse) {
+        let (fields, reply) = self.send(PATH, "application/grpc", frame);
+        let status = fields["grpc-status"].to_str().unwrap().to_owned();
+        let message = RateLimitResponse::decode(reply.get(5..).unwrap_or_default()).unwrap();
+        (status, message)
+    }
+
+    fn ask(&mut self, request: &RateLimitRequest) -> RateLimitResponse {
+        let (status, reply) = self.call(framed(&request.encode_to_vec()));
+        assert_eq!(status, "0");
+        reply
+    }
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap();
+    [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+/// A policy for `user`, with a limit for each of its values.
+fn users(budget: u64) -> Policy {
+    let entries = vec![EntryPattern { key: "user".to_owned(), value: None }];
+    let descriptor = Some(DescriptorPattern { domain: "edge".to_owned(), entries });
+    let prefix = Some("user/".to_owned());
+    Policy { prefix, descriptor, ..Policy::new("users", Limit::fixed(budget, HOUR)) }
+}
+
+fn descriptor(key: &str, value: &str) -> RateLimitDescriptor {
+    let entry = DescriptorEntry { key: key.into(), value: value.into() };
+    RateLimitDescriptor { entries: vec![entry], limit: None, hits_addend: None }
+}
+
+fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend: 0 }
+}
+
+fn proxy(server: &Server) -> Proxy {
+    Proxy::connect(server.limit_addresses()[0])
+}
+
+#[test]
+fn each_descriptor_has_a_status() {
+    let server = server(vec![users(2)]);
+    let mut proxy = proxy(&server);
+    let both = request(vec![descriptor("user", "ann"), descriptor("path", "/")]);
+    let shown = |reply: &RateLimitResponse| -> Vec<(Code, Option<u32>)> {
+        let status = |status: &super::DescriptorStatus| {
+            (status.code(), status.current_limit.as_ref().map(|_| status.limit_remaining))
+        };
+        reply.statuses.iter().map(status).collect()
+    };
+    let reply = proxy.ask(&both);
+    assert_eq!(reply.overall_code(), Code::Ok);
+    assert_eq!(shown(&reply), [(Code::Ok, Some(1)), (Code::Ok, None)]);
+    let limit = reply.statuses[0].current_limit.clone().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (2, 3, "users"));
+    assert_eq!(reply.statuses[0].duration_until_reset.unwrap().seconds, 3600);
+    assert!(reply.response_headers_to_add.is_empty());
+    proxy.ask(&both);
+    let reply = proxy.ask(&both);
+    assert_eq!(reply.overall_code(), Code::OverLimit);
+    assert_eq!(shown(&reply), [(Code::OverLimit, Some(0)), (Code::Ok, None)]);
+    let retry = reply.response_headers_to_add.last().unwrap();
+    assert_eq!((&*retry.key, &*retry.value), ("retry-after", "3600"));
+    // Memcached clients see the same limiter.
+    assert_eq!(command(&server, "ma user/ann Qusers r"), "NS r0 B2");
+    let counts = server.running.policies().named(b"users").unwrap().counters.totals();
+    assert_eq!(counts, [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
+}
+
+#[test]
+fn a_shadow_policy_lets_requests_pass() {
+    let server = server(vec![Policy { shadow: true, ..users(0) }]);
+    let mut proxy = proxy(&server);
+    for user in ["ann", &"b".repeat(300)] {
+        let reply = proxy.ask(&request(vec![descriptor("user", user)]));
+        assert_eq!(reply.overall_code(), Code::Ok, "{user}");
+        assert_eq!(reply.statuses[0].code(), Code::Ok);
+    }
+}
+
+#[test]
+fn exactly_the_limit_is_admitted() {
+    const BUDGET: usize = 200;
+    let server = server(vec![users(BUDGET as u64)]);
+    let address = server.limit_addresses()[0];
+    let threads: Vec<_> = (0..6)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut proxy = Proxy::connect(address);
+                let one = request(vec![descriptor("user", "ann")]);
+                (0..100).filter(|_| proxy.ask(&one).overall_code() == Code::Ok).count()
+            })
+        })
+        .collect();
+    let admitted: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(admitted, BUDGET);
+}
+
+/// A client of the proxy must not pass because it sends a value that is too long.
+#[test]
+fn a_request_that_is_too_large_is_over_the_limit() {
+    let server = server(vec![users(5)]);
+    let mut proxy = proxy(&server);
+    for length in [251, BODY, 60_000, 1_000_000] {
+        let reply = proxy.ask(&request(vec![descriptor("user", &"a".repeat(length))]));
+        assert_eq!(reply.overall_code(), Code::OverLimit, "{length}");
+    }
+    assert_eq!(proxy.ask(&request(vec![descriptor("user", "a")])).overall_code(), Code::Ok);
+}
+
+#[test]
+fn wrong_calls_say_why() {
+    let server = server(vec![users(5)]);
+    assert_eq!(command(&server, "set user/text 0 0 1\r\nx"), "STORED");
+    let mut proxy = proxy(&server);
+    let message = request(vec![descriptor("user", "a")]).encode_to_vec();
+    let compressed = [&[1][..], &framed(&message)[1..]].concat();
+    let text = request(vec![descriptor("user", "text")]).encode_to_vec();
+    let cases = [
+        (PATH, "application/grpc", framed(&message), "0"),
+        (PATH, "application/grpc+proto", framed(&message), "0"),
+        (PATH, "application/json", framed(&message), "12"),
+        ("/v1/limit/users?key=a", "application/grpc", framed(&message), "12"),
+        (PATH, "application/grpc", compressed, "12"),
+        (PATH, "application/grpc", Vec::new(), "3"),
+        (PATH, "application/grpc", framed(&message)[..9].to_vec(), "3"),
+        (PATH, "application/grpc", framed(b""), "3"),
+        (PATH, "application/grpc", framed(&text), "9"),
+    ];
+    for (path, kind, frame, expected) in cases {
+        let (fields, _) = proxy.send(path, kind, frame);
+        assert_eq!(fields["grpc-status"], expected, "{path} {kind}");
+        assert_eq!(fields.contains_key("grpc-message"), expected != "0");
+    }
+}
+
+/// Bodies that never end, and connections that are no HTTP/2 after its first bytes, delay no other
+/// client, and they do not delay the stop.
+#[test]
+fn unfinished_calls_harm_nobody() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let server = server(vec![users(1_000_000)]);
+    let address = server.limit_addresses()[0];
+    // An empty SETTINGS frame, and HEADERS without the end of the stream: POST, http, the path and
+    // the type, with literals that are not indexed.
+    let mut head = vec![0x83, 0x86];
+    for (name, value) in [(4, PATH), (31, "application/grpc")] {
+        let name = if name < 15 { vec![name] } else { vec![0x0f, name - 15] };
+        head.extend([name, vec![u8::try_from(value.len()).unwrap()], value.into()].concat());
+    }
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    let mut unfinished: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = connect(address);
+            let mut bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
+            for stream in 0..16 {
+                bytes.extend(frame(1, 4, 2 * stream + 1, &head));
+                bytes.extend(frame(0, 0, 2 * stream + 1, &[0, 0, 0]));
+            }
+            client.write_all(&bytes).unwrap();
+            client
+        })
+        .collect();
+    for bytes in [&PREFACE[..5], PREFACE, &[PREFACE, &[0xff; 100]].concat()] {
+        let mut client = connect(address);
+        client.write_all(bytes).unwrap();
+        unfinished.push(client);
+    }
+    let mut proxy = proxy(&server);
+    for _ in 0..100 {
+        let reply = proxy.ask(&request(vec![descriptor("user", "ann")]));
+        assert_eq!(reply.overall_code(), Code::Ok);
+    }
+    // The connection with nonsense after the preface is closed; the others are only slow.
+    let mut last = unfinished.pop().unwrap();
+    let mut seen = Vec::new();
+    let _ = last.read_to_end(&mut seen);
+    let began = Instant::now();
+    server.shutdown(Duration::from_secs(600)).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(60));
+}

@@ -1,0 +1,146 @@
+//! Descriptors: with one, a proxy such as Envoy tells a rate limit service about a request. A
+//! descriptor is a list of entries, each a key and a value, in a domain. For example, the entries
+//! `route` = `login` and `remote_address` = `10.0.0.1` describe a request for a login.
+//!
+//! A policy may have a pattern of descriptors. It then limits all descriptors of this pattern. Each
+//! combination of the values that the pattern leaves open has a limiter of its own.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// The descriptors that a policy limits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DescriptorPattern {
+    /// The domain of the descriptors.
+    pub domain: String,
+    /// One pattern for each entry of a descriptor, in their order.
+    pub entries: Vec<EntryPattern>,
+}
+
+/// The pattern of one entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryPattern {
+    /// The key of the entry.
+    pub key: String,
+    /// The value of the entry. With `None`, the entry may have any value.
+    pub value: Option<String>,
+}
+
+/// The entries of a descriptor: keys and values. Values that a proxy takes from its clients can have
+/// any bytes.
+pub(crate) type Entries<'e> = [(&'e [u8], &'e [u8])];
+
+impl DescriptorPattern {
+    /// Compares the domain and the keys of the entries with those of a descriptor.
+    pub(super) fn compare_keys(&self, domain: &str, entries: &Entries<'_>) -> Ordering {
+        let own = self.entries.iter().map(|entry| entry.key.as_bytes());
+        let theirs = entries.iter().map(|(key, _)| *key);
+        self.domain.as_str().cmp(domain).then_with(|| own.cmp(theirs))
+    }
+
+    /// Returns true if a descriptor with the same keys has the values of the pattern.
+    pub(super) fn has_values(&self, entries: &Entries<'_>) -> bool {
+        let mut pairs = self.entries.iter().zip(entries);
+        pairs.all(|(entry, (_, value))| {
+            entry.value.as_ref().is_none_or(|own| own.as_bytes() == *value)
+        })
+    }
+
+    /// The order in which patterns are tried: by domain and keys; among equal ones, an entry with a
+    /// value precedes one without, so the first match is the most specific one.
+    pub(super) fn compare(&self, other: &DescriptorPattern) -> Ordering {
+        let keys = |pattern: &DescriptorPattern| -> Vec<String> {
+            pattern.entries.iter().map(|entry| entry.key.clone()).collect()
+        };
+        let values = |pattern: &DescriptorPattern| -> Vec<(bool, Option<String>)> {
+            let values = pattern.entries.iter().map(|entry| entry.value.clone());
+            values.map(|value| (value.is_none(), value)).collect()
+        };
+        let by_keys = (&self.domain, keys(self)).cmp(&(&other.domain, keys(other)));
+        by_keys.then_with(|| values(self).cmp(&values(other)))
+    }
+
+    /// Returns true if some entry may have any value.
+    pub(crate) fn has_open_entries(&self) -> bool {
+        self.entries.iter().any(|entry| entry.value.is_none())
+    }
+
+    /// Returns the key that a descriptor of this pattern has below the policy's prefix: the values
+    /// that the pattern leaves open. Several are joined by `/`. In these, `/` and `%` are
+    /// percent-encoded, so two descriptors never share a key.
+    pub(crate) fn key_of(&self, entries: &Entries<'_>) -> Vec<u8> {
+        let pairs = self.entries.iter().zip(entries);
+        let open: Vec<&[u8]> = pairs
+            .filter(|(entry, _)| entry.value.is_none())
+            .map(|(_, (_, value))| *value)
+            .collect();
+        if let [value] = open.as_slice() {
+            return value.to_vec();
+        }
+        let mut key = Vec::new();
+        for (at, value) in open.into_iter().enumerate() {
+            if at > 0 {
+                key.push(b'/');
+            }
+            for byte in value {
+                match byte {
+                    b'%' => key.extend_from_slice(b"%25"),
+                    b'/' => key.extend_from_slice(b"%2F"),
+                    _ => key.push(*byte),
+                }
+            }
+        }
+        key
+    }
+}
+
+impl fmt::Display for DescriptorPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.domain)?;
+        self.entries.iter().try_for_each(|entry| write!(f, " {entry}"))
+    }
+}
+
+impl fmt::Display for EntryPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{}={value}", self.key),
+            None => write!(f, "{}", self.key),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Returns the pattern of `domain key=value key`.
+    pub(in super::super) fn pattern(text: &str) -> DescriptorPattern {
+        let mut words = text.split(' ');
+        let domain = words.next().unwrap().to_owned();
+        let entry = |word: &str| match word.split_once('=') {
+            Some((key, value)) => {
+                EntryPattern { key: key.to_owned(), value: Some(value.to_owned()) }
+            }
+            None => EntryPattern { key: word.to_owned(), value: None },
+        };
+        DescriptorPattern { domain, entries: words.map(entry).collect() }
+    }
+
+    #[test]
+    fn the_key_has_the_open_values() {
+        let key = |text: &str, entries: &[(&'static str, &'static str)]| {
+            let bytes =
+                |(key, value): &(&'static str, &'static str)| (key.as_bytes(), value.as_bytes());
+            let entries: Vec<_> = entries.iter().map(bytes).collect();
+            String::from_utf8(pattern(text).key_of(&entries)).unwrap()
+        };
+        let login = ("route", "login");
+        assert_eq!(key("d route=login", &[login]), "");
+        assert_eq!(key("d route=login user", &[login, ("user", "a/b%")]), "a/b%");
+        assert_eq!(key("d route user", &[login, ("user", "a/b%")]), "login/a%2Fb%25");
+        let (first, second) = ([("a", "x/y"), ("b", "z")], [("a", "x"), ("b", "y/z")]);
+        assert_ne!(key("d a b", &first), key("d a b", &second));
+        assert_eq!(pattern("d route=login user").to_string(), "d route=login user");
+    }
+}
