@@ -36,13 +36,11 @@ pub(crate) fn command() -> Command {
                 .help("How long to wait for an answer"),
         )
         .subcommand(Command::new("ping").about("Ask for the version; exit code 0 if it answers"))
-        .subcommand(
-            Command::new("stats").about("Print statistics").arg(
-                Arg::new("group")
-                    .value_name("GROUP")
-                    .help("settings, items, slabs, limits, conns, reset"),
+        .subcommand(Command::new("stats").about("Print statistics").arg(
+            Arg::new("group").value_name("GROUP").help(
+                "settings, items, slabs, limits, conns, latency, buckets, durability, slow, reset",
             ),
-        )
+        ))
         .subcommand(limits::command())
         .subcommand(Command::new("flush").about("Forget every item (flush_all)"))
         .subcommand(

@@ -104,7 +104,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("FILE"),
         Network,
-        "File with the token for changes on the admin page; without it, each start creates and prints one",
+        "File with the token that the admin page needs for changes and to show values; without it, each start creates and prints one",
         field!(admin_token_file, path, |s| show_path(s.admin_token_file.as_ref())),
     ),
     setting(
@@ -120,7 +120,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("PORT"),
         Network,
-        "HTTP port of rate limits, at the addresses of --listen; 0 is none, -1 lets the kernel choose",
+        "Port of rate limits over HTTP and gRPC, at the addresses of --listen; 0 is none, -1 lets the kernel choose",
         field!(limit_port, parse_port, |s| show_port(s.limit_port)),
     ),
 ];

@@ -24,7 +24,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "disable-control",
         None,
         Commands,
-        "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain",
+        "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain, store keep",
         switches.control,
         false
     ),
