@@ -6,6 +6,10 @@ use std::task::Waker;
 
 /// Time after which a failure that no session has fetched is dropped, in microseconds.
 const STALE_US: u64 = 1_000_000;
+/// Time after which a success is dropped although a session waits for it, in microseconds. The
+/// session's client has probably left. A session that calls later makes a new request, which changes
+/// nothing.
+const GRANTED_STALE_US: u64 = 60_000_000;
 
 /// The reason why a device does not grow. The store in use is unchanged.
 #[derive(Debug)]
@@ -85,10 +89,11 @@ impl Wish {
         self.askers.iter().any(|asker| asker.will_wake(waker))
     }
 
-    /// Returns true if the result should no longer be reported. A success never goes stale.
+    /// Returns true if the result should no longer be reported.
     pub(super) fn is_stale(&self, now_us: u64) -> bool {
         self.ended.as_ref().is_some_and(|ended| {
-            ended.result.is_err() && now_us.saturating_sub(ended.at_us) >= STALE_US
+            let limit = if ended.result.is_ok() { GRANTED_STALE_US } else { STALE_US };
+            now_us.saturating_sub(ended.at_us) >= limit
         })
     }
 }
@@ -112,5 +117,29 @@ impl Growths {
             return Some(Ok(()));
         }
         self.wishes.remove(at).ended.map(|ended| ended.result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients may leave before they have fetched a result.
+    #[test]
+    fn results_that_no_session_fetches_are_dropped() {
+        let ended = |result| Wish {
+            name: None,
+            bytes: 1,
+            size: None,
+            askers: vec![Waker::noop().clone()],
+            ended: Some(Ended { at_us: 7, result }),
+        };
+        let granted = ended(Ok(()));
+        assert!(!granted.is_stale(7 + GRANTED_STALE_US - 1));
+        assert!(granted.is_stale(7 + GRANTED_STALE_US));
+        let refused = ended(Err(GrowError::Which { names: Vec::new() }));
+        assert!(!refused.is_stale(7 + STALE_US - 1));
+        assert!(refused.is_stale(7 + STALE_US));
+        assert!(!Wish { ended: None, ..granted }.is_stale(u64::MAX));
     }
 }
