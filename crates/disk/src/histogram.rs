@@ -140,8 +140,8 @@ impl Histogram {
         Some(read)
     }
 
-    /// Returns the buckets that are not empty: each bound, and the number of values that are at most
-    /// this bound and above the bound before it.
+    /// Returns the buckets that are not empty: each bound, and the number of values that are at
+    /// most this bound and above the bound before it.
     pub fn buckets_text(&self) -> String {
         let bounds = BOUNDS.iter().map(u64::to_string).chain([UNBOUND.to_owned()]);
         let pairs = bounds.zip(&self.buckets).filter(|(_, count)| **count > 0);

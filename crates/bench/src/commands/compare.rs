@@ -22,8 +22,8 @@ use crate::{Error, Result, complain, say};
 /// The contenders, the rounds and the processors.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable. The first one is
-    /// what the ratios refer to
+    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable. The first one
+    /// is what the ratios refer to
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<String>,
     /// The Larder to measure instead of this executable

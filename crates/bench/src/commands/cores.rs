@@ -59,8 +59,8 @@ pub struct Arguments {
     /// Lanes of the engine in memory
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
     lanes: u8,
-    /// Give each thread an engine of its own, with all keys and all of the memory. Nothing is shared
-    /// then, so this is the limit of the machine
+    /// Give each thread an engine of its own, with all keys and all of the memory. Nothing is
+    /// shared then, so this is the limit of the machine
     #[arg(long)]
     apart: bool,
     /// Where a store lies while it is measured; without it, memory only is measured

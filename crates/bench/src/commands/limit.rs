@@ -25,8 +25,8 @@ pub struct Arguments {
     #[arg(long, value_name = "THREADS", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     server_threads: u16,
-    /// Answer each key of a get after a read of as many bytes as a value from this file, which must have been written
-    /// from end to end, or block device; it must not be in use
+    /// Answer each key of a get after a read of as many bytes as a value from this file, which must
+    /// have been written from end to end, or block device; it must not be in use
     #[arg(long, value_name = "PATH")]
     device: Option<PathBuf>,
     #[command(flatten)]

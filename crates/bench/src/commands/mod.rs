@@ -60,7 +60,8 @@ impl Command {
     /// Runs the command and prints its report on the standard output.
     ///
     /// # Errors
-    /// Returns an error if there are no figures, for example because the server sent a wrong answer.
+    /// Returns an error if there are no figures, for example because the server sent a wrong
+    /// answer.
     pub fn run(self) -> Result<()> {
         match self {
             Command::All(arguments) => arguments.run(),

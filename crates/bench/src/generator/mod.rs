@@ -62,8 +62,8 @@ pub struct Load {
     /// which a request waits for the previous answer on its connection. Only in the open loop,
     /// without pipelines, over TCP.
     pub wire_times: bool,
-    /// Serve each connection by a separate thread that waits for every reply, as the clients of most
-    /// libraries do. Only in the closed loop; `threads` must equal `connections`.
+    /// Serve each connection by a separate thread that waits for every reply, as the clients of
+    /// most libraries do. Only in the closed loop; `threads` must equal `connections`.
     pub blocking: bool,
     /// Check every value against its key.
     pub verify: bool,
@@ -73,8 +73,8 @@ pub struct Load {
     pub keep_samples: bool,
     /// Seed of the stream of requests.
     pub seed: u64,
-    /// The processor to pin the generator's threads to. In the closed loop they then poll for a moment
-    /// before they sleep.
+    /// The processor to pin the generator's threads to. In the closed loop they then poll for a
+    /// moment before they sleep.
     pub cpu: Option<usize>,
     /// The process whose processor time and memory to measure.
     pub probe: Option<Probe>,

@@ -205,8 +205,8 @@ pub struct Summary {
     /// The numbers that counters returned, if the load collected them.
     #[serde(skip)]
     pub numbers: Vec<u64>,
-    /// The time since the beginning of the measurement at which each request began, and its latency,
-    /// in nanoseconds, if the load kept them.
+    /// The time since the beginning of the measurement at which each request began, and its
+    /// latency, in nanoseconds, if the load kept them.
     #[serde(skip)]
     pub samples: Vec<(u64, u64)>,
     /// The latencies of all verbs together.

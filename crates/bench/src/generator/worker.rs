@@ -37,7 +37,8 @@ pub(super) struct Report {
     pub(super) faults: Faults,
     /// The numbers that counters returned; empty unless the load collects them.
     pub(super) counted: Vec<u64>,
-    /// The start and the latency of every request, in nanoseconds; empty unless the load keeps them.
+    /// The start and the latency of every request, in nanoseconds; empty unless the load keeps
+    /// them.
     pub(super) samples: Vec<(u64, u64)>,
     /// Processor time within the measured window, in nanoseconds.
     pub(super) cpu: u64,
@@ -154,8 +155,8 @@ impl<'a> Worker<'a> {
         let warm = self.load.warm_up.as_nanos() as u64;
         let end = self.load.duration.map_or(u64::MAX, |duration| warm + duration.as_nanos() as u64);
         self.book.window = Window { from: warm, to: end, ..self.book.window };
-        // The last measured second may be shorter. It ends with the run, so that later answers count in
-        // the next second.
+        // The last measured second may be shorter. It ends with the run, so that later answers
+        // count in the next second.
         let (mut second, mut roll) = (0, end.min(warm + SECOND));
         let mut give_up = u64::MAX;
         if self.schedule.is_none() {

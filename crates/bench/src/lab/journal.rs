@@ -98,7 +98,8 @@ impl Journal {
     /// Opens the journal in `directory`, or begins one.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the journal there has another identity, or if another run uses it.
+    /// Returns [`Error::Usage`] if the journal there has another identity, or if another run uses
+    /// it.
     pub(crate) fn open(directory: &Path, identity: &Identity) -> Result<Journal> {
         let path = directory.join("journal.jsonl");
         let doing = || format!("cannot use the journal {}", path.display());
@@ -199,7 +200,8 @@ impl Journal {
         settings
     }
 
-    /// Checks that the journal has no other version of a system, so that a report does not mix them.
+    /// Checks that the journal has no other version of a system, so that a report does not mix
+    /// them.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] with both versions.

@@ -224,7 +224,8 @@ impl Turn<'_> {
         self.found.start(&ground(self.plan, self.directory, memory, connections)?)
     }
 
-    /// Returns `depth`, or 1 if the server may answer the requests of a connection in another order.
+    /// Returns `depth`, or 1 if the server may answer the requests of a connection in another
+    /// order.
     pub(crate) fn depth(&self, depth: usize) -> usize {
         match self.wire() {
             Some(wire) if !wire.keeps_order() => 1,

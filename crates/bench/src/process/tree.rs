@@ -1,5 +1,5 @@
-//! The processes of a server: those of its process group, and all their descendants. PostgreSQL, for
-//! example, gives each of its processes its own group.
+//! The processes of a server: those of its process group, and all their descendants. PostgreSQL,
+//! for example, gives each of its processes its own group.
 
 use std::collections::HashSet;
 use std::fs;

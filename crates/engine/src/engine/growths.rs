@@ -7,8 +7,8 @@ use std::task::Waker;
 /// Time after which a failure that no session has fetched is dropped, in microseconds.
 const STALE_US: u64 = 1_000_000;
 /// Time after which a success is dropped although a session waits for it, in microseconds. The
-/// session's client has probably left. A session that calls later makes a new request, which changes
-/// nothing.
+/// session's client has probably left. A session that calls later makes a new request, which
+/// changes nothing.
 const GRANTED_STALE_US: u64 = 60_000_000;
 
 /// The reason why a device does not grow. The store in use is unchanged.

@@ -19,6 +19,9 @@ const LAYERED_CRATES: [&str; 3] = ["engine", "log", "server"];
 /// Crates that must not use `unsafe`: they neither share memory nor call the kernel.
 const SAFE_CRATES: [&str; 3] = ["client", "protocol", "sim"];
 
+/// The largest number of columns of code and comments, as in `rustfmt.toml`.
+const WIDTH: usize = 100;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace root")
 }
@@ -230,6 +233,23 @@ fn no_message_advises_to_destroy_what_might_be_data() {
         .filter(|line| line.contains('"') && !line.contains(": //"))
         .collect();
     assert!(found.is_empty(), "advice that destroys:\n{}", found.join("\n"));
+}
+
+/// `rustfmt` does not wrap comments.
+#[test]
+fn comments_are_as_narrow_as_the_code() {
+    let mut wide = Vec::new();
+    for (name, text) in texts().into_iter().filter(|(name, _)| name.ends_with(".rs")) {
+        for (number, line) in text.lines().enumerate() {
+            let words = line.trim_start().strip_prefix("//").map(str::split_whitespace);
+            // The first word may be a long link, and may follow the marker of a comment or a list.
+            let can_wrap = words.is_some_and(|words| words.count() > 2);
+            if can_wrap && line.chars().count() > WIDTH {
+                wide.push(format!("{name}:{}", number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "comments of more than {WIDTH} columns:\n{}", wide.join("\n"));
 }
 
 #[test]

@@ -17,11 +17,11 @@
 //! prefix.
 //!
 //! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
-//! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it may hold a window of
-//! [`WINDOW`] bytes too, and all connections together hold at most [`BODIES`](envoy::BODIES) bodies
-//! that are arriving. The body of an HTTP/1 request is never read. A connection that completes no
-//! request for [`SILENCE`] is closed. A body has to arrive within [`PATIENCE`], and a complete
-//! request is answered within it. Web pages cannot take units, see `request.rs`.
+//! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it may hold a window
+//! of [`WINDOW`] bytes too, and all connections together hold at most [`BODIES`](envoy::BODIES)
+//! bodies that are arriving. The body of an HTTP/1 request is never read. A connection that
+//! completes no request for [`SILENCE`] is closed. A body has to arrive within [`PATIENCE`], and a
+//! complete request is answered within it. Web pages cannot take units, see `request.rs`.
 //!
 //! [`WINDOW`]: connections::WINDOW
 //! [`BUFFER`]: connections::BUFFER

@@ -26,8 +26,8 @@ pub struct EntryPattern {
     pub value: Option<String>,
 }
 
-/// The entries of a descriptor: keys and values. Values that a proxy takes from its clients can have
-/// any bytes.
+/// The entries of a descriptor: keys and values. Values that a proxy takes from its clients can
+/// have any bytes.
 pub(crate) type Entries<'e> = [(&'e [u8], &'e [u8])];
 
 impl DescriptorPattern {

@@ -90,8 +90,8 @@ impl Policies {
         self.policies.iter().map(|policy| &**policy)
     }
 
-    /// Returns the policy for a descriptor, if there is one. Of several, the one wins that names the
-    /// value of the earliest entry.
+    /// Returns the policy for a descriptor, if there is one. Of several, the one wins that names
+    /// the value of the earliest entry.
     pub(crate) fn describing(&self, domain: &str, entries: &Entries<'_>) -> Option<&Arc<Policy>> {
         let order = |policy: &Arc<Policy>| {
             policy.descriptor.as_ref().map(|pattern| pattern.compare_keys(domain, entries))

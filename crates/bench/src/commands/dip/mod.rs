@@ -32,8 +32,8 @@ use steadiness::Steadiness;
 /// The store, the load, and the duration.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Another server, without a store of the lab's: [NAME=]PATH, options behind it in the same word;
-    /// repeatable
+    /// Another server, without a store of the lab's: [NAME=]PATH, options behind it in the same
+    /// word; repeatable
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<String>,
     /// The Larder to measure instead of this executable
@@ -80,8 +80,8 @@ pub struct Arguments {
     /// Requests per second instead of half of the measured maximum
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// How often every key is stored before anything is measured: with enough of it the store has been
-    /// written over once, and memory is touched, before the first second
+    /// How often every key is stored before anything is measured: with enough of it the store has
+    /// been written over once, and memory is touched, before the first second
     #[arg(long, default_value_t = 1)]
     fills: usize,
     /// Seconds for which the maximum is measured, closed loop

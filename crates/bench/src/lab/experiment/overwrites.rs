@@ -9,8 +9,8 @@ use crate::{Error, Result};
 /// The largest number of keys that are overwritten.
 const KEYS: u64 = 3000;
 
-/// Overwrites some keys of the shape with other values, reads them, and restores them. If a value is
-/// stale or missing, the point becomes void.
+/// Overwrites some keys of the shape with other values, reads them, and restores them. If a value
+/// is stale or missing, the point becomes void.
 ///
 /// # Errors
 /// Returns the errors of [`Load::run`]. Wrong answers to the reads are not an error: they make the
@@ -46,8 +46,8 @@ mod tests {
     use super::*;
     use crate::lab::record::{Figures, Spot};
 
-    /// Serves gets and sets, one connection after the other, until `ends`. It acknowledges every set,
-    /// but `keeps` decides whether an overwrite takes effect.
+    /// Serves gets and sets, one connection after the other, until `ends`. It acknowledges every
+    /// set, but `keeps` decides whether an overwrite takes effect.
     fn serve(listener: &TcpListener, ends: &AtomicBool, keeps: impl Fn(&str) -> bool) {
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
         while let Ok((mut output, _)) = listener.accept() {

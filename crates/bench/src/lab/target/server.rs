@@ -116,7 +116,8 @@ impl Server {
         }
     }
 
-    /// Stops the server as an operator would. Returns false if it had to be killed after `patience`.
+    /// Stops the server as an operator would. Returns false if it had to be killed after
+    /// `patience`.
     pub(crate) fn stop(&mut self, patience: Duration) -> bool {
         let signal = self.plan.stop_signal;
         self.processes.as_mut().is_none_or(|processes| processes.stop(signal, patience))

@@ -1,6 +1,6 @@
-//! gRPC's framing of calls with one message in each direction: a byte that says whether the message is
-//! compressed, its length in four bytes, the message. The status of a call is in the trailers, or in
-//! the headers if there is no message.
+//! gRPC's framing of calls with one message in each direction: a byte that says whether the message
+//! is compressed, its length in four bytes, the message. The status of a call is in the trailers,
+//! or in the headers if there is no message.
 
 use std::future::ready;
 
@@ -70,8 +70,8 @@ pub(super) async fn receive(
     }
 }
 
-/// Returns the bytes of a body; `None` if there are more than [`BODY`]. They are copied, because each
-/// piece of a body keeps the whole buffer that it was received in.
+/// Returns the bytes of a body; `None` if there are more than [`BODY`]. They are copied, because
+/// each piece of a body keeps the whole buffer that it was received in.
 async fn collect(mut body: Incoming) -> Result<Option<Vec<u8>>, GrpcError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -1,6 +1,6 @@
-//! The messages of Envoy's rate limit service, version 3, as far as it uses them: the files `rls.proto`
-//! and `ratelimit.proto` of Envoy's API. Fields that are not here are skipped in requests, and absent
-//! from replies.
+//! The messages of Envoy's rate limit service, version 3, as far as it uses them: the files
+//! `rls.proto` and `ratelimit.proto` of Envoy's API. Fields that are not here are skipped in
+//! requests, and absent from replies.
 
 use prost::Message;
 

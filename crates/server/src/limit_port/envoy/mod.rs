@@ -1,8 +1,8 @@
 //! Envoy's rate limit service: `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` over
 //! gRPC, that is, over HTTP/2 without TLS.
 //!
-//! The service has one method, and each call is one message in each direction. So gRPC's framing is a
-//! few lines here (`grpc.rs`), and the limits of this port apply below them.
+//! The service has one method, and each call is one message in each direction. So gRPC's framing is
+//! a few lines here (`grpc.rs`), and the limits of this port apply below them.
 //!
 //! Envoy lets a request pass if the service answers with an error, unless it is configured
 //! otherwise. The clients of Envoy can choose values of descriptors. So no such value leads to an
@@ -122,8 +122,8 @@ fn rules(message: &[u8], policies: &Policies) -> Result<Vec<Rule>, GrpcError> {
     request.descriptors.iter().map(rule).collect()
 }
 
-/// Returns the rule for a descriptor that takes `units`; `None` if the limit that the request brings
-/// is invalid.
+/// Returns the rule for a descriptor that takes `units`; `None` if the limit that the request
+/// brings is invalid.
 fn rule(
     policies: &Policies,
     domain: &str,
@@ -219,7 +219,8 @@ fn unit_of(window: Nanos) -> i32 {
     found.map_or(0, |(unit, _)| *unit)
 }
 
-/// Returns the fields that a refusal adds to the response of the proxy: those of a refusal over HTTP.
+/// Returns the fields that a refusal adds to the response of the proxy: those of a refusal over
+/// HTTP.
 fn headers<'r>(refusals: impl Iterator<Item = (&'r Policy, &'r Decision)>) -> Vec<HeaderValue> {
     let (mut policies, mut limits, mut retries) = (Vec::new(), Vec::new(), Vec::new());
     for (policy, decision) in refusals {
