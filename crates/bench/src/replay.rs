@@ -265,7 +265,7 @@ impl<'a> Answers<'a> {
 
     fn note(&mut self, reply: Reply<'_>) {
         match reply {
-            Reply::Value { key, length, .. } => return self.value(key, length),
+            Reply::Value { key, .. } => return self.value(key),
             Reply::End | Reply::Stored => {}
             Reply::Error(_) | Reply::NotStored => self.refused += 1,
             other => {
@@ -275,18 +275,13 @@ impl<'a> Answers<'a> {
         self.replies += 1;
     }
 
-    fn value(&mut self, key: &[u8], length: usize) {
+    /// Notes a value. Its size says nothing: another request may have stored it with another size.
+    fn value(&mut self, key: &[u8]) {
         let rest = &self.batch[self.next..];
         match rest.iter().position(|access| access.key == key) {
             Some(offset) => {
                 self.found[self.next + offset] = true;
                 self.next += offset + 1;
-                let wanted = rest[offset].size;
-                // A later request may give a key another size, but the stored value keeps its old
-                // size. So a wrong size is reported only where the trace wants an empty value.
-                if length > wanted && wanted == 0 {
-                    self.wrong.get_or_insert_with(|| format!("{length} bytes instead of none"));
-                }
             }
             None => {
                 let key = String::from_utf8_lossy(key).into_owned();
