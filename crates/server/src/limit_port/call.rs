@@ -1,14 +1,13 @@
 //! Requests on their way from a connection to the worker of the limit port, and what comes back.
 
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_engine::Refusal;
 use larder_engine::limit::Decision;
 use larder_protocol::KEY_LEN_MAX;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::policies::Policy;
@@ -108,8 +107,6 @@ pub(super) struct Call {
 pub(super) struct Callee {
     pub(super) running: Arc<Running>,
     pub(super) calls: mpsc::Sender<Call>,
-    /// The bodies that may be received at a time, over all connections.
-    pub(super) bodies: Rc<Semaphore>,
 }
 
 impl Callee {

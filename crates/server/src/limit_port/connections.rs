@@ -36,10 +36,9 @@ pub(crate) const CONNECTIONS: usize = 1024;
 pub(super) const BUFFER: usize = 16 << 10;
 /// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
 /// for more.
-const STREAMS: u32 = 32;
-/// The largest number of bytes that an HTTP/2 connection sends before the server has read them.
-/// HTTP allows no smaller window.
-pub(super) const WINDOW: u32 = 65_535;
+pub(super) const STREAMS: u32 = 8;
+/// The least window of an HTTP/2 connection, in bytes.
+const WINDOW: u32 = 65_535;
 /// The longest time between two complete requests of a connection. Proxies close idle connections
 /// earlier, and Envoy connects again.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);

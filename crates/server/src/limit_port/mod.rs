@@ -17,14 +17,14 @@
 //! prefix.
 //!
 //! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
-//! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it may hold a window
-//! of [`WINDOW`] bytes too, and all connections together hold at most [`BODIES`](envoy::BODIES)
-//! bodies that are arriving. The body of an HTTP/1 request is never read. A connection that
-//! completes no request for [`SILENCE`] is closed. A body has to arrive within [`PATIENCE`], and a
-//! complete request is answered within it. Web pages cannot take units, see `request.rs`.
+//! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most
+//! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The body of an
+//! HTTP/1 request is never read. A connection that completes no request for [`SILENCE`] is closed. A
+//! body has to arrive within [`PATIENCE`], and a complete request is answered within it. Web pages
+//! cannot take units, see `request.rs`.
 //!
-//! [`WINDOW`]: connections::WINDOW
 //! [`BUFFER`]: connections::BUFFER
+//! [`STREAMS`]: connections::STREAMS
 //! [`SILENCE`]: connections::SILENCE
 //! [`PATIENCE`]: call::PATIENCE
 
@@ -39,13 +39,12 @@ mod worker;
 
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
@@ -87,8 +86,7 @@ impl LimitPort {
         let thread =
             std::thread::Builder::new().name("limit-port".to_owned()).spawn(move || {
                 let _end = LimitPortEnd(Arc::clone(&running));
-                let bodies = Rc::new(Semaphore::new(envoy::BODIES));
-                let server = Callee { running, calls, bodies };
+                let server = Callee { running, calls };
                 LocalSet::new().block_on(&runtime, serve(sockets, worker, server, stopped));
             })?;
         let addresses = listeners.iter().filter_map(Listener::address).collect();

@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::time::timeout;
 
 use super::BODY;
-use crate::limit_port::call::{Callee, PATIENCE};
+use crate::limit_port::call::PATIENCE;
 
 /// The length of the frame's head, in bytes.
 const HEAD: usize = 5;
@@ -49,22 +49,14 @@ impl GrpcError {
 }
 
 /// Receives the message of a call; `None` if it is longer than [`BODY`].
-pub(super) async fn receive(
-    request: Request<Incoming>,
-    server: &Callee,
-) -> Result<Option<Vec<u8>>, GrpcError> {
+pub(super) async fn receive(request: Request<Incoming>) -> Result<Option<Vec<u8>>, GrpcError> {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if request.method() != Method::POST || !is_grpc {
         return Err(GrpcError::new(Status::Unimplemented, "HTTP/2 is for gRPC here"));
     }
-    let received = async {
-        // Fails only if the semaphore is closed, which never happens.
-        let _permit = server.bodies.acquire().await;
-        collect(request.into_body()).await
-    };
     let late = |_| GrpcError::new(Status::DeadlineExceeded, "the request did not end in time");
-    match timeout(PATIENCE, received).await.map_err(late)?? {
+    match timeout(PATIENCE, collect(request.into_body())).await.map_err(late)?? {
         Some(frame) => message(&frame).map(|message| Some(message.to_vec())),
         None => Ok(None),
     }

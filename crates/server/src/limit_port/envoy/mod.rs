@@ -34,8 +34,6 @@ use messages::{
 
 /// The largest length of a request's body, in bytes.
 pub(super) const BODY: usize = 8 << 10;
-/// The largest number of bodies that are received at a time, over all connections.
-pub(super) const BODIES: usize = 2048;
 /// The largest number of descriptors of a request, and of entries of a descriptor.
 const DESCRIPTORS: usize = 64;
 const ENTRIES: usize = 64;
@@ -72,7 +70,7 @@ pub(super) async fn answer(request: Request<Incoming>, server: &Callee) -> Respo
         let reason = format!("there is only {PATH}");
         return grpc::failure(&GrpcError::new(Status::Unimplemented, reason));
     }
-    let message = match grpc::receive(request, server).await {
+    let message = match grpc::receive(request).await {
         Ok(Some(message)) => message,
         Ok(None) => return grpc::success(&over_limit()),
         Err(error) => return grpc::failure(&error),
