@@ -548,7 +548,7 @@ fn wanted_places(lane: &Lane) -> usize {
 /// budget too far, and freed memory comes back only after a quiescent period.
 fn overdrawn(lane: &Lane) -> bool {
     let allowed = (CLEANING_OVERDRAFT * lane.log.segment_size()) as u64;
-    lane.log.quarantined_frames() > 0 && lane.budget.used() > lane.budget.limit() + allowed
+    lane.log.quarantined() > 0 && lane.budget.used() > lane.budget.limit() + allowed
 }
 
 #[cfg(all(test, loom))]

@@ -102,7 +102,7 @@ impl Log {
         let tier = self.tier(number);
         let segment = self.segment(number);
         let resident = !segment.frame().is_null();
-        let frames = if resident { self.frames_of(segment.jumbo_mapping()) } else { 0 };
+        let frames = self.frames_of(if resident { segment.jumbo_mapping() } else { 0 });
         let entry = Quarantined { number, tier, frames, epoch, emptied, ends, carried: false };
         if self.store.is_none() {
             self.end_evicting();

@@ -305,7 +305,7 @@ impl Log {
             let (epoch, emptied) = (self.epochs.advance(), store.commits.durable());
             let tier = self.tier(number);
             let entry =
-                Quarantined { number, tier, frames: 0, epoch, emptied, ends, carried: false };
+                Quarantined { number, tier, frames: 1, epoch, emptied, ends, carried: false };
             lock(&self.quarantine).push(entry);
         }
         for _ in 0..read_u32(image)? {
