@@ -22,7 +22,9 @@ use crate::{CommitPoint, CommitState, NANOS, Outcome, Refusal, UnixSeconds, When
 use group::Group;
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appender, Appending, Claim, Fields, Participant, Record, Rule, State};
+use larder_log::{
+    Address, Appender, Appending, Claim, Fields, Log, Participant, Record, Rule, State,
+};
 use snapshots::Snapshots;
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -424,6 +426,36 @@ impl LaneSession {
             return Outcome::Ready(None);
         }
         self.fetch(handle.id)
+    }
+
+    /// As [`LaneSession::reopen`], but of a large value that is not in memory, reads only the head.
+    /// The caller must not use the value.
+    pub(crate) fn reopen_head(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
+        let number = handle.id.address.segment();
+        let segment = self.lane.log.segment(number);
+        let head = self.lane.log.record_id(Log::jumbo_head(number));
+        if !segment.is_jumbo()
+            || !segment.frame().is_null()
+            || matches!(segment.state(), State::Free | State::Quarantine)
+            || head.generation != handle.id.generation
+            || self.fetched.is_unreadable(head)
+        {
+            return self.reopen(handle);
+        }
+        match self.fetched.get_head(head, segment.jumbo_value()) {
+            Some(record) => {
+                Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.id.address), record)))
+            }
+            None => self.fetch(head),
+        }
+    }
+
+    /// Keeps a large value in memory, if possible, for a call that has to wait although the value is
+    /// there.
+    pub(crate) fn keep_large(&self, handle: ItemHandle) {
+        if self.lane.log.segment(handle.id.address.segment()).is_jumbo() {
+            self.fetched.need_large(handle.id);
+        }
     }
 
     /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if it is

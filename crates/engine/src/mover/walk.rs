@@ -71,7 +71,11 @@ impl Walk {
                         && from.is_item_current(handle, &item)
                         && !item.expiry().is_past(from.now()) =>
                 {
-                    to.take_in(&item).map(|()| item.record_size())
+                    let taken = to.take_in(&item);
+                    if matches!(taken, Outcome::NeedsRead | Outcome::NeedsSpace) {
+                        from.keep_large(handle);
+                    }
+                    taken.map(|()| item.record_size())
                 }
                 other => other.map(|_| 0),
             }

@@ -103,7 +103,7 @@ impl LaneSession {
             }
             return answer;
         }
-        match self.reopen(handle) {
+        match self.reopen_head(handle) {
             Outcome::Ready(Some(item)) if has_moved(&self.key(item.key())) => {
                 self.give_up(&item).map(|()| item.record_size())
             }
