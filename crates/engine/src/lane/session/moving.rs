@@ -134,3 +134,63 @@ impl LaneSession {
         self.lane.older.forget(log, address);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Durability, Engine, Expiry, MachineTime, Options, Store};
+    use crate::{StoreDevice, StoreOptions};
+    use larder_disk::{MonotonicClock, SimDevice};
+    use std::sync::Arc;
+    use std::task::Waker;
+    use std::time::Duration;
+
+    /// With memory for one large value, the mover would otherwise read two in turn for ever.
+    #[test]
+    fn a_large_item_is_given_up_without_its_value() {
+        let device = Arc::new(SimDevice::new(16 << 20, 1));
+        let store = StoreOptions {
+            devices: vec![StoreDevice {
+                name: "store".to_owned(),
+                device,
+                lower: None,
+                seeds: [1, 2, 3],
+            }],
+            forget: Vec::new(),
+            durability: Durability::Sync,
+            sync_interval: Duration::from_secs(1),
+            accept_damage: false,
+            clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+            opened: MachineTime::default(),
+        };
+        let options = Options { memory: 16 << 20, store: Some(store), ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let lane = &engine.lanes[0];
+        let session = engine.session(Waker::noop().clone());
+        let large = vec![7; 900 << 10];
+        let stored = session.store(&session.key(b"large"), Store::set(&large, 0, Expiry::NEVER));
+        assert!(matches!(stored, Outcome::AfterCommit(..)));
+        drop(session);
+        assert!(lane.commit());
+        let number = lane.log.numbers().find(|&at| lane.log.segment(at).is_jumbo()).unwrap();
+        assert!(lane.log.drop_frame(number));
+
+        let mut session = lane.session(Waker::noop().clone());
+        let stripes = 0..lane.index.stripe_count();
+        let handle = session.handle(Address::new(number, 0));
+        let mut reads = None;
+        let given_up = (0..100).any(|_| {
+            session.tick(1);
+            let outcome = session.give_up_if(handle, &stripes, false, |_| true);
+            let before = std::mem::replace(&mut reads, session.take_reads());
+            before.into_iter().for_each(|before| session.release(before, reads.as_ref()));
+            assert!(lane.log.segment(number).frame().is_null(), "the value was read");
+            session.sleep();
+            lane.serve_reads();
+            matches!(outcome, Outcome::Ready(size) | Outcome::AfterCommit(size, _) if size > large.len())
+        });
+        assert!(given_up);
+        session.tick(1);
+        assert!(session.handles(stripes).iter().all(|left| left.id != handle.id));
+    }
+}
