@@ -450,8 +450,8 @@ impl LaneSession {
         }
     }
 
-    /// Keeps a large value in memory, if possible, for a call that has to wait although the value is
-    /// there.
+    /// Keeps a large value in memory, if possible, for a call that has to wait although the value
+    /// is there.
     pub(crate) fn keep_large(&self, handle: ItemHandle) {
         if self.lane.log.segment(handle.id.address.segment()).is_jumbo() {
             self.fetched.need_large(handle.id);
