@@ -36,6 +36,7 @@ descriptor = ["remote_address"]
 
 [[limit]]
 name = "keys"
+prefix = "key/"
 budget = 2
 window = "1h"
 domain = "edge"

@@ -96,7 +96,7 @@ impl LimitPort {
     /// Stops accepting connections, and gives requests in flight at most `grace` to finish. A
     /// second call does not change the deadline.
     pub(crate) fn stop(&self, grace: Duration) {
-        // No request takes longer than `PATIENCE`.
+        // No decision takes longer than `PATIENCE`.
         let end = Instant::now() + grace.min(PATIENCE);
         self.stop.send_modify(|stop| *stop = stop.or(Some(end)));
     }

@@ -175,9 +175,8 @@ fn policy(table: &toml::Table) -> Result<Policy, Fault> {
     })?;
     let prefix = keys.get("prefix", parse_prefix)?;
     let descriptor = descriptor(&keys)?;
-    let has_one_key = descriptor.as_ref().is_some_and(|pattern| !pattern.has_open_entries());
-    if has_one_key && prefix.is_none() {
-        let reason = "all its entries have values, so its only limiter needs a key: give a prefix";
+    if descriptor.is_some() && prefix.is_none() {
+        let reason = "clients of the proxy could choose any key: give a prefix, such as \"login/\"";
         return Err(Fault::of("descriptor", reason));
     }
     Ok(Policy {

@@ -48,13 +48,16 @@ impl GrpcError {
     }
 }
 
+/// Returns true if a request is a call.
+pub(super) fn is_call(request: &Request<Incoming>) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let format = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    let is_known = |format: &[u8]| matches!(format.first(), None | Some(b'+' | b';'));
+    request.method() == Method::POST && format.is_some_and(is_known)
+}
+
 /// Receives the message of a call; `None` if it is longer than [`BODY`].
 pub(super) async fn receive(request: Request<Incoming>) -> Result<Option<Vec<u8>>, GrpcError> {
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if request.method() != Method::POST || !is_grpc {
-        return Err(GrpcError::new(Status::Unimplemented, "HTTP/2 is for gRPC here"));
-    }
     let late = |_| GrpcError::new(Status::DeadlineExceeded, "the request did not end in time");
     match timeout(PATIENCE, collect(request.into_body())).await.map_err(late)?? {
         Some(frame) => message(&frame).map(|message| Some(message.to_vec())),

@@ -25,6 +25,9 @@ pub(super) struct RateLimitDescriptor {
     /// The units that this descriptor takes. An integer stands for `google.protobuf.UInt64Value`.
     #[prost(message, optional, tag = "3")]
     pub(super) hits_addend: Option<u64>,
+    /// True if the units are to be given back.
+    #[prost(bool, tag = "4")]
+    pub(super) is_negative_hits: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -82,7 +85,7 @@ pub(super) struct RateLimit {
     #[prost(uint32, tag = "1")]
     pub(super) requests_per_unit: u32,
     /// A value of `RateLimitResponse.RateLimit.Unit`, which has the same numbers as
-    /// `envoy.type.v3.RateLimitUnit` up to 6.
+    /// `envoy.type.v3.RateLimitUnit`.
     #[prost(int32, tag = "2")]
     pub(super) unit: i32,
     #[prost(string, tag = "3")]

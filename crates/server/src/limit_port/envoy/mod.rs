@@ -15,8 +15,8 @@ mod messages;
 
 use std::sync::Arc;
 
-use axum::http::Request;
-use axum::response::Response;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use hyper::body::Incoming;
 use larder_engine::NANOS;
@@ -51,8 +51,9 @@ const UNITS: [(i32, u64); 7] = [
     (6, 365 * 24 * 60 * 60),
     (7, 7 * 24 * 60 * 60),
 ];
-/// The unit with the greatest number in replies.
-const YEAR: i32 = 6;
+
+/// A policy, and what the client is told about its decision.
+type Decided = (Arc<Policy>, Decision);
 
 /// The limit that applies to one descriptor.
 #[derive(Debug)]
@@ -66,6 +67,11 @@ enum Rule {
 
 /// Answers a request of HTTP/2.
 pub(super) async fn answer(request: Request<Incoming>, server: &Callee) -> Response {
+    if !grpc::is_call(&request) {
+        // As gRPC asks for. With another status, a proxy that asks `/v1/forward-auth` over HTTP/2
+        // would take the reply for a decision.
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "HTTP/2 is for gRPC here").into_response();
+    }
     if request.uri().path() != PATH {
         let reason = format!("there is only {PATH}");
         return grpc::failure(&GrpcError::new(Status::Unimplemented, reason));
@@ -76,8 +82,6 @@ pub(super) async fn answer(request: Request<Incoming>, server: &Callee) -> Respo
         Err(error) => return grpc::failure(&error),
     };
     let rules = rules(&message, &server.running.policies());
-    // It may have far more bytes in memory than on the wire.
-    drop(message);
     match rules {
         Ok(rules) => match decide(rules, server).await {
             Ok(response) => grpc::success(&response),
@@ -113,7 +117,11 @@ fn rules(message: &[u8], policies: &Policies) -> Result<Vec<Rule>, GrpcError> {
         if entries.iter().any(|(key, _)| key.is_empty()) {
             return Err(invalid("a key of a descriptor is empty"));
         }
-        let units = descriptor.hits_addend.unwrap_or(units);
+        // Units cannot be given back here, so a refund only shows the limiter.
+        let units = match descriptor.is_negative_hits {
+            true => 0,
+            false => descriptor.hits_addend.unwrap_or(units),
+        };
         rule(policies, &request.domain, &entries, descriptor.limit, units)
             .ok_or_else(|| invalid("the unit of a limit is unknown"))
     };
@@ -151,7 +159,7 @@ fn rule(
 impl Rule {
     /// Executes the rule. Returns the policy and what the client is told about its decision; `None`
     /// without a limit.
-    async fn decide(self, server: &Callee) -> Result<Option<(Arc<Policy>, Decision)>, GrpcError> {
+    async fn decide(self, server: &Callee) -> Result<Option<Decided>, GrpcError> {
         let (policy, decision) = match self {
             Rule::Unlimited => return Ok(None),
             Rule::UnfitKey(policy) => {
@@ -179,19 +187,40 @@ fn undecided(why: Undecided) -> GrpcError {
 /// Executes the rules of a request. Each descriptor takes its units even if another one is refused.
 async fn decide(rules: Vec<Rule>, server: &Callee) -> Result<RateLimitResponse, GrpcError> {
     let decisions = join_all(rules.into_iter().map(|rule| rule.decide(server))).await;
-    let decisions: Vec<_> = decisions.into_iter().collect::<Result<_, _>>()?;
-    let refusals = || decisions.iter().flatten().filter(|(_, decision)| !decision.allowed);
-    let overall = if refusals().next().is_some() { Code::OverLimit } else { Code::Ok };
+    answered(decisions)
+}
+
+/// Returns the reply with these decisions. A refusal counts although another descriptor has no
+/// decision: as an error, it would let the request pass.
+fn answered(
+    decisions: Vec<Result<Option<Decided>, GrpcError>>,
+) -> Result<RateLimitResponse, GrpcError> {
+    let decided = || decisions.iter().flatten().flatten();
+    let refusals = || decided().filter(|(_, decision)| !decision.allowed);
+    let is_refused = refusals().next().is_some();
+    if !is_refused && decisions.iter().any(Result::is_err) {
+        return Err(decisions
+            .into_iter()
+            .find_map(Result::err)
+            .unwrap_or_else(|| GrpcError::new(Status::Unavailable, "no decision")));
+    }
+    let overall = if is_refused { Code::OverLimit } else { Code::Ok };
     Ok(RateLimitResponse {
         overall_code: overall.into(),
         response_headers_to_add: headers(
             refusals().map(|(policy, decision)| (&**policy, decision)),
         ),
-        statuses: decisions.iter().map(Option::as_ref).map(status).collect(),
+        statuses: decisions
+            .iter()
+            .map(|decided| match decided {
+                Ok(decided) => status(decided.as_ref()),
+                Err(_) => DescriptorStatus::default(),
+            })
+            .collect(),
     })
 }
 
-fn status(decided: Option<&(Arc<Policy>, Decision)>) -> DescriptorStatus {
+fn status(decided: Option<&Decided>) -> DescriptorStatus {
     let Some((policy, decision)) = decided else {
         return DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     };
@@ -211,9 +240,9 @@ fn status(decided: Option<&(Arc<Policy>, Decision)>) -> DescriptorStatus {
 }
 
 /// Returns the number of the unit that has the length of `window`; 0, for an unknown unit, if none
-/// has. The units of replies end with the year.
+/// has.
 fn unit_of(window: Nanos) -> i32 {
-    let found = UNITS.iter().find(|(unit, seconds)| *unit <= YEAR && seconds * NANOS == window);
+    let found = UNITS.iter().find(|(_, seconds)| seconds * NANOS == window);
     found.map_or(0, |(unit, _)| *unit)
 }
 
@@ -270,7 +299,7 @@ mod tests {
             key: key.as_bytes().to_vec(),
             value: value.as_bytes().to_vec(),
         });
-        RateLimitDescriptor { entries: entries.collect(), limit: None, hits_addend: None }
+        RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
     }
 
     fn login(address: &str) -> RateLimitDescriptor {
@@ -317,12 +346,37 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_refusal_counts_more_than_an_error() {
+        let policy = || Arc::new(Policy::new("p", Limit::fixed(1, NANOS)));
+        let decided = |allowed| {
+            let decision = Decision { allowed, remaining: 0, retry: Some(1), reset: Some(1) };
+            Ok(Some((policy(), decision)))
+        };
+        let failed = || Err(undecided(Undecided::NotALimiter));
+        let reply = answered(vec![failed(), decided(true), decided(false)]).unwrap();
+        assert_eq!(reply.overall_code(), Code::OverLimit);
+        let codes: Vec<_> = reply.statuses.iter().map(DescriptorStatus::code).collect();
+        assert_eq!(codes, [Code::Unknown, Code::Ok, Code::OverLimit]);
+        assert!(answered(vec![decided(true), failed()]).is_err());
+    }
+
+    #[test]
+    fn a_refund_takes_nothing() {
+        let refund =
+            RateLimitDescriptor { hits_addend: Some(5), is_negative_hits: true, ..login("a") };
+        let rules = rules_of(&request(vec![refund])).unwrap();
+        assert!(
+            matches!(&rules[0], Rule::Limited(_, request) if request.action == LimitAction::Look)
+        );
+    }
+
     /// An error would let requests pass: see the head of this file.
     #[test]
     fn no_value_is_an_error() {
         let key = |value: &[u8]| {
             let entries = vec![DescriptorEntry { key: b"user".to_vec(), value: value.to_vec() }];
-            let one = RateLimitDescriptor { entries, limit: None, hits_addend: None };
+            let one = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
             match rules_of(&request(vec![one])).unwrap().remove(0) {
                 Rule::Limited(_, request) => Some(request.key),
                 Rule::UnfitKey(_) => None,
@@ -346,7 +400,7 @@ mod tests {
         assert_eq!(policy.limit, Limit::fixed(9, 3600 * NANOS));
         assert_eq!(asked.policy.limit, policy.limit);
         assert_eq!(unit_of(policy.limit.window()), 3);
-        assert_eq!([unit_of(7 * 24 * 3600 * NANOS), unit_of(0), unit_of(1)], [0; 3]);
+        assert_eq!([unit_of(7 * 24 * 3600 * NANOS), unit_of(0), unit_of(1)], [7, 0, 0]);
         assert_eq!(with(0).unwrap_err().0, Status::InvalidArgument);
         assert_eq!(with(8).unwrap_err().0, Status::InvalidArgument);
     }

@@ -47,7 +47,8 @@ fn descriptors_are_lists_of_entries() {
     let policies = read_text(
         "[[limit]]\nname = 'a'\nbudget = 1\nprefix = 'a/'\ndomain = 'edge'\n\
          descriptor = ['route=login=1', 'remote_address']\n\
-         [[limit]]\nname = 'b'\nbudget = 1\ndomain = 'edge'\ndescriptor = ['remote_address']\n",
+         [[limit]]\nname = 'b'\nbudget = 1\nprefix = 'b/'\ndomain = 'edge'\n\
+         descriptor = ['remote_address']\n",
     )
     .unwrap();
     let pattern = policies[0].descriptor.as_ref().unwrap();
@@ -69,11 +70,11 @@ fn descriptors_are_lists_of_entries() {
         ("domain = 'd'\ndescriptor = ['']", "descriptor: \"\" is not 1 to 250 bytes"),
         ("domain = 'd'\ndescriptor = ['k=']", "descriptor: \"\" is not 1 to 250 bytes"),
         ("domain = ''\ndescriptor = ['k']", "domain: \"\" is not 1 to 250 bytes"),
-        ("domain = 'd'\ndescriptor = ['k=v']", "its only limiter needs a key: give a prefix"),
+        ("domain = 'd'\ndescriptor = ['k']", "could choose any key: give a prefix"),
         (
-            "domain = 'd'\ndescriptor = ['k']\n\
-             [[limit]]\nname = 'b'\nbudget = 1\ndomain = 'd'\ndescriptor = ['k']",
-            "line 10: limit \"b\": descriptor: an earlier policy has the same descriptor",
+            "prefix = 'a/'\ndomain = 'd'\ndescriptor = ['k']\n\
+             [[limit]]\nname = 'b'\nbudget = 1\nprefix = 'b/'\ndomain = 'd'\ndescriptor = ['k']",
+            "line 12: limit \"b\": descriptor: an earlier policy has the same descriptor",
         ),
     ];
     for (keys, expected) in cases {
