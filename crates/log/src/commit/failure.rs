@@ -58,8 +58,9 @@ impl Log {
         // others.
         for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
-            segment.set_state(State::Sealed);
+            // The mover takes a sealed segment without kept ends for durably emptied.
             self.durable_log().keep_ends(entry.number, entry.ends);
+            segment.set_state(State::Sealed);
             self.end_evicting();
             let sealed = Sealed { segment: entry.number, sealed: 0 };
             self.enqueue(Stream::of(segment.stream()), sealed, End::Front);

@@ -150,7 +150,7 @@ async fn serve(
 ) {
     let service = {
         let client = Rc::clone(&client);
-        service_fn(move |request| answer(request, Executing::begin(&client), server.clone()))
+        service_fn(move |request| answer(request, Rc::clone(&client), server.clone()))
     };
     let mut protocols = auto::Builder::new(OnThisThread);
     protocols.http1().header_read_timeout(None).max_buf_size(BUFFER);
@@ -198,12 +198,16 @@ async fn serve(
 /// Answers a request.
 async fn answer(
     request: Request<Incoming>,
-    _executing: Executing,
+    client: Rc<LimitClient>,
     server: Callee,
 ) -> Result<Response, Infallible> {
     Ok(match request.version() {
-        Version::HTTP_2 => envoy::answer(request, &server).await,
-        _ => answer_http(&request, &server).await,
+        // A connection is not busy while a body arrives: bodies that never end must not keep it.
+        Version::HTTP_2 => envoy::answer(request, &server, || Executing::begin(&client)).await,
+        _ => {
+            let _executing = Executing::begin(&client);
+            answer_http(&request, &server).await
+        }
     })
 }
 

@@ -35,8 +35,10 @@ use messages::{
 /// The largest length of a request's body, in bytes.
 pub(super) const BODY: usize = 8 << 10;
 /// The largest number of descriptors of a request, and of entries of a descriptor.
-const DESCRIPTORS: usize = 64;
-const ENTRIES: usize = 64;
+const DESCRIPTORS: usize = 16;
+const ENTRIES: usize = 16;
+/// The largest number of descriptors of a request that are decided at the same time.
+const AT_ONCE: usize = 4;
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -65,8 +67,13 @@ enum Rule {
     Limited(Arc<Policy>, LimitRequest),
 }
 
-/// Answers a request of HTTP/2.
-pub(super) async fn answer(request: Request<Incoming>, server: &Callee) -> Response {
+/// Answers a request of HTTP/2. Calls `begin` when it has arrived, and keeps the guard until the
+/// reply.
+pub(super) async fn answer<G>(
+    request: Request<Incoming>,
+    server: &Callee,
+    begin: impl FnOnce() -> G,
+) -> Response {
     if !grpc::is_call(&request) {
         // As gRPC asks for. With another status, a proxy that asks `/v1/forward-auth` over HTTP/2
         // would take the reply for a decision.
@@ -81,6 +88,7 @@ pub(super) async fn answer(request: Request<Incoming>, server: &Callee) -> Respo
         Ok(None) => return grpc::success(&over_limit()),
         Err(error) => return grpc::failure(&error),
     };
+    let _executing = begin();
     let rules = rules(&message, &server.running.policies());
     match rules {
         Ok(rules) => match decide(rules, server).await {
@@ -186,7 +194,11 @@ fn undecided(why: Undecided) -> GrpcError {
 
 /// Executes the rules of a request. Each descriptor takes its units even if another one is refused.
 async fn decide(rules: Vec<Rule>, server: &Callee) -> Result<RateLimitResponse, GrpcError> {
-    let decisions = join_all(rules.into_iter().map(|rule| rule.decide(server))).await;
+    let (mut rules, mut decisions) = (rules.into_iter(), Vec::new());
+    while rules.len() > 0 {
+        let some = rules.by_ref().take(AT_ONCE).map(|rule| rule.decide(server));
+        decisions.extend(join_all(some).await);
+    }
     answered(decisions)
 }
 
@@ -409,11 +421,11 @@ mod tests {
     fn requests_that_say_nothing_are_errors() {
         let reason = |request: &RateLimitRequest| rules_of(request).unwrap_err().1;
         assert_eq!(reason(&RateLimitRequest::default()), "the domain is empty");
-        let number = "a request has 1 to 64 descriptors";
+        let number = "a request has 1 to 16 descriptors";
         assert_eq!(reason(&request(vec![])), number);
-        assert_eq!(reason(&request(vec![login("a"); 65])), number);
-        assert!(rules_of(&request(vec![login("a"); 64])).is_ok());
-        assert_eq!(reason(&request(vec![descriptor(&[])])), "a descriptor has 1 to 64 entries");
+        assert_eq!(reason(&request(vec![login("a"); 17])), number);
+        assert!(rules_of(&request(vec![login("a"); 16])).is_ok());
+        assert_eq!(reason(&request(vec![descriptor(&[])])), "a descriptor has 1 to 16 entries");
         let empty = descriptor(&[("", "a")]);
         assert_eq!(reason(&request(vec![empty])), "a key of a descriptor is empty");
         let (status, _) =
