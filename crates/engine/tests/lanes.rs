@@ -414,6 +414,47 @@ fn a_device_is_drained_to_one_with_unreadable_records() {
     assert!(!lost.into_iter().any(|name| found(&mut machine, name)));
 }
 
+/// A store that may lose nothing has copied the items by then, so records that become unreadable in
+/// the source must not hold up the motion, and with it all later ones.
+#[test]
+fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
+    let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));
+    let devices: Vec<_> =
+        ["a", "b"].map(str::to_owned).into_iter().zip(devices.map(Arc::new)).collect();
+    let when_full = WhenFull::Refuse;
+    let options = Options { memory: 16 << 20, when_full, ..options(&devices, Durability::Async) };
+    let mut machine = Machine::with(devices, options).expect("a machine that starts");
+    // More than memory holds.
+    let names: Vec<_> = (0..4000).map(|key| format!("key{key}").into_bytes()).collect();
+    let value = [b'v'; 6000];
+    for name in &names {
+        machine.call(|s| s.store(&s.key(name), Store::set(&value, 0, Expiry::NEVER)).map(drop));
+        machine.turn();
+    }
+    let in_a = |machine: &Machine, name: &&Vec<u8>| machine.engine.lane_of(name) == Some(0);
+    let of_a: Vec<_> = names.iter().filter(|name| in_a(&machine, name)).collect();
+    machine.engine.drain("a").expect("a drain");
+    let moved = |machine: &Machine, name: &Vec<u8>| machine.engine.lane_of(name) == Some(1);
+    let is_leaving = |machine: &Machine, name: &Vec<u8>| {
+        moved(machine, name) && machine.engine.lost_with(name).len() == 2
+    };
+    let leaving = (0..100_000).find_map(|_| {
+        machine.turn();
+        of_a.iter().copied().find(|name| is_leaving(&machine, name))
+    });
+    let leaving = leaving.expect("a key whose copy is durable and whose old record is left");
+    for at in (1 << 20..3 * DEVICE).step_by(4000) {
+        machine.devices[0].1.flip_bit(at, 3);
+    }
+    let ended = (0..10_000).any(|_| {
+        machine.turn();
+        machine.engine.lost_with(leaving) == [1]
+    });
+    assert!(ended, "the motion is still under way");
+    let read = machine.call(|s| s.get(&s.key(leaving)).map(|found| found.is_some()));
+    assert_eq!(read, Some(true));
+}
+
 fn all_there_from(machine: &mut Machine, first: u32, keys: u32) {
     (first..keys).for_each(|key| assert_eq!(machine.version(key), Some(0), "key {key}"));
 }

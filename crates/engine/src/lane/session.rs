@@ -428,9 +428,9 @@ impl LaneSession {
         self.fetch(handle.id)
     }
 
-    /// As [`LaneSession::reopen`], but of a large value that is not in memory, reads only the head.
-    /// The caller must not use the value.
-    pub(crate) fn reopen_head(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
+    /// Returns the key of the version that `handle` names; `None` if it can never be read again.
+    /// Does not read the value if it is large.
+    pub(crate) fn reopen_key(&self, handle: ItemHandle) -> Outcome<Option<Key<'_>>> {
         let number = handle.id.address.segment();
         let segment = self.lane.log.segment(number);
         let head = self.lane.log.record_id(Log::jumbo_head(number));
@@ -440,12 +440,10 @@ impl LaneSession {
             || head.generation != handle.id.generation
             || self.fetched.is_unreadable(head)
         {
-            return self.reopen(handle);
+            return self.reopen(handle).map(|item| item.map(|item| self.key(item.key())));
         }
         match self.fetched.get_head(head, segment.jumbo_value()) {
-            Some(record) => {
-                Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.id.address), record)))
-            }
+            Some(record) => Outcome::Ready(Some(self.key(record.key()))),
             None => self.fetch(head),
         }
     }

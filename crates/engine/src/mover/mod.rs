@@ -341,7 +341,7 @@ impl Job {
             }
             Phase::Clear(walk) => {
                 self.undo_count.get_or_insert_with(|| target.undo_count());
-                match walk.empty(to, walked(engine, self.to, partitions), partitions) {
+                match walk.clear(to, walked(engine, self.to, partitions), partitions) {
                     Stepped::Done => raise_versions(source, target, partitions),
                     other => other,
                 }
@@ -490,13 +490,16 @@ fn await_evictions(
     evicting.retain(|&(number, generation)| target.log.is_evicting_from(number, generation));
     *looks += 1;
     // A segment that was not emptied after all keeps its ends.
-    if evicting.is_empty() && target.receives() {
+    if evicting.is_empty() && !target.log.keeps_ends() {
         return Stepped::Done;
     }
     if *looks >= LOOKS {
         return Stepped::Failed;
     }
     if *looks % COMMIT_LOOKS == 1 {
+        if evicting.is_empty() {
+            target.receives();
+        }
         session.wake_on_next_commit();
     }
     Stepped::Waiting

@@ -7,7 +7,7 @@ use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::lock::lock;
 use crate::mover::state::Walk;
-use crate::{Key, Outcome};
+use crate::{Key, Outcome, Refusal};
 use larder_log::format::{PARTITIONS, partition};
 use std::io;
 use std::ops::Range;
@@ -39,16 +39,44 @@ impl Walk {
         self.reads.take().into_iter().for_each(|reads| lane.release(reads, None));
     }
 
-    /// Deletes the next few of the lane's items that belong to the partitions.
+    /// Deletes the next few items that an earlier attempt to move the partitions left in the
+    /// target. Fails if one is unreadable: after a restart it may be readable, and then the target
+    /// may show it as the item of a key that was deleted.
+    pub(super) fn clear(
+        &mut self,
+        lane: &LaneSession,
+        walked: Walked,
+        partitions: &Range<usize>,
+    ) -> Stepped {
+        self.delete(lane, walked, partitions, true)
+    }
+
+    /// Deletes the next few of the lane's items that belong to the partitions, which another lane
+    /// owns.
     pub(super) fn empty(
+        &mut self,
+        lane: &LaneSession,
+        walked: Walked,
+        partitions: &Range<usize>,
+    ) -> Stepped {
+        self.delete(lane, walked, partitions, false)
+    }
+
+    /// Deletes the next few of the lane's items that belong to the partitions. With
+    /// `all_readable`, fails at an unreadable item.
+    fn delete(
         &mut self,
         lane: &LaneSession,
         Walked { stripes, shared }: Walked,
         partitions: &Range<usize>,
+        all_readable: bool,
     ) -> Stepped {
         let whole = stripes.clone();
-        self.step(lane, stripes, |handle| {
-            lane.give_up_if(handle, &whole, shared, |key| is_of(key, partitions))
+        self.step(lane, stripes, |handle| match all_readable && lane.is_unreadable(handle) {
+            true => Outcome::Refused(Refusal::StoreFailed),
+            false => {
+                lane.give_up_if(handle, &whole, shared, |key| is_of(key, partitions)).map(|()| 0)
+            }
         })
     }
 
@@ -61,8 +89,8 @@ impl Walk {
         partitions: &Range<usize>,
     ) -> Stepped {
         self.step(from, stripes, |handle| {
-            if from.is_unreadable(handle) {
-                return from.unreadable();
+            if from.must_be_readable(handle) {
+                return Outcome::Refused(Refusal::StoreFailed);
             }
             match from.reopen(handle) {
                 Outcome::Ready(Some(item))
@@ -82,7 +110,7 @@ impl Walk {
         })
     }
 
-    /// Calls `each` for the next few items. `each` returns the bytes that it processed. Items that
+    /// Calls `each` for the next few items. `each` returns the bytes that it copied. Items that
     /// must wait are passed to `each` again later.
     fn step(
         &mut self,
@@ -179,8 +207,11 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
     walk.handles = strays.into_iter().map(|address| session.handle(address)).collect();
     while !walk.handles.is_empty() {
         session.tick(lane.now.load(Ordering::Relaxed));
-        let stepped = walk.chunk(&session, |handle| {
-            session.give_up_if(handle, &stripes, false, |key| !lane.owns(key.lo))
+        let stepped = walk.chunk(&session, |handle| match session.must_be_readable(handle) {
+            true => Outcome::Refused(Refusal::StoreFailed),
+            false => {
+                session.give_up_if(handle, &stripes, false, |key| !lane.owns(key.lo)).map(|()| 0)
+            }
         });
         session.sleep();
         lane.serve_reads();

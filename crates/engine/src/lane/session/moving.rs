@@ -5,7 +5,7 @@ use super::LaneSession;
 use crate::item::ItemHandle;
 use crate::key::Key;
 use crate::verbs::version::{Body, Manner, OldReads};
-use crate::{CommitState, Item, Outcome, Refusal};
+use crate::{CommitState, Item, Outcome};
 use larder_log::{Address, Claim, Fields};
 use std::ops::Range;
 
@@ -31,14 +31,10 @@ impl LaneSession {
         self.fetched.is_unreadable(handle.id)
     }
 
-    /// Returns the mover's outcome for an unreadable record. The record stays behind like an
-    /// evicted item. If the lane [may lose nothing](crate::lane::Lane::may_lose_nothing), the move
-    /// is refused.
-    pub(crate) fn unreadable(&self) -> Outcome<usize> {
-        match self.lane.may_lose_nothing() {
-            true => Outcome::Refused(Refusal::StoreFailed),
-            false => Outcome::Ready(0),
-        }
+    /// Returns true if `handle` names an unreadable record that must not count as evicted, because
+    /// the lane [may lose nothing](crate::lane::Lane::may_lose_nothing).
+    pub(crate) fn must_be_readable(&self, handle: ItemHandle) -> bool {
+        self.lane.may_lose_nothing() && self.is_unreadable(handle)
     }
 
     /// Returns true if a commit is still pending. Then also requests the open commit.
@@ -85,38 +81,35 @@ impl LaneSession {
         self.lane.resolve_older_at(handle.id.address, &key, item.record_size())
     }
 
-    /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. Returns the
-    /// size of its record, in bytes. If the stripes are `shared` with keys that the lane keeps, an
-    /// unreadable record stays, because it may belong to such a key. If it belongs to a moved key,
-    /// no look-up reaches it.
+    /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. An unreadable
+    /// record leaves the index without a tombstone, because another lane has the item. If the
+    /// stripes are `shared` with keys that the lane keeps, the unreadable record stays, because it
+    /// may belong to such a key. If it belongs to a moved key, no look-up reaches it.
     pub(crate) fn give_up_if(
         &self,
         handle: ItemHandle,
         stripes: &Range<usize>,
         shared: bool,
         has_moved: impl Fn(&Key<'_>) -> bool,
-    ) -> Outcome<usize> {
+    ) -> Outcome<()> {
         if self.is_unreadable(handle) {
-            let answer = if shared { Outcome::Ready(0) } else { self.unreadable() };
-            if !shared && matches!(answer, Outcome::Ready(_)) {
+            if !shared {
                 self.give_up_unreadable(handle, stripes.clone());
             }
-            return answer;
+            return Outcome::Ready(());
         }
-        match self.reopen_head(handle) {
-            Outcome::Ready(Some(item)) if has_moved(&self.key(item.key())) => {
-                self.give_up(&item).map(|()| item.record_size())
-            }
-            other => other.map(|_| 0),
+        match self.reopen_key(handle) {
+            Outcome::Ready(Some(key)) if has_moved(&key) => self.give_up(&key),
+            other => other.map(|_| ()),
         }
     }
 
-    /// Deletes an item that belongs to another lane, so that no start of this lane shows it again.
-    fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
-        let key = Key::new(item.key(), self.lane.options.hash_seed);
-        self.update(&key, |guard| match self.existing_head(guard, &key)? {
+    /// Deletes the item of a key that belongs to another lane, so that no start of this lane shows
+    /// the item again.
+    fn give_up(&self, key: &Key<'_>) -> Outcome<()> {
+        self.update(key, |guard| match self.existing_head(guard, key)? {
             Some(existing) if existing.record.kind().is_item() => {
-                self.remove(guard, &key, &existing)
+                self.remove(guard, key, &existing)
             }
             _ => Ok(()),
         })
@@ -187,7 +180,7 @@ mod tests {
             assert!(lane.log.segment(number).frame().is_null(), "the value was read");
             session.sleep();
             lane.serve_reads();
-            matches!(outcome, Outcome::Ready(size) | Outcome::AfterCommit(size, _) if size > large.len())
+            matches!(outcome, Outcome::Ready(()) | Outcome::AfterCommit((), _))
         });
         assert!(given_up);
         session.tick(1);
