@@ -26,7 +26,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The path is neither a directory nor a file nor a block device.
-    NotAPlace {
+    NotAFile {
         /// The path.
         path: PathBuf,
     },
@@ -95,7 +95,7 @@ impl fmt::Display for OpenError {
             OpenError::NoDirectory { path } => {
                 write!(f, "{}: no such directory: create it first", path.display())
             }
-            OpenError::NotAPlace { path } => write!(
+            OpenError::NotAFile { path } => write!(
                 f,
                 "{}: a store is a directory, a file or a block device, and this is none of them",
                 path.display()

@@ -63,7 +63,7 @@ pub struct FileDevice {
     refuses_direct: AtomicBool,
     /// True if the file system records which blocks of preallocated space have been written.
     notes_first_writes: bool,
-    place: Place,
+    place: Target,
     size: Arc<AtomicU64>,
     /// True if the file has grown and the growth may not be durable.
     grew: AtomicBool,
@@ -89,17 +89,17 @@ impl FileDevice {
     /// Opens like [`open`](FileDevice::open), but first passes up to 8192 bytes from the beginning
     /// of a non-empty file or device to `is_ours`. If that returns `false`, this function fails
     /// with [`OpenError::Foreign`] before it changes anything. So a file that was named by mistake
-    /// is not extended. `wish` replaces [`DEFAULT_SIZE`].
+    /// is not extended. `wanted` replaces [`DEFAULT_SIZE`].
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open_checked(
         path: &Path,
         size: Option<u64>,
-        wish: u64,
+        wanted: u64,
         is_ours: impl FnOnce(&[u8]) -> bool,
     ) -> Result<FileDevice, OpenError> {
-        let place = Place::find(path)?;
+        let place = Target::find(path)?;
         let file = place.open()?;
         let length = place.length(&file)?;
         if length > 0 && !is_ours(&place.head(&file, length)?) {
@@ -108,7 +108,7 @@ impl FileDevice {
         let size = if place.is_block_device {
             place.part(length, size)?
         } else {
-            place.settle(&file, length, size, wish)?
+            place.settle(&file, length, size, wanted)?
         };
         let is_new = length == 0;
         let direct = kernel::open_direct(&file).ok();
@@ -292,7 +292,7 @@ impl Glance {
     /// # Errors
     /// See [`OpenError`].
     pub fn at(path: &Path) -> Result<Glance, OpenError> {
-        let place = Place::find(path)?;
+        let place = Target::find(path)?;
         let file = match File::open(&place.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -328,13 +328,13 @@ impl Glance {
 
 /// What a path leads to.
 #[derive(Debug)]
-struct Place {
+struct Target {
     path: PathBuf,
     is_block_device: bool,
 }
 
-impl Place {
-    fn find(path: &Path) -> Result<Place, OpenError> {
+impl Target {
+    fn find(path: &Path) -> Result<Target, OpenError> {
         let mut path = path.to_path_buf();
         let mut metadata = path.metadata();
         if metadata.as_ref().is_ok_and(|metadata| metadata.is_dir()) {
@@ -344,7 +344,7 @@ impl Place {
         let is_block_device = match metadata {
             Ok(metadata) if metadata.is_file() => false,
             Ok(metadata) if metadata.file_type().is_block_device() => true,
-            Ok(_) => return Err(OpenError::NotAPlace { path }),
+            Ok(_) => return Err(OpenError::NotAFile { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // A path that ends in a slash names a directory. A file needs an existing
                 // directory.
@@ -357,7 +357,7 @@ impl Place {
             }
             Err(source) => return Err(OpenError::Io { path, action: "open", source }),
         };
-        Ok(Place { path, is_block_device })
+        Ok(Target { path, is_block_device })
     }
 
     fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
@@ -421,13 +421,13 @@ impl Place {
         file: &File,
         length: u64,
         asked: Option<u64>,
-        wish: u64,
+        wanted: u64,
     ) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         let size = match asked {
             Some(asked) => whole(asked).max(whole(length)),
             None if length > 0 => whole(length),
-            None => self.choose_size(file, wish)?,
+            None => self.choose_size(file, wanted)?,
         };
         if size < MIN_SIZE {
             return Err(OpenError::TooSmall { path: path(), size });
@@ -455,12 +455,12 @@ impl Place {
     }
 
     /// Chooses the size of a new file if none is requested.
-    fn choose_size(&self, file: &File, wish: u64) -> Result<u64, OpenError> {
+    fn choose_size(&self, file: &File, wanted: u64) -> Result<u64, OpenError> {
         let Some(free) = kernel::free_bytes(file).map_err(self.io("measure"))? else {
             let silent = io::Error::other("its file system does not say what is free: give a size");
             return Err(self.io("choose a size for")(silent));
         };
-        default_size(free, wish).ok_or_else(|| OpenError::NoSpace {
+        default_size(free, wanted).ok_or_else(|| OpenError::NoSpace {
             path: self.path.clone(),
             needed: MIN_SIZE * SHARE_OF_FREE,
             free,
@@ -505,9 +505,9 @@ fn steps(length: u64, size: u64) -> impl Iterator<Item = Range<u64>> {
         .map(move |start| start..start.saturating_add(ALLOCATION_STEP).min(size))
 }
 
-/// Returns `wish`, limited to the allowed share of free space; `None` if that is below the minimum.
-fn default_size(free: u64, wish: u64) -> Option<u64> {
-    let size = whole(wish.min(free / SHARE_OF_FREE));
+/// Returns `wanted`, limited to the allowed share of free space; `None` if that is below the minimum.
+fn default_size(free: u64, wanted: u64) -> Option<u64> {
+    let size = whole(wanted.min(free / SHARE_OF_FREE));
     (size >= MIN_SIZE).then_some(size)
 }
 

@@ -44,6 +44,6 @@ pub use file::{DEFAULT_SIZE, FILE_NAME, FileDevice, Glance};
 pub use histogram::{Histogram, Recorder};
 pub use joined::Joined;
 pub use random::Random;
-pub use reads::{Looks, ReadBuffer, ReadQueue};
+pub use reads::{PollBudget, ReadBuffer, ReadQueue};
 pub use sim::{Counts, Failure, Fault, Operation, SimDevice, Stopped};
 pub use timed::{DeviceHistograms, DeviceTimes, MonotonicClock, Timed};

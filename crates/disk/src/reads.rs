@@ -31,21 +31,21 @@ const PAGE: usize = 4096;
 /// With at least this many reads in flight, the next one is expected to end at any moment.
 const MANY: usize = 16;
 /// The number of polls that each ended read allows. A poll takes well below half a microsecond.
-const LOOKS_PER_READ: u32 = 64;
+const POLLS_PER_READ: u32 = 64;
 /// The largest number of polls without an ended read. It covers the gaps of a device that completes
 /// reads in batches.
-const MOST_LOOKS: u32 = 2000;
+const MAX_POLLS: u32 = 2000;
 
 /// Decides whether a thread without work polls for ended reads instead of blocking in the kernel.
 /// The thread polls while many reads are in flight and earlier reads ended fast. Blocking and
 /// waking up would take longer than the next read, and the device would idle meanwhile.
 #[derive(Debug, Default)]
-pub struct Looks(u32);
+pub struct PollBudget(u32);
 
-impl Looks {
+impl PollBudget {
     /// Notes that `reads` reads have ended.
     pub fn ended(&mut self, reads: usize) {
-        self.0 = MOST_LOOKS.min(self.0.saturating_add(reads as u32 * LOOKS_PER_READ));
+        self.0 = MAX_POLLS.min(self.0.saturating_add(reads as u32 * POLLS_PER_READ));
     }
 
     /// Returns true if the thread should poll once more. `on_their_way` is the number of reads in

@@ -171,9 +171,8 @@ impl Server {
             lanes: lanes_in_memory(&settings),
             store,
         };
-        let subject = admin.as_ref().map(|admin| &*admin.subject);
-        let mut teller =
-            options.store.is_some().then(|| store::Teller::new(subject, host.starting));
+        let state = admin.as_ref().map(|admin| &*admin.state);
+        let mut teller = options.store.is_some().then(|| store::Teller::new(state, host.starting));
         let mut progress = |progress| teller.iter_mut().for_each(|teller| teller.hear(progress));
         let engine = Engine::open_with_progress(options, &mut progress)
             .map_err(|error| store::explain(error, &settings))?;
@@ -247,11 +246,11 @@ impl Server {
         server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
             // This cannot fail. A server has only one admin page, so the cell is still empty.
-            let _ = server.running.admin_token.set(Arc::clone(&admin.subject.token));
+            let _ = server.running.admin_token.set(Arc::clone(&admin.state.token));
             let (survey, running) = (Arc::clone(&context.survey), &server.running);
             let survey = SurveyThread::start(survey, Arc::clone(&running.engine), running.clock);
             server.survey = Some(survey.map_err(system("start the survey of keys"))?);
-            admin.subject.serves(Arc::clone(&server.running));
+            admin.state.serves(Arc::clone(&server.running));
         }
         Ok(server)
     }

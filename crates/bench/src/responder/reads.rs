@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
-use larder_disk::{Device, Looks, ReadQueue};
+use larder_disk::{Device, PollBudget, ReadQueue};
 use larder_server::net::ConnectionId;
 
 use crate::workload::random::Random;
@@ -23,7 +23,7 @@ pub(super) struct Reads {
     len: usize,
     /// Number of reads in flight.
     started: usize,
-    looks: Looks,
+    poll_budget: PollBudget,
     /// Number of reads that each connection waits for. A connection without reads has no entry.
     pending: HashMap<u64, usize>,
     random: Random,
@@ -50,7 +50,7 @@ impl Reads {
             blocks,
             len,
             started: 0,
-            looks: Looks::default(),
+            poll_budget: PollBudget::default(),
             pending: HashMap::new(),
             random: Random::new(1),
             failed: false,
@@ -84,13 +84,13 @@ impl Reads {
             }
         });
         self.started -= ended;
-        self.looks.ended(ended);
+        self.poll_budget.ended(ended);
         self.queue.submit();
     }
 
     /// Returns true if the loop should poll for ended reads instead of blocking.
     pub(super) fn polls(&mut self) -> bool {
-        self.looks.again(self.started)
+        self.poll_budget.again(self.started)
     }
 
     /// Submits new reads to the device, before the loop blocks. A read may have ended after

@@ -28,7 +28,7 @@ pub(super) struct NullService {
 
 /// A connection's position in its stream of commands.
 #[derive(Clone, Copy, Debug, Default)]
-enum Place {
+enum Position {
     /// At the beginning of a command.
     #[default]
     Command,
@@ -43,7 +43,7 @@ enum Place {
 /// State of a connection.
 #[derive(Debug)]
 pub(super) struct Progress {
-    place: Place,
+    position: Position,
     id: ConnectionId,
 }
 
@@ -117,14 +117,14 @@ impl NullService {
     }
 
     /// Executes a command whose line is complete, except a get.
-    fn command(&self, line: &[u8], out: &mut OutputBuffer<'_>) -> Option<Place> {
+    fn command(&self, line: &[u8], out: &mut OutputBuffer<'_>) -> Option<Position> {
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
         let verb = line.split(|byte| *byte == b' ').next().unwrap_or_default();
         let quiet = line.ends_with(b" noreply") || verb == b"ms" && line.ends_with(b" q");
         let mut body = |position: usize, reply: &'static [u8]| {
             let size = words.nth(position).and_then(|word| std::str::from_utf8(word).ok());
             let size = size.and_then(|word| word.parse::<usize>().ok()).unwrap_or(0);
-            Place::Body { left: size + 2, reply: if quiet { b"" } else { reply } }
+            Position::Body { left: size + 2, reply: if quiet { b"" } else { reply } }
         };
         let reply: &[u8] = match verb {
             b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
@@ -149,7 +149,7 @@ impl NullService {
         if !quiet {
             out.extend(reply);
         }
-        Some(Place::Command)
+        Some(Position::Command)
     }
 }
 
@@ -191,7 +191,7 @@ impl Service for NullService {
     }
 
     fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
-        Progress { place: Place::default(), id }
+        Progress { position: Position::default(), id }
     }
 
     fn foresee<'i>(&mut self, _inputs: impl Iterator<Item = &'i [u8]>) {}
@@ -206,8 +206,8 @@ impl Service for NullService {
             return Flow::Close;
         }
         loop {
-            match connection.place {
-                Place::Get { cas } => {
+            match connection.position {
+                Position::Get { cas } => {
                     if self.begin_reads(connection.id, input).is_none() {
                         return if input.bytes().len() < MAX_INPUT_HELD {
                             Flow::Read
@@ -215,37 +215,37 @@ impl Service for NullService {
                             Flow::Close
                         };
                     }
-                    connection.place = Place::Keys { cas };
+                    connection.position = Position::Keys { cas };
                 }
-                Place::Keys { .. } if self.reads_for(connection.id) => return Flow::Park,
-                Place::Keys { cas } => match self.keys(cas, input, output) {
-                    Keys::Ended => connection.place = Place::Command,
+                Position::Keys { .. } if self.reads_for(connection.id) => return Flow::Park,
+                Position::Keys { cas } => match self.keys(cas, input, output) {
+                    Keys::Ended => connection.position = Position::Command,
                     Keys::Full => return Flow::Drain,
                     Keys::Missing => return Flow::Read,
                 },
-                Place::Body { left, reply } => {
+                Position::Body { left, reply } => {
                     let here = left.min(input.bytes().len());
                     input.consume(here);
                     if here < left {
-                        connection.place = Place::Body { left: left - here, reply };
+                        connection.position = Position::Body { left: left - here, reply };
                         return Flow::Read;
                     }
                     output.extend(reply);
-                    connection.place = Place::Command;
+                    connection.position = Position::Command;
                 }
-                Place::Command => {
+                Position::Command => {
                     if output.is_full() {
                         return Flow::Drain;
                     }
                     let bytes = input.bytes();
                     if bytes.starts_with(b"get ") {
                         input.consume(4);
-                        connection.place = Place::Get { cas: false };
+                        connection.position = Position::Get { cas: false };
                         continue;
                     }
                     if bytes.starts_with(b"gets ") {
                         input.consume(5);
-                        connection.place = Place::Get { cas: true };
+                        connection.position = Position::Get { cas: true };
                         continue;
                     }
                     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
@@ -254,7 +254,7 @@ impl Service for NullService {
                     let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
                     input.consume(end + 1);
                     match self.command(line, output) {
-                        Some(place) => connection.place = place,
+                        Some(position) => connection.position = position,
                         None => return Flow::Close,
                     }
                 }
@@ -344,7 +344,7 @@ mod tests {
             let keys = responder.keys(false, &mut input, &mut output);
             assert!(matches!(keys, Keys::Ended));
             assert_eq!(output.bytes(), expected);
-            progress.place = Place::Command;
+            progress.position = Position::Command;
             memory.clear();
         }
         let flow = responder.process(&mut progress, &mut input, &mut memory.buffer(1000));

@@ -67,23 +67,23 @@ impl std::error::Error for DrainError {}
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     /// The oldest first. A device has at most one request that has not begun.
-    wishes: Vec<DrainWish>,
+    requests: Vec<DrainRequest>,
 }
 
 #[derive(Debug)]
-pub(super) struct DrainWish {
+pub(super) struct DrainRequest {
     name: String,
     draining: bool,
     /// The wakers of the sessions that wait for the result, each once.
-    askers: Vec<Waker>,
+    waiters: Vec<Waker>,
     /// The wakers of sessions whose opposite request this one cancelled. They wait until this
     /// request ends, and then repeat their own.
     cancelled: Vec<Waker>,
-    state: WishState,
+    state: DrainState,
 }
 
 #[derive(Debug)]
-enum WishState {
+enum DrainState {
     Asked,
     /// The devices record the change.
     Begun,
@@ -93,17 +93,17 @@ enum WishState {
     },
 }
 
-impl DrainWish {
+impl DrainRequest {
     fn is(&self, name: &str, draining: bool) -> bool {
         self.name == name && self.draining == draining
     }
 
     fn is_asked(&self) -> bool {
-        matches!(self.state, WishState::Asked)
+        matches!(self.state, DrainState::Asked)
     }
 
     fn is_begun(&self) -> bool {
-        matches!(self.state, WishState::Begun)
+        matches!(self.state, DrainState::Begun)
     }
 
     fn is_pending(&self) -> bool {
@@ -112,7 +112,7 @@ impl DrainWish {
 
     /// Wakes every session that waits for the end of this request.
     pub(super) fn wake(&self) {
-        self.askers.iter().chain(&self.cancelled).for_each(Waker::wake_by_ref);
+        self.waiters.iter().chain(&self.cancelled).for_each(Waker::wake_by_ref);
     }
 }
 
@@ -135,38 +135,38 @@ impl Drains {
         waker: &Waker,
         now_us: u64,
     ) -> Option<DrainError> {
-        self.wishes.retain(|wish| match wish.state {
-            WishState::Failed { at_us, .. } => now_us.saturating_sub(at_us) < STALE_US,
-            WishState::Asked | WishState::Begun => true,
+        self.requests.retain(|request| match request.state {
+            DrainState::Failed { at_us, .. } => now_us.saturating_sub(at_us) < STALE_US,
+            DrainState::Asked | DrainState::Begun => true,
         });
-        let is_it = |wish: &DrainWish| {
-            !wish.is_pending() && wish.is(name, draining) && has(&wish.askers, waker)
+        let is_it = |request: &DrainRequest| {
+            !request.is_pending() && request.is(name, draining) && has(&request.waiters, waker)
         };
-        let at = self.wishes.iter().position(is_it)?;
-        match self.wishes.remove(at).state {
-            WishState::Failed { error, .. } => Some(error),
-            WishState::Asked | WishState::Begun => None,
+        let at = self.requests.iter().position(is_it)?;
+        match self.requests.remove(at).state {
+            DrainState::Failed { error, .. } => Some(error),
+            DrainState::Asked | DrainState::Begun => None,
         }
     }
 
     /// Returns true if the session has made this request before, and must wait.
     pub(super) fn is_awaited(&self, name: &str, draining: bool, waker: &Waker) -> bool {
-        self.wishes.iter().filter(|wish| wish.is_pending()).any(|wish| {
-            (wish.is(name, draining) && has(&wish.askers, waker))
-                || (wish.is(name, !draining) && has(&wish.cancelled, waker))
+        self.requests.iter().filter(|request| request.is_pending()).any(|request| {
+            (request.is(name, draining) && has(&request.waiters, waker))
+                || (request.is(name, !draining) && has(&request.cancelled, waker))
         })
     }
 
     /// Returns true if this request has begun and not ended.
     pub(super) fn is_begun(&self, name: &str, draining: bool) -> bool {
-        self.wishes.iter().any(|wish| wish.is_begun() && wish.is(name, draining))
+        self.requests.iter().any(|request| request.is_begun() && request.is(name, draining))
     }
 
     /// Removes this request, unless it has begun.
-    pub(super) fn cancel(&mut self, name: &str, draining: bool) -> Option<DrainWish> {
-        let is_it = |wish: &DrainWish| wish.is_asked() && wish.is(name, draining);
-        let at = self.wishes.iter().position(is_it)?;
-        Some(self.wishes.remove(at))
+    pub(super) fn cancel(&mut self, name: &str, draining: bool) -> Option<DrainRequest> {
+        let is_it = |request: &DrainRequest| request.is_asked() && request.is(name, draining);
+        let at = self.requests.iter().position(is_it)?;
+        Some(self.requests.remove(at))
     }
 
     /// Notes a request, and the opposite one that it cancelled.
@@ -175,49 +175,49 @@ impl Drains {
         name: &str,
         draining: bool,
         waker: &Waker,
-        cancelled: Option<DrainWish>,
+        cancelled: Option<DrainRequest>,
     ) {
-        self.wishes.retain(|wish| wish.is_pending() || !wish.is(name, draining));
-        for wish in self.wishes.iter_mut().filter(|wish| wish.is(name, !draining)) {
-            wish.askers.retain(|asker| !asker.will_wake(waker));
+        self.requests.retain(|request| request.is_pending() || !request.is(name, draining));
+        for request in self.requests.iter_mut().filter(|request| request.is(name, !draining)) {
+            request.waiters.retain(|waiter| !waiter.will_wake(waker));
         }
-        let at = match self.wishes.iter().position(|wish| wish.is(name, draining)) {
+        let at = match self.requests.iter().position(|request| request.is(name, draining)) {
             Some(at) => at,
             None => {
-                self.wishes.push(DrainWish {
+                self.requests.push(DrainRequest {
                     name: name.to_owned(),
                     draining,
-                    askers: Vec::new(),
+                    waiters: Vec::new(),
                     cancelled: Vec::new(),
-                    state: WishState::Asked,
+                    state: DrainState::Asked,
                 });
-                self.wishes.len() - 1
+                self.requests.len() - 1
             }
         };
-        let wish = &mut self.wishes[at];
-        add(&mut wish.askers, waker.clone());
-        if let Some(DrainWish { askers, cancelled, .. }) = cancelled {
-            cancelled.into_iter().for_each(|asker| add(&mut wish.askers, asker));
-            let others = askers.into_iter().filter(|asker| !asker.will_wake(waker));
-            others.for_each(|asker| add(&mut wish.cancelled, asker));
+        let request = &mut self.requests[at];
+        add(&mut request.waiters, waker.clone());
+        if let Some(DrainRequest { waiters, cancelled, .. }) = cancelled {
+            cancelled.into_iter().for_each(|waiter| add(&mut request.waiters, waiter));
+            let others = waiters.into_iter().filter(|waiter| !waiter.will_wake(waker));
+            others.for_each(|waiter| add(&mut request.cancelled, waiter));
         }
     }
 
     /// Begins the oldest request. Returns the device's name, and true if the device is to be
     /// drained, false if it is to be kept.
     pub(super) fn begin(&mut self) -> Option<(String, bool)> {
-        let wish = self.wishes.iter_mut().find(|wish| wish.is_asked())?;
-        wish.state = WishState::Begun;
-        Some((wish.name.clone(), wish.draining))
+        let request = self.requests.iter_mut().find(|request| request.is_asked())?;
+        request.state = DrainState::Begun;
+        Some((request.name.clone(), request.draining))
     }
 
     /// Ends the request that has begun, and wakes its sessions.
     pub(super) fn end(&mut self, done: Result<(), DrainError>, at_us: u64) {
-        let Some(at) = self.wishes.iter().position(DrainWish::is_begun) else { return };
-        self.wishes[at].wake();
+        let Some(at) = self.requests.iter().position(DrainRequest::is_begun) else { return };
+        self.requests[at].wake();
         match done {
-            Ok(()) => drop(self.wishes.remove(at)),
-            Err(error) => self.wishes[at].state = WishState::Failed { at_us, error },
+            Ok(()) => drop(self.requests.remove(at)),
+            Err(error) => self.requests[at].state = DrainState::Failed { at_us, error },
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::Outcome;
 use crate::engine::Engine;
-use crate::engine::growths::{Ended, GrowError, Wish};
+use crate::engine::growths::{Ended, GrowError, GrowRequest};
 use crate::lane::Lane;
 use crate::lock::lock;
 use larder_log::GrowError as LogError;
@@ -39,14 +39,15 @@ impl Engine {
     ) -> Outcome<Result<(), GrowError>> {
         let mut growths = lock(&self.growths);
         let now_us = self.lanes[0].clock_us();
-        growths.wishes.retain(|wish| !wish.is_stale(now_us));
+        growths.requests.retain(|request| !request.is_stale(now_us));
         if let Some(result) = growths.answer(name, bytes, waker) {
             return Outcome::Ready(result);
         }
-        let pending = |wish: &&mut Wish| wish.ended.is_none() && wish.is(name, bytes);
-        if let Some(wish) = growths.wishes.iter_mut().find(pending) {
-            if !wish.is_asked_by(waker) {
-                wish.askers.push(waker.clone());
+        let pending =
+            |request: &&mut GrowRequest| request.ended.is_none() && request.is(name, bytes);
+        if let Some(request) = growths.requests.iter_mut().find(pending) {
+            if !request.has_waiter(waker) {
+                request.waiters.push(waker.clone());
             }
             return Outcome::NeedsSpace;
         }
@@ -59,8 +60,8 @@ impl Engine {
             growths.running = true;
         }
         let size = self.growing(name).ok().and_then(|lane| lane.growing_size());
-        let (name, askers) = (name.map(str::to_owned), vec![waker.clone()]);
-        growths.wishes.push(Wish { name, bytes, size, askers, ended: None });
+        let (name, waiters) = (name.map(str::to_owned), vec![waker.clone()]);
+        growths.requests.push(GrowRequest { name, bytes, size, waiters, ended: None });
         Outcome::NeedsSpace
     }
 
@@ -69,11 +70,12 @@ impl Engine {
         loop {
             let (name, bytes, size) = {
                 let mut growths = lock(&self.growths);
-                let Some(wish) = growths.wishes.iter().find(|wish| wish.ended.is_none()) else {
+                let Some(request) = growths.requests.iter().find(|request| request.ended.is_none())
+                else {
                     growths.running = false;
                     return;
                 };
-                (wish.name.clone(), wish.bytes, wish.size)
+                (request.name.clone(), request.bytes, request.size)
             };
             let result = match self.grow(name.as_deref(), bytes) {
                 // Another request has meanwhile made the device even larger, so this one is
@@ -87,13 +89,14 @@ impl Engine {
             };
             let at_us = self.lanes[0].clock_us();
             let mut growths = lock(&self.growths);
-            let Some(wish) = growths.wishes.iter_mut().find(|wish| wish.ended.is_none()) else {
+            let Some(request) = growths.requests.iter_mut().find(|request| request.ended.is_none())
+            else {
                 continue;
             };
-            wish.ended = Some(Ended { at_us, result });
-            let askers = wish.askers.clone();
+            request.ended = Some(Ended { at_us, result });
+            let waiters = request.waiters.clone();
             drop(growths);
-            askers.into_iter().for_each(Waker::wake);
+            waiters.into_iter().for_each(Waker::wake);
         }
     }
 

@@ -60,17 +60,17 @@ pub(crate) struct Growths {
     /// True while the thread that carries out the requests runs.
     pub(super) running: bool,
     /// The requests, oldest first.
-    pub(super) wishes: Vec<Wish>,
+    pub(super) requests: Vec<GrowRequest>,
 }
 
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct GrowRequest {
     pub(super) name: Option<String>,
     pub(super) bytes: u64,
     /// Size of the device in bytes at the time of the request; `None` if there was no such device.
     pub(super) size: Option<u64>,
     /// The wakers of the sessions that wait for the result, each once.
-    pub(super) askers: Vec<Waker>,
+    pub(super) waiters: Vec<Waker>,
     pub(super) ended: Option<Ended>,
 }
 
@@ -80,13 +80,13 @@ pub(super) struct Ended {
     pub(super) result: Result<(), GrowError>,
 }
 
-impl Wish {
+impl GrowRequest {
     pub(super) fn is(&self, name: Option<&str>, bytes: u64) -> bool {
         self.name.as_deref() == name && self.bytes == bytes
     }
 
-    pub(super) fn is_asked_by(&self, waker: &Waker) -> bool {
-        self.askers.iter().any(|asker| asker.will_wake(waker))
+    pub(super) fn has_waiter(&self, waker: &Waker) -> bool {
+        self.waiters.iter().any(|waiter| waiter.will_wake(waker))
     }
 
     /// Returns true if the result should no longer be reported.
@@ -107,16 +107,17 @@ impl Growths {
         bytes: u64,
         waker: &Waker,
     ) -> Option<Result<(), GrowError>> {
-        let is_it =
-            |wish: &Wish| wish.ended.is_some() && wish.is(name, bytes) && wish.is_asked_by(waker);
-        let at = self.wishes.iter().position(is_it)?;
-        let wish = &mut self.wishes[at];
-        wish.askers.retain(|asker| !asker.will_wake(waker));
-        let is_granted = wish.ended.as_ref().is_some_and(|ended| ended.result.is_ok());
-        if is_granted && !wish.askers.is_empty() {
+        let is_it = |request: &GrowRequest| {
+            request.ended.is_some() && request.is(name, bytes) && request.has_waiter(waker)
+        };
+        let at = self.requests.iter().position(is_it)?;
+        let request = &mut self.requests[at];
+        request.waiters.retain(|waiter| !waiter.will_wake(waker));
+        let is_granted = request.ended.as_ref().is_some_and(|ended| ended.result.is_ok());
+        if is_granted && !request.waiters.is_empty() {
             return Some(Ok(()));
         }
-        self.wishes.remove(at).ended.map(|ended| ended.result)
+        self.requests.remove(at).ended.map(|ended| ended.result)
     }
 }
 
@@ -127,11 +128,11 @@ mod tests {
     /// Clients may leave before they have fetched a result.
     #[test]
     fn results_that_no_session_fetches_are_dropped() {
-        let ended = |result| Wish {
+        let ended = |result| GrowRequest {
             name: None,
             bytes: 1,
             size: None,
-            askers: vec![Waker::noop().clone()],
+            waiters: vec![Waker::noop().clone()],
             ended: Some(Ended { at_us: 7, result }),
         };
         let granted = ended(Ok(()));
@@ -140,6 +141,6 @@ mod tests {
         let refused = ended(Err(GrowError::Which { names: Vec::new() }));
         assert!(!refused.is_stale(7 + STALE_US - 1));
         assert!(refused.is_stale(7 + STALE_US));
-        assert!(!Wish { ended: None, ..granted }.is_stale(u64::MAX));
+        assert!(!GrowRequest { ended: None, ..granted }.is_stale(u64::MAX));
     }
 }

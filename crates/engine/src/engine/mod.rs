@@ -10,7 +10,7 @@ pub(crate) mod session;
 
 use crate::cleaner::Cleaner;
 use crate::durability::{Durable, StoreHistograms, StoreOptions};
-use crate::engine::drains::{DrainError, DrainWish, Drains, LaneState};
+use crate::engine::drains::{DrainError, DrainRequest, Drains, LaneState};
 use crate::engine::growths::Growths;
 use crate::engine::partitions::Partitions;
 use crate::error::OpenError;
@@ -313,7 +313,7 @@ impl Engine {
         let cancelled = drains.cancel(name, !draining);
         if !waits {
             drop(drains);
-            cancelled.iter().for_each(DrainWish::wake);
+            cancelled.iter().for_each(DrainRequest::wake);
             return Outcome::Ready(Ok(()));
         }
         drains.ask(name, draining, waker, cancelled);

@@ -20,7 +20,7 @@ pub(crate) struct Partitions {
     closings: AtomicU32,
     closed_at: Box<[AtomicU32]>,
     /// True if no partition ever moves.
-    settled: bool,
+    fixed: bool,
     /// True if moving partitions cannot arrive until a device works again.
     stuck: AtomicBool,
     /// Wakers of calls that wait for moving partitions.
@@ -28,14 +28,14 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// Creates the table. `position` gives the lane of each partition. `settled` is true if no
+    /// Creates the table. `position` gives the lane of each partition. `fixed` is true if no
     /// partition ever moves.
-    pub(crate) fn new(position: impl Fn(usize) -> usize, settled: bool) -> Self {
+    pub(crate) fn new(position: impl Fn(usize) -> usize, fixed: bool) -> Self {
         Partitions {
             lanes: (0..PARTITIONS).map(|at| AtomicU8::new(position(at) as u8)).collect(),
             closings: AtomicU32::new(0),
             closed_at: (0..PARTITIONS).map(|_| AtomicU32::new(0)).collect(),
-            settled,
+            fixed,
             stuck: AtomicBool::new(false),
             waiting: Mutex::default(),
         }
@@ -43,8 +43,8 @@ impl Partitions {
 
     /// Returns true if no partition ever moves.
     #[inline]
-    pub(crate) fn are_settled(&self) -> bool {
-        self.settled
+    pub(crate) fn never_move(&self) -> bool {
+        self.fixed
     }
 
     /// Returns the position of the key's lane; an invalid position while the key is moving.

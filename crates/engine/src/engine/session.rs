@@ -100,7 +100,7 @@ impl Session {
     #[inline]
     fn lane(&self, key: &Key<'_>) -> Option<&LaneSession> {
         match &*self.lanes {
-            [only] if self.engine.partitions.are_settled() => Some(only),
+            [only] if self.engine.partitions.never_move() => Some(only),
             lanes => lanes.get(self.engine.partitions.lane_of(key)),
         }
     }

@@ -53,9 +53,9 @@ const REST: Duration = Duration::from_micros(300);
 const RETRY: Duration = Duration::from_secs(1);
 /// The largest number of checks whether the target's evicted items are durably gone. Then the
 /// motion is given up.
-const LOOKS: u32 = 20_000;
+const MAX_CHECKS: u32 = 20_000;
 /// The mover requests a commit once per this many of these checks.
-const COMMIT_LOOKS: u32 = 64;
+const COMMIT_CHECKS: u32 = 64;
 /// The longest time that partitions stay closed for a device that does not respond, in
 /// microseconds.
 const PATIENCE_US: u64 = 5_000_000;
@@ -75,7 +75,7 @@ impl Wake for WakeThread {
 /// Starts the mover's thread, if there is more than one lane to move between. The thread holds no
 /// strong reference to the engine while it waits.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
-    if engine.partitions.are_settled() {
+    if engine.partitions.never_move() {
         return Ok(());
     }
     let weak = Arc::downgrade(engine);
@@ -330,7 +330,7 @@ impl Job {
         let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
         let partitions = &self.partitions;
         match &mut self.phase {
-            Phase::Ready(evicting, looks) => await_evictions(target, to, evicting, looks),
+            Phase::Ready(evicting, checks) => await_evictions(target, to, evicting, checks),
             Phase::Close(epochs) => {
                 let mut epochs = engine.lanes.iter().zip(epochs);
                 done_if(epochs.all(|(lane, epoch)| lane.epochs.passed(*epoch)))
@@ -480,23 +480,23 @@ impl Job {
 }
 
 /// Waits until everything that the target evicted from these segments is durably gone. Fails after
-/// [`LOOKS`] checks.
+/// [`MAX_CHECKS`] checks.
 fn await_evictions(
     target: &Lane,
     session: &LaneSession,
     evicting: &mut Vec<(SegmentNumber, u32)>,
-    looks: &mut u32,
+    checks: &mut u32,
 ) -> Stepped {
     evicting.retain(|&(number, generation)| target.log.is_evicting_from(number, generation));
-    *looks += 1;
+    *checks += 1;
     // A segment that was not emptied after all keeps its ends.
     if evicting.is_empty() && !target.log.keeps_ends() {
         return Stepped::Done;
     }
-    if *looks >= LOOKS {
+    if *checks >= MAX_CHECKS {
         return Stepped::Failed;
     }
-    if *looks % COMMIT_LOOKS == 1 {
+    if *checks % COMMIT_CHECKS == 1 {
         if evicting.is_empty() {
             target.receives();
         }

@@ -6,7 +6,7 @@
 use crate::lock::lock;
 use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
 use crate::record_map::RecordMap;
-use larder_disk::{Looks, ReadBuffer, ReadQueue};
+use larder_disk::{PollBudget, ReadBuffer, ReadQueue};
 use larder_log::{Budget, Log, Record, RecordId, prefetch};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -94,7 +94,7 @@ pub(crate) struct Fetched {
     /// The memory share that `bytes` is charged to.
     share: ReadShare,
     /// Limits how often the thread looks for the end of a read before it blocks.
-    looks: Looks,
+    poll_budget: PollBudget,
     /// Records that calls requested since the last [`Fetched::take`].
     wanted: RefCell<RecordIds>,
     /// The list that [`Fetched::collect`] fills. It is empty between calls and kept to save
@@ -119,7 +119,7 @@ impl Fetched {
             next_number: Cell::new(0),
             started: Cell::new(0),
             bytes: Cell::new(0),
-            looks: Looks::default(),
+            poll_budget: PollBudget::default(),
             wanted: RefCell::default(),
             ended: Vec::new(),
         }
@@ -169,7 +169,7 @@ impl Fetched {
             }
             ended.push((id, read));
         });
-        self.looks.ended(ended.len());
+        self.poll_budget.ended(ended.len());
         // In reverse order, because `wait_again` queues in front: the first record stays the first.
         for (id, read) in ended.drain(..).rev() {
             let checked = read.and_then(|bytes| Ok((log.check_record(id.address, &bytes)?, bytes)));
@@ -392,10 +392,10 @@ impl Fetched {
         false
     }
 
-    /// Returns true if an idle thread should [poll](Looks) for ended reads instead of blocking.
+    /// Returns true if an idle thread should [poll](PollBudget) for ended reads instead of blocking.
     #[inline]
     pub(crate) fn polls(&mut self) -> bool {
-        self.queue.is_some() && self.looks.again(self.started.get())
+        self.queue.is_some() && self.poll_budget.again(self.started.get())
     }
 
     /// Returns true if the record was requested but has not arrived.

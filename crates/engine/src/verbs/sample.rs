@@ -47,7 +47,7 @@ struct Drawn {
 }
 
 /// What became of a drawn slot.
-enum Look {
+enum DrawResult {
     /// It leads to no item of this lane.
     Nothing,
     /// Its item was shown.
@@ -159,17 +159,17 @@ impl Session {
         let partitions = &self.engine.partitions;
         // A key in motion may be in two lanes.
         let is_own = |key: &[u8]| {
-            partitions.are_settled() || partitions.owner(partition(self.key(key).lo)) == drawn.lane
+            partitions.never_move() || partitions.owner(partition(self.key(key).lo)) == drawn.lane
         };
         match self.lanes[drawn.lane].look_at(drawn, &is_own, visit) {
-            Look::Nothing => return false,
-            Look::NeedsRead if drawn.tries < TRIES => {
+            DrawResult::Nothing => return false,
+            DrawResult::NeedsRead if drawn.tries < TRIES => {
                 sampler.waiting.push(Drawn { tries: drawn.tries + 1, ..drawn });
                 return false;
             }
-            Look::Shown => {}
-            Look::Expired => sampler.expired += 1,
-            Look::NeedsRead | Look::Unreadable => sampler.unreadable += 1,
+            DrawResult::Shown => {}
+            DrawResult::Expired => sampler.expired += 1,
+            DrawResult::NeedsRead | DrawResult::Unreadable => sampler.unreadable += 1,
         }
         true
     }
@@ -183,30 +183,30 @@ impl LaneSession {
         drawn: Drawn,
         is_own: &dyn Fn(&[u8]) -> bool,
         visit: &mut dyn FnMut(Listed<'_>),
-    ) -> Look {
+    ) -> DrawResult {
         // SAFETY: a session is awake while its calls are made.
         let slot = unsafe { self.lane.index.slot_at(drawn.stripe, drawn.number) };
-        let Some(slot) = slot else { return Look::Nothing };
+        let Some(slot) = slot else { return DrawResult::Nothing };
         if let Some(record) = self.listed(slot) {
             let is_item = record.kind() != Kind::Tombstone && is_own(record.key());
             if !is_item || !self.is_current(slot, &record) {
-                return Look::Nothing;
+                return DrawResult::Nothing;
             }
-            let mut look = Look::Expired;
+            let mut result = DrawResult::Expired;
             self.show(slot, record, &mut |item| {
-                look = Look::Shown;
+                result = DrawResult::Shown;
                 visit(item);
             });
-            return look;
+            return result;
         }
         let id = self.read_from(slot);
         let is_late = drawn.tries > 0 && self.fetched.expects(id);
         if is_late || self.fetched.is_unreadable(id) || self.fetched.expects_unneeded() {
-            return Look::Unreadable;
+            return DrawResult::Unreadable;
         }
         if drawn.tries < TRIES && self.fetched.want(&self.lane.log, id) {
             bump(&self.counters.sample_reads, 1);
         }
-        Look::NeedsRead
+        DrawResult::NeedsRead
     }
 }

@@ -77,7 +77,7 @@ impl Session {
         visit: &mut dyn FnMut(Listed<'_>),
     ) -> Outcome<bool> {
         let Some(lane) = self.lanes.get(cursor.lane) else { return self.end_round(cursor) };
-        let more = if self.engine.partitions.are_settled() {
+        let more = if self.engine.partitions.never_move() {
             let at = cursor.at.get_or_insert_with(|| lane.begin_scan(true));
             lane.scan(at, &mut cursor.unreadable, &|_| true, visit)
         } else {

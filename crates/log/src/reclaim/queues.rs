@@ -4,7 +4,7 @@
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
 use crate::log::Log;
-use crate::reclaim::usage::{Contents, End, Row, Standing, UsageTable};
+use crate::reclaim::usage::{Contents, End, ReclaimState, Row, UsageTable};
 use crate::segment::{Segment, State};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, lock};
@@ -54,11 +54,11 @@ impl Log {
     }
 
     fn look_at(&self, usage: &mut UsageTable, number: SegmentNumber) {
-        let Some(Row { standing, .. }) = usage.row(number).copied() else { return };
+        let Some(Row { reclaim_state, .. }) = usage.row(number).copied() else { return };
         let contents = self.contents(number, usage.gain_room);
         // A kept segment can be reclaimed once none of its records is alive.
-        let is_over = standing == Standing::Kept && contents.live == 0;
-        usage.update(number, if is_over { Standing::Ready } else { standing }, contents);
+        let is_over = reclaim_state == ReclaimState::Kept && contents.live == 0;
+        usage.update(number, if is_over { ReclaimState::Ready } else { reclaim_state }, contents);
     }
 
     /// Lets waiting segments be reclaimed once they are final.
@@ -75,7 +75,7 @@ impl Log {
         let done: Vec<_> = usage.waiting.values().copied().filter(is_final).collect();
         for number in done {
             let contents = self.contents(number, usage.gain_room);
-            usage.update(number, Standing::Ready, contents);
+            usage.update(number, ReclaimState::Ready, contents);
         }
     }
 
@@ -126,8 +126,8 @@ impl Log {
         usage.cleaning.remove(&segment);
         let order = usage.order(end);
         let contents = self.contents(segment, usage.gain_room);
-        let (tier, standing) = (self.tier(segment), Standing::Waiting);
-        usage.insert(segment, Row { order, sealed, stream, tier, standing, contents });
+        let (tier, reclaim_state) = (self.tier(segment), ReclaimState::Waiting);
+        usage.insert(segment, Row { order, sealed, stream, tier, reclaim_state, contents });
     }
 
     /// Takes every sealed segment out of the queues. The caller must ensure that no thread appends.
@@ -191,7 +191,7 @@ impl Log {
         self.postpone_cleaning(stream, number);
         let mut usage = lock(&self.usage);
         if let Some(contents) = usage.row(number).map(|row| row.contents).filter(|it| it.live > 0) {
-            usage.update(number, Standing::Kept, contents);
+            usage.update(number, ReclaimState::Kept, contents);
         }
     }
 

@@ -59,7 +59,7 @@ type Age = (u32, i64, SegmentNumber);
 
 /// Whether a segment can be reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ReclaimState {
     /// Not yet: threads may still append to it, or it is not durable.
     Waiting,
     /// It can be reclaimed. Only such segments are in the orders.
@@ -108,7 +108,7 @@ pub(super) struct Row {
     pub(super) sealed: u64,
     pub(super) stream: Stream,
     pub(super) tier: Tier,
-    pub(super) standing: Standing,
+    pub(super) reclaim_state: ReclaimState,
     pub(super) contents: Contents,
 }
 
@@ -232,20 +232,20 @@ impl UsageTable {
         debug_assert!(self.rows[index].is_none(), "segment {number} is in two places");
         self.rows[index] = Some(row);
         self.totals.change(&row.contents, |total, more| *total += more);
-        match row.standing {
-            Standing::Waiting => drop(self.waiting.insert(row.order, number)),
-            Standing::Ready => self.put_in_orders(number, &row),
-            Standing::Kept => {}
+        match row.reclaim_state {
+            ReclaimState::Waiting => drop(self.waiting.insert(row.order, number)),
+            ReclaimState::Ready => self.put_in_orders(number, &row),
+            ReclaimState::Kept => {}
         }
     }
 
     pub(super) fn remove(&mut self, number: SegmentNumber) -> Option<Row> {
         let row = self.rows.get_mut(number as usize)?.take()?;
         self.totals.change(&row.contents, |total, less| *total -= less);
-        match row.standing {
-            Standing::Waiting => drop(self.waiting.remove(&row.order)),
-            Standing::Ready => self.take_out_of_orders(number, &row),
-            Standing::Kept => {}
+        match row.reclaim_state {
+            ReclaimState::Waiting => drop(self.waiting.remove(&row.order)),
+            ReclaimState::Ready => self.take_out_of_orders(number, &row),
+            ReclaimState::Kept => {}
         }
         Some(row)
     }
@@ -282,14 +282,19 @@ impl UsageTable {
         self.first_expiry.remove(&(contents.min_expiry, number));
     }
 
-    /// Replaces the standing and contents of a segment in the table if they have changed.
-    pub(super) fn update(&mut self, number: SegmentNumber, standing: Standing, contents: Contents) {
-        let same = |row: &Row| row.standing == standing && row.contents == contents;
+    /// Replaces the state and contents of a segment in the table if they have changed.
+    pub(super) fn update(
+        &mut self,
+        number: SegmentNumber,
+        reclaim_state: ReclaimState,
+        contents: Contents,
+    ) {
+        let same = |row: &Row| row.reclaim_state == reclaim_state && row.contents == contents;
         if self.row(number).is_none_or(same) {
             return;
         }
         if let Some(row) = self.remove(number) {
-            self.insert(number, Row { standing, contents, ..row });
+            self.insert(number, Row { reclaim_state, contents, ..row });
         }
     }
 
@@ -440,7 +445,9 @@ impl UsageTable {
 
     /// Returns the stream of a segment that can be reclaimed, and `None` for others.
     pub fn ready(&self, number: SegmentNumber) -> Option<Stream> {
-        self.row(number).filter(|row| row.standing == Standing::Ready).map(|row| row.stream)
+        self.row(number)
+            .filter(|row| row.reclaim_state == ReclaimState::Ready)
+            .map(|row| row.stream)
     }
 
     /// Returns the sums over all sealed segments.

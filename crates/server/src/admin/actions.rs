@@ -21,9 +21,9 @@ use tracing::warn;
 
 use super::escape::{escape, unescape};
 use super::inner::{Done, Task, Undone};
-use super::subject::Serving;
+use super::state::Serving;
 use super::token::Authorized;
-use super::{HARDENED, Subject};
+use super::{AdminState, HARDENED};
 use crate::command::Dialect;
 use crate::command::text::Text;
 use crate::net::Peer;
@@ -38,7 +38,7 @@ const LOGGED: usize = 300;
 /// A request that needs the token.
 pub(super) struct AdminAction {
     pub(super) path: &'static str,
-    pub(super) handler: fn() -> MethodRouter<Arc<Subject>>,
+    pub(super) handler: fn() -> MethodRouter<Arc<AdminState>>,
 }
 
 /// All actions. A POST to any other path is refused.
@@ -58,10 +58,10 @@ fn bad(reason: impl Into<String>) -> BadAction {
 /// Extractor for the JSON body of an action.
 struct JsonBody<T>(T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Subject>> for JsonBody<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<AdminState>> for JsonBody<T> {
     type Rejection = Response;
 
-    async fn from_request(request: Request, _: &Arc<Subject>) -> Result<Self, Response> {
+    async fn from_request(request: Request, _: &Arc<AdminState>) -> Result<Self, Response> {
         read(request).await.map(JsonBody).map_err(refuse)
     }
 }
@@ -117,12 +117,12 @@ fn answer<T: Serialize>(body: T) -> Response {
 /// Executes a task and returns its result, or the reply that says why there is none.
 async fn execute(
     running: Serving,
-    subject: &Subject,
+    state: &AdminState,
     task: Task,
     mut logged: Logged,
 ) -> Result<Done, Response> {
-    subject.token.note_action();
-    match subject.inner.execute(&running.0, task).await {
+    state.token.note_action();
+    match state.inner.execute(&running.0, task).await {
         Ok(done) => {
             logged.outcome = outcome(&done);
             Ok(done)
@@ -259,7 +259,7 @@ impl CommandRequest {
 async fn command(
     authorized: Authorized,
     running: Serving,
-    subject: axum::extract::State<Arc<Subject>>,
+    state: axum::extract::State<Arc<AdminState>>,
     JsonBody(request): JsonBody<CommandRequest>,
 ) -> Response {
     let input = match request.input() {
@@ -270,10 +270,10 @@ async fn command(
     let line = input.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let logged = Logged::begin("command", authorized.client, &escape(line));
     let client = match authorized.client {
-        Some(from) => Peer::Tcp { from, to: subject.address },
+        Some(from) => Peer::Tcp { from, to: state.address },
         None => Peer::Unix,
     };
-    match execute(running, &subject, Task::Command(input, client), logged).await {
+    match execute(running, &state, Task::Command(input, client), logged).await {
         Ok(Done::Replied(reply)) => {
             let lines: Vec<String> = split_lines(&reply.bytes).map(escape).collect();
             answer(CommandAnswer { reply: lines.join("\n"), truncated: reply.truncated })
@@ -307,10 +307,10 @@ struct KeyRequest {
 /// Extractor for the key in the JSON body of an action.
 struct KeyBody(Vec<u8>);
 
-impl FromRequest<Arc<Subject>> for KeyBody {
+impl FromRequest<Arc<AdminState>> for KeyBody {
     type Rejection = Response;
 
-    async fn from_request(request: Request, _: &Arc<Subject>) -> Result<Self, Response> {
+    async fn from_request(request: Request, _: &Arc<AdminState>) -> Result<Self, Response> {
         let key = read::<KeyRequest>(request).await.and_then(|request| key(&request.key));
         key.map(KeyBody).map_err(refuse)
     }
@@ -347,11 +347,11 @@ struct ItemFields {
 async fn item(
     authorized: Authorized,
     running: Serving,
-    subject: axum::extract::State<Arc<Subject>>,
+    state: axum::extract::State<Arc<AdminState>>,
     KeyBody(key): KeyBody,
 ) -> Response {
     let logged = Logged::begin("look-up", authorized.client, &escape(&key));
-    match execute(running, &subject, Task::Look(key), logged).await {
+    match execute(running, &state, Task::Look(key), logged).await {
         Ok(Done::Seen(seen)) => {
             let item = seen.map(|seen| ItemFields {
                 flags: seen.flags,
@@ -380,11 +380,11 @@ struct DeleteAnswer {
 async fn delete(
     authorized: Authorized,
     running: Serving,
-    subject: axum::extract::State<Arc<Subject>>,
+    state: axum::extract::State<Arc<AdminState>>,
     KeyBody(key): KeyBody,
 ) -> Response {
     let logged = Logged::begin("delete", authorized.client, &escape(&key));
-    match execute(running, &subject, Task::Delete(key), logged).await {
+    match execute(running, &state, Task::Delete(key), logged).await {
         Ok(Done::Deleted(deleted)) => answer(DeleteAnswer { deleted }),
         Ok(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         Err(refusal) => refusal,
@@ -408,7 +408,7 @@ struct DrainAnswer {
 async fn drain(
     authorized: Authorized,
     running: Serving,
-    subject: axum::extract::State<Arc<Subject>>,
+    state: axum::extract::State<Arc<AdminState>>,
     JsonBody(request): JsonBody<DrainRequest>,
 ) -> Response {
     let DrainRequest { device, drain } = request;
@@ -418,7 +418,7 @@ async fn drain(
     }
     let action = if drain { "drain" } else { "keep" };
     let logged = Logged::begin(action, authorized.client, &escape(device.as_bytes()));
-    match execute(running, &subject, Task::Drain(device, drain), logged).await {
+    match execute(running, &state, Task::Drain(device, drain), logged).await {
         Ok(_) => answer(DrainAnswer { draining: drain }),
         Err(refusal) => refusal,
     }

@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::{HARDENED, Subject};
+use super::{AdminState, HARDENED};
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ pub(super) static ASSETS: &[Asset] = &[
 ];
 
 /// Returns the routes of all files.
-pub(super) fn router() -> Router<Arc<Subject>> {
+pub(super) fn router() -> Router<Arc<AdminState>> {
     ASSETS.iter().fold(Router::new(), |router, asset| {
         router.route(asset.path, get(move || async move { reply(asset) }))
     })

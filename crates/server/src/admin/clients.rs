@@ -12,8 +12,8 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::subject::Serving;
-use super::{HARDENED, Subject};
+use super::state::Serving;
+use super::{AdminState, HARDENED};
 use crate::clients::{Registered, Spoken, Unfinished, address_of};
 use crate::net::{ConnectionId, Peer};
 use crate::server::Running;
@@ -70,9 +70,9 @@ impl ClientList {
 /// Returns the connections and the last slow commands.
 pub(super) async fn clients(
     Serving(running): Serving,
-    State(subject): State<Arc<Subject>>,
+    State(state): State<Arc<AdminState>>,
 ) -> Response {
-    let json = subject.clients.answer(&running);
+    let json = state.clients.answer(&running);
     let kind = [(header::CONTENT_TYPE, "application/json")];
     (HARDENED, kind, json.to_string()).into_response()
 }

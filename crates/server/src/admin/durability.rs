@@ -10,16 +10,16 @@ use larder_engine::LaneState;
 use serde::Serialize;
 
 use super::recent::{MeasuredLane, MeasuredStore};
-use super::subject::Serving;
-use super::{HARDENED, Subject};
+use super::state::Serving;
+use super::{AdminState, HARDENED};
 
 /// Returns the histograms.
 pub(super) async fn show(
     Serving(running): Serving,
-    State(subject): State<Arc<Subject>>,
+    State(state): State<Arc<AdminState>>,
 ) -> Response {
     let now = MeasuredStore::of(&running);
-    let earlier = subject.recent_store.earliest();
+    let earlier = state.recent_store.earliest();
     (HARDENED, axum::Json(DurabilityAnswer::of(&now, earlier.as_ref(), &running.engine.lanes())))
         .into_response()
 }

@@ -11,8 +11,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::Subject;
-use super::subject::Serving;
+use super::AdminState;
+use super::state::Serving;
 use crate::server::Running;
 use crate::stats;
 
@@ -77,8 +77,8 @@ struct Report {
 }
 
 /// Reports the process as alive while it starts, and while every worker runs.
-pub(super) async fn live(State(subject): State<Arc<Subject>>, query: RawQuery) -> Response {
-    let Some(running) = subject.running() else { return "ok\n".into_response() };
+pub(super) async fn live(State(state): State<Arc<AdminState>>, query: RawQuery) -> Response {
+    let Some(running) = state.running() else { return "ok\n".into_response() };
     let health = match running.workers.load(Relaxed) {
         // Workers end one by one during a stop, which counts as alive too.
         workers if workers < running.settings().threads && !running.draining.load(Relaxed) => {

@@ -274,7 +274,7 @@ fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
             Err(Undone::Stopping)
         } else {
             let done =
-                Turn { worker: &mut worker, deadline: arrived + PATIENCE, end }.execute(task);
+                TaskRun { worker: &mut worker, deadline: arrived + PATIENCE, end }.execute(task);
             worker.sleep();
             done
         };
@@ -283,13 +283,13 @@ fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
 }
 
 /// The execution of one task.
-struct Turn<'w> {
+struct TaskRun<'w> {
     worker: &'w mut connection::Worker,
     deadline: Instant,
     end: &'w InnerEnd,
 }
 
-impl Turn<'_> {
+impl TaskRun<'_> {
     fn execute(&mut self, task: Task) -> Result<Done, Undone> {
         if Instant::now() >= self.deadline {
             return Err(Undone::Late);
@@ -537,7 +537,7 @@ mod tests {
         let session = engine.session(waker_of_this_thread());
         let mut worker = connection::Worker::new(context, session, Box::new(|| NOW));
         let deadline = Instant::now() + patience;
-        let done = Turn { worker: &mut worker, deadline, end }.execute(task);
+        let done = TaskRun { worker: &mut worker, deadline, end }.execute(task);
         worker.sleep();
         done
     }

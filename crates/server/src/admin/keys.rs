@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::HARDENED;
-use super::subject::Serving;
+use super::state::Serving;
 use super::token::Trusted;
 use crate::keys::report;
 

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 
-use super::{HARDENED, Subject};
+use super::{AdminState, HARDENED};
 
 /// The name of the report in the directory that `larder bench all` writes.
 const NAME: &str = "report.html";
@@ -129,8 +129,8 @@ pub(super) async fn on_thread<T: Send + 'static>(
 }
 
 /// Serves the report.
-pub(super) async fn report(State(subject): State<Arc<Subject>>) -> Response {
-    let Some(path) = subject.settings().lab_report.clone() else {
+pub(super) async fn report(State(state): State<Arc<AdminState>>) -> Response {
+    let Some(path) = state.settings().lab_report.clone() else {
         return (StatusCode::NOT_FOUND, "no report is set: see --lab-report\n").into_response();
     };
     match on_thread(&READERS, move || ReportFile::of(&path).open(REPORT_MAX)).await {
@@ -144,8 +144,8 @@ pub(super) async fn report(State(subject): State<Arc<Subject>>) -> Response {
 }
 
 /// Describes the report as JSON.
-pub(super) async fn description(State(subject): State<Arc<Subject>>) -> Response {
-    let path = subject.settings().lab_report.clone();
+pub(super) async fn description(State(state): State<Arc<AdminState>>) -> Response {
+    let path = state.settings().lab_report.clone();
     let described =
         on_thread(&DESCRIBERS, move || path.map(|path| describe(&ReportFile::of(&path)))).await;
     (HARDENED, axum::Json(described.ok().flatten().unwrap_or_default())).into_response()

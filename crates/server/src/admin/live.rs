@@ -16,7 +16,7 @@ use tokio::time::MissedTickBehavior;
 use super::events::EventFinder;
 use super::history::History;
 use super::series::{Moment, SERIES, Span, Values};
-use super::{HARDENED, Subject};
+use super::{AdminState, HARDENED};
 use crate::condition::Condition;
 use crate::server::Running;
 
@@ -79,25 +79,25 @@ impl<'a> Beat<'a> {
 }
 
 /// Samples the server once a second, for ever.
-pub(super) async fn beat(subject: Arc<Subject>) {
+pub(super) async fn beat(state: Arc<AdminState>) {
     let mut interval = tokio::time::interval(BEAT);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last: Option<Moment> = None;
     let mut finder = EventFinder::default();
     loop {
         interval.tick().await;
-        subject.clients.forget();
-        let Some(running) = subject.running() else { continue };
+        state.clients.forget();
+        let Some(running) = state.running() else { continue };
         if let Some(context) = running.context() {
             let now_ms = running.clock.millis();
             context.hot_keys.beat(now_ms);
             context.policies().refused().beat(now_ms);
         }
-        subject.recent_store.beat(running);
-        subject.recent_times.beat(running);
+        state.recent_store.beat(running);
+        state.recent_times.beat(running);
         let now = Moment::of(running);
         if let Some(last) = &last {
-            subject.live.take(Span { from: last, to: &now }, &mut finder, running);
+            state.live.take(Span { from: last, to: &now }, &mut finder, running);
         }
         last = Some(now);
     }
@@ -105,14 +105,14 @@ pub(super) async fn beat(subject: Arc<Subject>) {
 
 /// Returns the past as JSON. The query `seconds=N` selects the last N seconds.
 pub(super) async fn history(
-    State(subject): State<Arc<Subject>>,
+    State(state): State<Arc<AdminState>>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let Some(seconds) = seconds_of(query.as_deref()) else {
         return (StatusCode::BAD_REQUEST, "the query is seconds=N\n").into_response();
     };
     let past = {
-        let history = subject.live.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = state.live.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.past(seconds)
     };
     (HARDENED, axum::Json(past)).into_response()
@@ -127,11 +127,11 @@ fn seconds_of(query: Option<&str>) -> Option<u64> {
 
 /// Sends a message to the page every second. Each open page holds a connection, and other clients
 /// need some too. So more than [`PAGES`] open pages are refused.
-pub(super) async fn stream(State(subject): State<Arc<Subject>>) -> Response {
-    if subject.live.latest.receiver_count() >= PAGES {
+pub(super) async fn stream(State(state): State<Arc<AdminState>>) -> Response {
+    if state.live.latest.receiver_count() >= PAGES {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();
     }
-    (HARDENED, Sse::new(messages(subject.live.latest.subscribe()))).into_response()
+    (HARDENED, Sse::new(messages(state.live.latest.subscribe()))).into_response()
 }
 
 fn messages(

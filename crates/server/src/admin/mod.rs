@@ -30,7 +30,7 @@ mod origin;
 mod recent;
 mod refused;
 mod series;
-mod subject;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -52,8 +52,8 @@ use crate::settings::Settings;
 use crate::stats;
 use actions::ACTIONS;
 use door::{Door, Visitor};
-use subject::Serving;
-pub(crate) use subject::Subject;
+pub(crate) use state::AdminState;
+use state::Serving;
 pub(crate) use token::AdminToken;
 
 /// A running admin page. Dropping it stops the page.
@@ -62,7 +62,7 @@ pub(crate) struct Admin {
     /// The address, with the port that the kernel chose for port 0.
     pub(crate) address: SocketAddr,
     /// The server that this page reports on.
-    pub(crate) subject: Arc<Subject>,
+    pub(crate) state: Arc<AdminState>,
     /// Dropping the sender ends the thread.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -83,15 +83,15 @@ impl Admin {
         token: AdminToken,
     ) -> io::Result<Admin> {
         let address = listener.local_addr()?;
-        let subject = Arc::new(Subject::new(settings.clone(), token, address));
-        let router = router(Arc::clone(&subject));
+        let state = Arc::new(AdminState::new(settings.clone(), token, address));
+        let router = router(Arc::clone(&state));
         let service = router.into_make_service_with_connect_info::<Visitor>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let watched = Arc::clone(&subject);
+        let watched = Arc::clone(&state);
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
             tokio::select! {
@@ -108,20 +108,20 @@ impl Admin {
         let thread = std::thread::Builder::new()
             .name("admin".to_owned())
             .spawn(move || runtime.block_on(serve))?;
-        Ok(Admin { address, subject, running: Some((end, thread)) })
+        Ok(Admin { address, state, running: Some((end, thread)) })
     }
 }
 
 impl Admin {
     /// Begins no further actions. The action that is being executed has `grace` to finish.
     pub(crate) fn close_actions(&self, grace: Duration) {
-        self.subject.inner.close(grace);
+        self.state.inner.close(grace);
     }
 
     /// Waits for the action that is being executed, and a bounded time until all actions are
     /// answered. The page continues to serve other requests.
     pub(crate) fn stop_actions(&self) {
-        self.subject.inner.stop();
+        self.state.inner.stop();
     }
 }
 
@@ -136,7 +136,7 @@ impl Drop for Admin {
     }
 }
 
-fn router(subject: Arc<Subject>) -> Router {
+fn router(state: Arc<AdminState>) -> Router {
     let router = ACTIONS
         .iter()
         .fold(assets::router(), |router, action| router.route(action.path, (action.handler)()));
@@ -157,8 +157,8 @@ fn router(subject: Arc<Subject>) -> Router {
         .route("/v1/tiers", get(tiers::show))
         .route("/lab/report.html", get(lab::report))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&subject), origin::check))
-        .with_state(subject)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), origin::check))
+        .with_state(state)
 }
 
 const HARDENED: [(HeaderName, &str); 4] = [

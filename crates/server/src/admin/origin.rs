@@ -19,12 +19,12 @@ use axum::response::{IntoResponse, Response};
 
 use super::actions::ACTIONS;
 use super::host::is_known;
-use super::{HARDENED, Subject};
+use super::{AdminState, HARDENED};
 
 /// Refuses requests other than GET, HEAD and actions, and requests that a foreign page could have
 /// sent.
 pub(super) async fn check(
-    State(subject): State<Arc<Subject>>,
+    State(state): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -44,7 +44,7 @@ pub(super) async fn check(
         return (StatusCode::METHOD_NOT_ALLOWED, HARDENED, allowed, reason).into_response();
     }
     let (uri, headers) = (request.uri(), request.headers());
-    let judged = judge(uri.authority(), headers, &subject.settings().admin_hosts);
+    let judged = judge(uri.authority(), headers, &state.settings().admin_hosts);
     let judged = judged.map_err(|reason| (StatusCode::FORBIDDEN, reason));
     match judged.and_then(|()| if is_action { judge_action(headers) } else { Ok(()) }) {
         Ok(()) => next.run(request).await,

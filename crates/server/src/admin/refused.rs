@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::HARDENED;
 use super::escape::escape;
-use super::subject::Serving;
+use super::state::Serving;
 use super::token::Trusted;
 use crate::keys::{RefusedKey, RefusedList};
 

@@ -10,13 +10,13 @@ use larder_engine::LaneState;
 use serde::Serialize;
 
 use super::device_times::{CallSteps, KINDS, STEP_MS, STEPS, bounds};
-use super::subject::Serving;
-use super::{HARDENED, Subject};
+use super::state::Serving;
+use super::{AdminState, HARDENED};
 
 /// Returns the calls of the kind that the query names: `kind=read`, `kind=write` or `kind=sync`.
 pub(super) async fn show(
     Serving(running): Serving,
-    State(subject): State<Arc<Subject>>,
+    State(state): State<Arc<AdminState>>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let Some(kind) = kind_of(query.as_deref()) else {
@@ -24,7 +24,7 @@ pub(super) async fn show(
             .into_response();
     };
     let lanes = if running.settings().has_store() { running.engine.lanes() } else { Vec::new() };
-    let answer = TiersAnswer::of(kind, &subject.recent_times.read(), &lanes);
+    let answer = TiersAnswer::of(kind, &state.recent_times.read(), &lanes);
     (HARDENED, axum::Json(answer)).into_response()
 }
 

@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::door::{Stay, Visitor};
 use super::host::is_this_machine;
-use super::{HARDENED, Subject};
+use super::{AdminState, HARDENED};
 use crate::process;
 
 /// Number of random bytes of a token that the server creates.
@@ -276,12 +276,12 @@ pub(super) struct Authorized {
     _stay: Option<Stay>,
 }
 
-impl FromRequestParts<Arc<Subject>> for Authorized {
+impl FromRequestParts<Arc<AdminState>> for Authorized {
     type Rejection = Response;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        subject: &Arc<Subject>,
+        state: &Arc<AdminState>,
     ) -> Result<Self, Response> {
         let client = visitor_of(parts).map(|visitor| visitor.address);
         let given = match bearer(&parts.headers) {
@@ -292,7 +292,7 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
                 return Err(refuse(StatusCode::UNAUTHORIZED, reason));
             }
         };
-        match subject.token.check(given, client, is_from_here(parts), Instant::now()) {
+        match state.token.check(given, client, is_from_here(parts), Instant::now()) {
             Checked::Right => {
                 Ok(Authorized { client, _stay: visitor_of(parts).map(Visitor::stay) })
             }
@@ -312,19 +312,19 @@ impl FromRequestParts<Arc<Subject>> for Authorized {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trusted;
 
-impl FromRequestParts<Arc<Subject>> for Trusted {
+impl FromRequestParts<Arc<AdminState>> for Trusted {
     type Rejection = Response;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        subject: &Arc<Subject>,
+        state: &Arc<AdminState>,
     ) -> Result<Self, Response> {
         let has_token = parts.headers.contains_key(header::AUTHORIZATION);
         let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
         if !has_token && is_from_here(parts) && host.is_some_and(is_this_machine) {
             return Ok(Trusted);
         }
-        Authorized::from_request_parts(parts, subject).await.map(|_| Trusted)
+        Authorized::from_request_parts(parts, state).await.map(|_| Trusted)
     }
 }
 
@@ -463,28 +463,28 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
-    fn subject() -> Arc<Subject> {
+    fn state() -> Arc<AdminState> {
         let token = AdminToken::new(TOKEN.to_owned(), false);
-        Arc::new(Subject::new(Settings::default(), token, "127.0.0.1:1".parse().unwrap()))
+        Arc::new(AdminState::new(Settings::default(), token, "127.0.0.1:1".parse().unwrap()))
     }
 
-    fn status<T: FromRequestParts<Arc<Subject>, Rejection = Response>>(
-        subject: &Arc<Subject>,
+    fn status<T: FromRequestParts<Arc<AdminState>, Rejection = Response>>(
+        state: &Arc<AdminState>,
         client: &str,
         headers: &[(&str, &str)],
     ) -> u16 {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut parts = parts(client, headers);
-        let extracted = runtime.block_on(T::from_request_parts(&mut parts, subject));
+        let extracted = runtime.block_on(T::from_request_parts(&mut parts, state));
         extracted.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
     }
 
     /// Clients on this machine see names of keys without the token. Others need the token.
     #[test]
     fn this_machine_is_trusted_unless_a_proxy_asks() {
-        let subject = subject();
+        let state = state();
         let status =
-            |client: &str, headers: &[(&str, &str)]| status::<Trusted>(&subject, client, headers);
+            |client: &str, headers: &[(&str, &str)]| status::<Trusted>(&state, client, headers);
         let right = format!("Bearer {TOKEN}");
         let host = ("host", "127.0.0.1:11212");
         for here in ["127.0.0.1:9", "[::1]:9"] {
@@ -514,18 +514,18 @@ mod tests {
     /// Wrong tokens through a proxy on this machine count as from elsewhere.
     #[test]
     fn forwarded_tokens_count_as_from_elsewhere() {
-        let subject = subject();
+        let state = state();
         let here = "127.0.0.1:9";
         let wrong = ("authorization", "Bearer 00000000000000000000");
         let forwarded = [wrong, ("x-forwarded-for", "203.0.113.9")];
         let codes: Vec<u16> =
-            (0..50).map(|_| status::<Authorized>(&subject, here, &forwarded)).collect();
+            (0..50).map(|_| status::<Authorized>(&state, here, &forwarded)).collect();
         assert!(codes.contains(&429), "{codes:?}");
-        assert_eq!(status::<Authorized>(&subject, here, &[wrong]), 401);
+        assert_eq!(status::<Authorized>(&state, here, &[wrong]), 401);
         let right = format!("Bearer {TOKEN}");
         for other in ["x-forwarded-for", "x-other"] {
             let headers = [("authorization", &*right), (other, "203.0.113.9")];
-            assert_eq!(status::<Authorized>(&subject, here, &headers), 200);
+            assert_eq!(status::<Authorized>(&state, here, &headers), 200);
         }
     }
 

@@ -67,7 +67,7 @@ impl Memory {
 
 /// The state of a value's request for a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Admission {
     /// The value waits in the queue.
     #[default]
     Waiting,
@@ -78,18 +78,18 @@ pub(super) enum Standing {
 }
 
 /// The state of a value that is being received. Its connection and all workers share it.
-struct Place {
+struct Arriving {
     /// Length of the value, in bytes.
     len: usize,
     /// Bytes that the value may take of the memory for arriving values.
     memory: u64,
     waker: Waker,
-    state: Mutex<PlaceState>,
+    state: Mutex<ArrivingState>,
 }
 
 #[derive(Default)]
-struct PlaceState {
-    standing: Standing,
+struct ArrivingState {
+    admission: Admission,
     /// The times of the first and of the last arrival of bytes since the value was admitted.
     times: Option<(Instant, Instant)>,
     /// Time of the first check that found the value admitted, but no byte of it received.
@@ -102,13 +102,13 @@ struct PlaceState {
     memory: Memory,
 }
 
-impl Place {
-    fn lock(&self) -> MutexGuard<'_, PlaceState> {
+impl Arriving {
+    fn lock(&self) -> MutexGuard<'_, ArrivingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn admit(&self) {
-        self.lock().standing = Standing::Admitted;
+        self.lock().admission = Admission::Admitted;
     }
 
     /// Checks the rate of the value. Takes the memory of a value that is too slow, if `may` is
@@ -131,7 +131,7 @@ impl Place {
         };
         let expelled = slow && may;
         if expelled {
-            state.standing = Standing::Expelled;
+            state.admission = Admission::Expelled;
             state.memory = Memory::None;
         }
         expelled.then_some(state.arrived)
@@ -142,8 +142,8 @@ impl Place {
 #[derive(Default)]
 struct ArrivalQueue {
     taken: u64,
-    admitted: Vec<Arc<Place>>,
-    queue: VecDeque<Arc<Place>>,
+    admitted: Vec<Arc<Arriving>>,
+    queue: VecDeque<Arc<Arriving>>,
 }
 
 impl ArrivalQueue {
@@ -155,7 +155,7 @@ impl ArrivalQueue {
     }
 
     /// Admits a new value, or queues it if there is no room.
-    fn enter(&mut self, place: Arc<Place>, room: u64) {
+    fn enter(&mut self, place: Arc<Arriving>, room: u64) {
         if self.queue.is_empty() && self.has_room(place.memory, room) {
             self.give(place);
         } else {
@@ -163,7 +163,7 @@ impl ArrivalQueue {
         }
     }
 
-    fn give(&mut self, place: Arc<Place>) {
+    fn give(&mut self, place: Arc<Arriving>) {
         self.taken += place.memory;
         place.admit();
         self.admitted.push(place);
@@ -182,8 +182,8 @@ impl ArrivalQueue {
     }
 
     /// Removes a place. Returns false if this queue does not contain it.
-    fn leave(&mut self, place: &Arc<Place>) -> bool {
-        let is_it = |other: &Arc<Place>| Arc::ptr_eq(place, other);
+    fn leave(&mut self, place: &Arc<Arriving>) -> bool {
+        let is_it = |other: &Arc<Arriving>| Arc::ptr_eq(place, other);
         if let Some(at) = self.admitted.iter().position(is_it) {
             self.admitted.swap_remove(at);
             self.taken -= place.memory;
@@ -236,7 +236,7 @@ impl Arrivals {
             false => len,
         };
         let (memory, waker) = (memory as u64, waker.clone());
-        let place = Arc::new(Place { len, memory, waker, state: Mutex::default() });
+        let place = Arc::new(Arriving { len, memory, waker, state: Mutex::default() });
         let share = self.share();
         self.change(|[usual, long]| match len as u64 > (share / LONG_SHARE).max(USUAL) {
             false => usual.enter(Arc::clone(&place), share),
@@ -274,23 +274,23 @@ impl Arrivals {
 /// A value's place, or its position in the queue. Dropping it gives up the place or the position.
 pub(super) struct Arrival {
     arrivals: Arc<Arrivals>,
-    place: Arc<Place>,
+    place: Arc<Arriving>,
 }
 
 impl Arrival {
-    pub(super) fn standing(&self) -> Standing {
-        self.place.lock().standing
+    pub(super) fn admission(&self) -> Admission {
+        self.place.lock().admission
     }
 
     /// Calls `receive` with the memory of an admitted value. For another value, returns its
-    /// standing.
+    /// admission.
     pub(super) fn with<T>(
         &mut self,
         receive: impl FnOnce(&mut Memory) -> T,
-    ) -> Result<T, Standing> {
+    ) -> Result<T, Admission> {
         let mut state = self.place.lock();
-        let PlaceState { standing: Standing::Admitted, memory, .. } = &mut *state else {
-            return Err(state.standing);
+        let ArrivingState { admission: Admission::Admitted, memory, .. } = &mut *state else {
+            return Err(state.admission);
         };
         Ok(receive(memory))
     }
@@ -300,9 +300,9 @@ impl Arrival {
         let place = &self.place;
         let mut waited = false;
         self.arrivals.change(|lines| {
-            waited = place.lock().standing == Standing::Waiting;
+            waited = place.lock().admission == Admission::Waiting;
             if waited {
-                place.lock().standing = Standing::Expelled;
+                place.lock().admission = Admission::Expelled;
                 let _ = lines.iter_mut().any(|line| line.leave(place));
             }
         });
@@ -344,8 +344,8 @@ impl Drop for Arrival {
 
 impl std::fmt::Debug for Arrival {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (len, standing) = (self.place.len, self.standing());
-        f.debug_struct("Arrival").field("len", &len).field("standing", &standing).finish()
+        let (len, admission) = (self.place.len, self.admission());
+        f.debug_struct("Arrival").field("len", &len).field("admission", &admission).finish()
     }
 }
 
@@ -365,14 +365,14 @@ mod tests {
         let arrivals = arrivals();
         let enter = |len| arrivals.enter(len, Waker::noop());
         let mut first: Vec<Arrival> = (0..8).map(|_| enter(1 << 20)).collect();
-        assert!(first.iter().all(|arrival| arrival.standing() == Standing::Admitted));
+        assert!(first.iter().all(|arrival| arrival.admission() == Admission::Admitted));
         let (next, last) = (enter(1 << 20), enter(20_000));
-        assert_eq!((next.standing(), last.standing()), (Standing::Waiting, Standing::Waiting));
+        assert_eq!((next.admission(), last.admission()), (Admission::Waiting, Admission::Waiting));
         assert!(arrivals.is_waited_for());
         first.pop();
-        assert_eq!((next.standing(), last.standing()), (Standing::Admitted, Standing::Waiting));
+        assert_eq!((next.admission(), last.admission()), (Admission::Admitted, Admission::Waiting));
         first.clear();
-        assert_eq!(last.standing(), Standing::Admitted);
+        assert_eq!(last.admission(), Admission::Admitted);
         assert!(!arrivals.is_waited_for());
     }
 
@@ -382,10 +382,10 @@ mod tests {
         let long = arrivals.enter(30 << 20, Waker::noop());
         let second = arrivals.enter(3 << 20, Waker::noop());
         let usual = arrivals.enter(2 << 20, Waker::noop());
-        let standings = [long.standing(), second.standing(), usual.standing()];
-        assert_eq!(standings, [Standing::Admitted, Standing::Waiting, Standing::Admitted]);
+        let admissions = [long.admission(), second.admission(), usual.admission()];
+        assert_eq!(admissions, [Admission::Admitted, Admission::Waiting, Admission::Admitted]);
         drop(long);
-        assert_eq!(second.standing(), Standing::Admitted);
+        assert_eq!(second.admission(), Admission::Admitted);
     }
 
     #[test]
@@ -401,14 +401,14 @@ mod tests {
             arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
         };
         expel();
-        assert_eq!(slow.standing(), Standing::Admitted);
+        assert_eq!(slow.admission(), Admission::Admitted);
         let others = [enter(), enter(), enter()];
         // No check has run since these values entered, so the slow value still has its place.
-        assert_eq!(others[2].standing(), Standing::Waiting);
+        assert_eq!(others[2].admission(), Admission::Waiting);
         expel();
-        assert_eq!(others[2].standing(), Standing::Admitted);
-        assert_eq!(quick.standing(), Standing::Admitted);
-        assert_eq!(slow.standing(), Standing::Expelled);
+        assert_eq!(others[2].admission(), Admission::Admitted);
+        assert_eq!(quick.admission(), Admission::Admitted);
+        assert_eq!(slow.admission(), Admission::Expelled);
         assert!(slow.with(|_| ()).is_err());
     }
 
@@ -422,11 +422,11 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(2);
         for look in 1..=4 {
             arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
-            let of = |arrivals: &[Arrival], standing| {
-                arrivals.iter().filter(|arrival| arrival.standing() == standing).count()
+            let of = |arrivals: &[Arrival], admission| {
+                arrivals.iter().filter(|arrival| arrival.admission() == admission).count()
             };
-            assert_eq!(of(&slow, Standing::Expelled), 2 * look);
-            assert_eq!(of(&waiting, Standing::Admitted), 2 * look);
+            assert_eq!(of(&slow, Admission::Expelled), 2 * look);
+            assert_eq!(of(&waiting, Admission::Admitted), 2 * look);
         }
     }
 
@@ -445,13 +445,13 @@ mod tests {
             arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
         };
         expel(2);
-        assert_eq!(withheld.standing(), Standing::Expelled);
-        assert_eq!(unseen.standing(), Standing::Admitted);
-        assert_eq!(starved.standing(), Standing::Admitted);
+        assert_eq!(withheld.admission(), Admission::Expelled);
+        assert_eq!(unseen.admission(), Admission::Admitted);
+        assert_eq!(starved.admission(), Admission::Admitted);
         expel(60);
-        assert_eq!(unseen.standing(), Standing::Expelled);
-        assert_eq!(starved.standing(), Standing::Expelled);
-        assert_eq!(complete.standing(), Standing::Admitted);
-        assert!(waiting.iter().all(|arrival| arrival.standing() == Standing::Admitted));
+        assert_eq!(unseen.admission(), Admission::Expelled);
+        assert_eq!(starved.admission(), Admission::Expelled);
+        assert_eq!(complete.admission(), Admission::Admitted);
+        assert!(waiting.iter().all(|arrival| arrival.admission() == Admission::Admitted));
     }
 }

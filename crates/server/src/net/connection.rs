@@ -153,7 +153,7 @@ pub(super) struct Core<S: Service, I> {
 
 impl<S: Service, I> Core<S, I> {
     pub(super) fn new(shared: Arc<Shared>, index: usize, service: S) -> Self {
-        let counters = Arc::clone(&shared.desks[index].counters);
+        let counters = Arc::clone(&shared.workers[index].counters);
         Core {
             service,
             connections: Slab::new(),

@@ -26,7 +26,7 @@ pub(super) enum Order {
 
 /// The part of a worker that other threads use.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct WorkerHandle {
     pub(super) alarm: Arc<Alarm>,
     pub(super) counters: Arc<Counters>,
     /// Sockets that another worker accepted and that this worker has not taken over yet.
@@ -61,7 +61,7 @@ pub(super) struct Shared {
     /// Number of connections placed with all workers.
     placed: AtomicUsize,
     pub(super) backend: Backend,
-    pub(super) desks: Vec<Desk>,
+    pub(super) workers: Vec<WorkerHandle>,
     order: AtomicU8,
     deadline: Mutex<Option<Instant>>,
 }
@@ -71,8 +71,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Shared {
     pub(super) fn new(options: Options, backend: Backend, workers: usize) -> io::Result<Self> {
-        let desk = || {
-            Ok(Desk {
+        let worker = || {
+            Ok(WorkerHandle {
                 alarm: Alarm::new()?,
                 counters: Arc::default(),
                 inbox: Mutex::default(),
@@ -88,7 +88,7 @@ impl Shared {
             limits,
             placed: AtomicUsize::new(0),
             backend,
-            desks: (0..workers.max(1)).map(|_| desk()).collect::<io::Result<_>>()?,
+            workers: (0..workers.max(1)).map(|_| worker()).collect::<io::Result<_>>()?,
             order: AtomicU8::new(Order::Serve as u8),
             deadline: Mutex::new(None),
         })
@@ -125,41 +125,41 @@ impl Shared {
         let limit = self.limits.max_connections.load(Ordering::Relaxed);
         let more = |placed: usize| (placed < limit).then_some(placed + 1);
         self.placed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
+        let load = |worker: &WorkerHandle| worker.load.load(Ordering::Relaxed);
         let mut best = own;
-        for (index, desk) in self.desks.iter().enumerate() {
-            if load(desk) < load(&self.desks[best]) {
+        for (index, worker) in self.workers.iter().enumerate() {
+            if load(worker) < load(&self.workers[best]) {
                 best = index;
             }
         }
-        self.desks[best].load.fetch_add(1, Ordering::Relaxed);
+        self.workers[best].load.fetch_add(1, Ordering::Relaxed);
         Some(best)
     }
 
     /// Records that a connection placed with `worker` has ended.
     pub(super) fn displace(&self, worker: usize) {
-        self.desks[worker].load.fetch_sub(1, Ordering::Relaxed);
+        self.workers[worker].load.fetch_sub(1, Ordering::Relaxed);
         self.placed.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Hands a socket over to the worker with which it was placed.
     pub(super) fn hand_over(&self, worker: usize, socket: OwnedFd) {
-        let desk = &self.desks[worker];
-        desk.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
-        desk.alarm.ring();
+        let worker = &self.workers[worker];
+        worker.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        worker.alarm.ring();
     }
 
     /// Takes the sockets that were handed over to this worker.
     pub(super) fn take_over(&self, worker: usize) -> Vec<OwnedFd> {
-        let mut inbox = self.desks[worker].inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = self.workers[worker].inbox.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *inbox)
     }
 
     /// Asks the other workers to check whether their own connections keep too many bytes.
     pub(super) fn ask_for_relief(&self, own: usize) {
-        for (_, desk) in self.desks.iter().enumerate().filter(|(index, _)| *index != own) {
-            if !desk.relief_wanted.swap(true, Ordering::AcqRel) {
-                desk.alarm.ring();
+        for (_, worker) in self.workers.iter().enumerate().filter(|(index, _)| *index != own) {
+            if !worker.relief_wanted.swap(true, Ordering::AcqRel) {
+                worker.alarm.ring();
             }
         }
     }
@@ -175,8 +175,8 @@ impl Shared {
     }
 
     fn ring_all(&self) {
-        for desk in &self.desks {
-            desk.alarm.ring();
+        for worker in &self.workers {
+            worker.alarm.ring();
         }
     }
 }
@@ -215,7 +215,7 @@ impl Control {
 
     /// Returns the counters of each worker.
     pub fn counters(&self) -> impl Iterator<Item = &Counters> {
-        self.shared.desks.iter().map(|desk| &*desk.counters)
+        self.shared.workers.iter().map(|worker| &*worker.counters)
     }
 
     /// Returns the kernel interface in use and the reason for it.

@@ -84,7 +84,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
         replies,
     };
     epoll.listen()?;
-    let alarm = epoll.core.shared.desks[index].alarm.fd();
+    let alarm = epoll.core.shared.workers[index].alarm.fd();
     epoll.register(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN as u32, ALARM)?;
     let result = epoll.turns();
     epoll.remove_all();
@@ -483,7 +483,7 @@ impl<S: Service> Epoll<S> {
     }
 
     fn alarmed(&mut self) {
-        self.core.shared.desks[self.core.index].alarm.clear();
+        self.core.shared.workers[self.core.index].alarm.clear();
         self.core.note_relief_wanted();
         for socket in self.core.shared.take_over(self.core.index) {
             self.attach(socket, true);

@@ -32,7 +32,7 @@ pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<EventL
         listener.set_nonblocking(backend.kind == BackendKind::Epoll)?;
     }
     let shared = Arc::new(Shared::new(options, backend, workers)?);
-    let workers = (0..shared.desks.len())
+    let workers = (0..shared.workers.len())
         .map(|index| EventLoop { shared: Arc::clone(&shared), index })
         .collect();
     Ok((Control { shared }, workers))
@@ -69,18 +69,18 @@ impl EventLoop {
     /// Returns a waker with which any thread can wake the loop. The loop then processes its parked
     /// connections again.
     pub fn waker(&self) -> Waker {
-        self.shared.desks[self.index].alarm.waker()
+        self.shared.workers[self.index].alarm.waker()
     }
 
     /// Returns an eventfd that wakes the loop, like [`waker`](Self::waker), when it becomes
     /// readable.
     pub fn event(&self) -> BorrowedFd<'_> {
-        self.shared.desks[self.index].alarm.event()
+        self.shared.workers[self.index].alarm.event()
     }
 
     /// Returns the counters of this worker. Any thread may read them at any time.
     pub fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.shared.desks[self.index].counters)
+        Arc::clone(&self.shared.workers[self.index].counters)
     }
 
     /// Serves connections until [`Control::shut_down`] ends the workers.

@@ -122,7 +122,7 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let own: u64 = holders.iter().map(|holder| holder.bytes).sum();
-        let part = limit / self.shared.desks.len() as u64;
+        let part = limit / self.shared.workers.len() as u64;
         if own <= part {
             self.shared.ask_for_relief(self.index);
             return Vec::new();
@@ -199,7 +199,7 @@ impl<S: Service, I> Core<S, I> {
     /// Schedules a check if another worker has asked for one. Called after another thread has woken
     /// this worker.
     pub(super) fn note_relief_wanted(&mut self) {
-        let asked = &self.shared.desks[self.index].relief_wanted;
+        let asked = &self.shared.workers[self.index].relief_wanted;
         self.look_at_budget |= asked.swap(false, Ordering::AcqRel);
     }
 }

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use super::devices;
 use super::error::{StartError, system};
-use crate::admin::Subject;
+use crate::admin::AdminState;
 use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
@@ -34,12 +34,12 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let used = devices::check(settings)?;
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
-        let wish = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
+        let wanted = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
         // The command line may give too small a size, because `store grow` may have enlarged the
         // device since.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
-        let device = FileDevice::open_checked(&store.path, size, wish, is_ours);
+        let device = FileDevice::open_checked(&store.path, size, wanted, is_ours);
         let device = device.map_err(StartError::Store)?;
         if device.is_new() && store.size.is_none() {
             let (path, bytes) = (device.path().display(), device.size());
@@ -104,15 +104,15 @@ pub type Tell = Box<dyn FnMut(&str) + Send>;
 
 /// Reports the progress of a recovery to the admin page, the service manager and the log.
 pub(super) struct Teller<'a> {
-    subject: Option<&'a Subject>,
+    state: Option<&'a AdminState>,
     tell: Option<Tell>,
     told: Instant,
 }
 
 impl<'a> Teller<'a> {
     /// Begins to report on a recovery.
-    pub(super) fn new(subject: Option<&'a Subject>, tell: Option<Tell>) -> Self {
-        let mut teller = Teller { subject, tell, told: Instant::now() };
+    pub(super) fn new(state: Option<&'a AdminState>, tell: Option<Tell>) -> Self {
+        let mut teller = Teller { state, tell, told: Instant::now() };
         // This message is not logged, because most recoveries end a moment later.
         teller.say("recovering: reading the store");
         teller
@@ -131,8 +131,8 @@ impl<'a> Teller<'a> {
     }
 
     fn say(&mut self, text: &str) {
-        if let Some(subject) = self.subject {
-            subject.is_at(text);
+        if let Some(state) = self.state {
+            state.is_at(text);
         }
         if let Some(tell) = &mut self.tell {
             tell(text);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::*;
-use crate::lab::target::{Ground, Server, catalogue};
+use crate::lab::target::{Sandbox, Server, catalogue};
 
 /// Starts a system of the lab for values of up to `value_max` bytes, and creates the tables of
 /// `wire`. If the system is not installed, prints that the test is skipped and returns `None`.
@@ -19,8 +19,8 @@ fn start(id: &str, value_max: usize, wire: &Arc<dyn Wire>) -> Option<Server> {
         }
     };
     let parent = std::env::temp_dir().join(format!("larder-wire-{}", std::process::id()));
-    let ground = Ground::new(&parent, 256, 2, 20).unwrap();
-    let server = found.start(&Ground { value_max, ..ground }).unwrap();
+    let sandbox = Sandbox::new(&parent, 256, 2, 20).unwrap();
+    let server = found.start(&Sandbox { value_max, ..sandbox }).unwrap();
     wire.prepare(&server.address).unwrap();
     Some(server)
 }

@@ -338,7 +338,7 @@ fn switches_hold_for_the_page_too() {
 #[test]
 fn the_session_costs_nothing_before_the_first_action() {
     let server = server();
-    let has_begun = || !server.admin.as_ref().unwrap().subject.inner.has_not_begun();
+    let has_begun = || !server.admin.as_ref().unwrap().state.inner.has_not_begun();
     assert!(!has_begun());
     get(&server, "/v1/stats");
     assert!(!has_begun());

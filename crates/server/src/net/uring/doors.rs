@@ -15,7 +15,7 @@ use crate::net::{Service, transport};
 
 impl<S: Service> Uring<S> {
     pub(super) fn watch(&mut self) -> io::Result<()> {
-        let alarm = self.core.shared.desks[self.core.index].alarm.fd();
+        let alarm = self.core.shared.workers[self.core.index].alarm.fd();
         self.ring.watch(alarm)
     }
 
@@ -70,7 +70,7 @@ impl<S: Service> Uring<S> {
     }
 
     pub(super) fn alarmed(&mut self) -> io::Result<()> {
-        self.core.shared.desks[self.core.index].alarm.clear();
+        self.core.shared.workers[self.core.index].alarm.clear();
         self.core.note_relief_wanted();
         for socket in self.core.shared.take_over(self.core.index) {
             self.attach(socket, true)?;

@@ -18,7 +18,7 @@ use crate::settings::Settings;
 
 /// A server, which may not serve yet.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct AdminState {
     /// The settings of the start.
     settings: Arc<Settings>,
     /// The progress of the start.
@@ -37,10 +37,10 @@ pub(crate) struct Subject {
     pub(super) inner: InnerSession,
 }
 
-impl Subject {
-    pub(super) fn new(settings: Settings, token: AdminToken, address: SocketAddr) -> Subject {
+impl AdminState {
+    pub(super) fn new(settings: Settings, token: AdminToken, address: SocketAddr) -> AdminState {
         let progress = Mutex::new("starting".to_owned());
-        Subject {
+        AdminState {
             settings: Arc::new(settings),
             progress,
             running: OnceLock::new(),
@@ -80,17 +80,17 @@ impl Subject {
 /// of the start.
 pub(super) struct Serving(pub(super) Arc<Running>);
 
-impl FromRequestParts<Arc<Subject>> for Serving {
+impl FromRequestParts<Arc<AdminState>> for Serving {
     type Rejection = (StatusCode, String);
 
     async fn from_request_parts(
         _: &mut Parts,
-        subject: &Arc<Subject>,
+        state: &Arc<AdminState>,
     ) -> Result<Self, Self::Rejection> {
-        match subject.running() {
+        match state.running() {
             Some(running) => Ok(Serving(Arc::clone(running))),
             None => {
-                let progress = subject.progress.lock().unwrap_or_else(PoisonError::into_inner);
+                let progress = state.progress.lock().unwrap_or_else(PoisonError::into_inner);
                 Err((StatusCode::SERVICE_UNAVAILABLE, format!("{progress}\n")))
             }
         }
