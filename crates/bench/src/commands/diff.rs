@@ -186,9 +186,9 @@ fn points(results: &Results) -> BTreeMap<Key, Values> {
     let mut points: BTreeMap<Key, Values> = BTreeMap::new();
     for experiment in &results.experiments {
         for point in &experiment.points {
-            let spot = &point.spot;
-            let x = spot.x.map_or(String::new(), |x| x.to_string());
-            let key = (experiment.id.clone(), spot.system.clone(), spot.case.clone(), x);
+            let point_id = &point.id;
+            let x = point_id.x.map_or(String::new(), |x| x.to_string());
+            let key = (experiment.id.clone(), point_id.system.clone(), point_id.case.clone(), x);
             let values = points.entry(key).or_default();
             let is_void = point.void.is_some();
             values.entry(VOID).or_insert_with(|| vec![0.0])[0] += f64::from(u8::from(is_void));
@@ -314,12 +314,13 @@ fn shown(rows: &[Row]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::record::{Figures, Spot};
+    use crate::lab::record::{Figures, PointId};
 
     fn point(rate: f64, extra: &[(&str, f64)]) -> Point {
-        let spot = Spot { system: "larder".into(), case: "items".into(), x: Some(1.0), round: 1 };
+        let point_id =
+            PointId { system: "larder".into(), case: "items".into(), x: Some(1.0), round: 1 };
         let figures = Figures { rate, cpu_us: 2.0, ..Figures::default() };
-        let point = Point::new(spot, figures);
+        let point = Point::new(point_id, figures);
         extra.iter().fold(point, |point, &(name, value)| point.with(name, value))
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{NotRun, Point, Spot, SystemRow};
+use super::record::{NotRun, Point, PointId, SystemRow};
 use crate::{Error, Result};
 
 /// The advice for a journal that this run cannot continue.
@@ -45,7 +45,7 @@ enum Entry {
         /// The points that the system could not measure. Once a later run has measured all of them,
         /// the reason no longer counts.
         #[serde(default)]
-        owed: Vec<Spot>,
+        owed: Vec<PointId>,
     },
 }
 
@@ -153,8 +153,8 @@ impl Journal {
     }
 
     /// Returns true if the point was measured before.
-    pub(crate) fn has(&self, experiment: &str, spot: &Spot) -> bool {
-        self.points(experiment).any(|point| point.spot == *spot)
+    pub(crate) fn has(&self, experiment: &str, point_id: &PointId) -> bool {
+        self.points(experiment).any(|point| point.id == *point_id)
     }
 
     pub(crate) fn points(&self, experiment: &str) -> impl Iterator<Item = &Point> {
@@ -229,7 +229,7 @@ impl Journal {
         experiment: &str,
         system: &str,
         why: String,
-        owed: Vec<Spot>,
+        owed: Vec<PointId>,
     ) -> Result<()> {
         let not_run = NotRun { system: system.to_owned(), why };
         self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
@@ -242,7 +242,7 @@ impl Journal {
         for entry in &self.entries {
             match entry {
                 Entry::NotRun { experiment: of, not_run, owed } if of == experiment => {
-                    let is_missing = |spot| !self.has(experiment, spot);
+                    let is_missing = |point_id| !self.has(experiment, point_id);
                     if owed.is_empty() || owed.iter().any(is_missing) {
                         rows.insert(&not_run.system, not_run);
                     }
@@ -271,8 +271,8 @@ mod tests {
         }
     }
 
-    fn spot(round: usize) -> Spot {
-        Spot { system: "redis".into(), case: "event".into(), x: Some(3.0), round }
+    fn point_id(round: usize) -> PointId {
+        PointId { system: "redis".into(), case: "event".into(), x: Some(3.0), round }
     }
 
     fn directory(name: &str) -> PathBuf {
@@ -286,7 +286,7 @@ mod tests {
     fn an_interrupted_journal_goes_on_where_it_ended() {
         let directory = directory("resume");
         let mut journal = Journal::open(&directory, &identity("small")).unwrap();
-        let point = Point::new(spot(1), Figures { rate: 5.0, ..Figures::default() });
+        let point = Point::new(point_id(1), Figures { rate: 5.0, ..Figures::default() });
         journal.add("counter", point.with("missing_updates", 2.0)).unwrap();
         drop(journal);
         // A crash cuts off the last line.
@@ -296,9 +296,9 @@ mod tests {
         fs::write(&path, text).unwrap();
 
         let mut journal = Journal::open(&directory, &identity("small")).unwrap();
-        assert!(journal.has("counter", &spot(1)));
-        assert!(!journal.has("counter", &spot(2)) && !journal.has("cliff", &spot(1)));
-        journal.add("counter", Point::void(spot(2), "wrong".into())).unwrap();
+        assert!(journal.has("counter", &point_id(1)));
+        assert!(!journal.has("counter", &point_id(2)) && !journal.has("cliff", &point_id(1)));
+        journal.add("counter", Point::void(point_id(2), "wrong".into())).unwrap();
         drop(journal);
         let journal = Journal::open(&directory, &identity("small")).unwrap();
         let points: Vec<&Point> = journal.points("counter").collect();
@@ -404,18 +404,18 @@ mod tests {
     fn a_reason_vanishes_with_the_last_missing_point() {
         let directory = directory("reasons");
         let mut journal = Journal::open(&directory, &identity("small")).unwrap();
-        let mut fail = |why: &str, owed: &[Spot]| {
+        let mut fail = |why: &str, owed: &[PointId]| {
             journal.not_run("counter", "redis", why.into(), owed.to_vec()).unwrap();
         };
-        fail("no port", &[spot(1), spot(2)]);
-        fail("no memory", &[spot(2)]);
+        fail("no port", &[point_id(1), point_id(2)]);
+        fail("no memory", &[point_id(2)]);
         let reasons = |journal: &Journal| -> Vec<String> {
             journal.all_not_run("counter").into_iter().map(|row| row.why).collect()
         };
         assert_eq!(reasons(&journal), ["no memory"]);
-        journal.add("counter", Point::new(spot(2), Figures::default())).unwrap();
+        journal.add("counter", Point::new(point_id(2), Figures::default())).unwrap();
         assert_eq!(reasons(&journal), ["no port"]);
-        journal.add("counter", Point::new(spot(1), Figures::default())).unwrap();
+        journal.add("counter", Point::new(point_id(1), Figures::default())).unwrap();
         assert!(reasons(&journal).is_empty());
         assert!(journal.all_not_run("cliff").is_empty());
         fs::remove_dir_all(directory).unwrap();

@@ -98,7 +98,7 @@ pub(crate) struct NotRun {
 
 /// The identity of a point within its experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Spot {
+pub(crate) struct PointId {
     pub(crate) system: String,
     /// The series, such as `insert` or `blocking`.
     pub(crate) case: String,
@@ -112,7 +112,7 @@ pub(crate) struct Spot {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Point {
     #[serde(flatten)]
-    pub(crate) spot: Spot,
+    pub(crate) id: PointId,
     #[serde(flatten)]
     pub(crate) figures: Figures,
     /// The reason why the figures, if there are any, do not count. An example is a wrong answer.
@@ -180,9 +180,9 @@ pub(crate) struct Samples {
 }
 
 impl Point {
-    pub(crate) fn new(spot: Spot, figures: Figures) -> Point {
+    pub(crate) fn new(point_id: PointId, figures: Figures) -> Point {
         Point {
-            spot,
+            id: point_id,
             figures,
             void: None,
             extra: BTreeMap::new(),
@@ -194,15 +194,15 @@ impl Point {
 
     /// Returns the point of a load. If the server did not return every stored item, the point is
     /// void.
-    pub(crate) fn of_load(spot: Spot, summary: &Summary) -> Point {
+    pub(crate) fn of_load(point_id: PointId, summary: &Summary) -> Point {
         let lost = summary.hit_ratio.filter(|&ratio| ratio < 1.0);
         let void = lost.map(|ratio| format!("the server lost items: hit ratio {ratio:.4}"));
-        Point { void, ..Point::new(spot, Figures::of(summary)) }
+        Point { void, ..Point::new(point_id, Figures::of(summary)) }
     }
 
     /// Returns a point without figures, for a run that failed.
-    pub(crate) fn void(spot: Spot, why: String) -> Point {
-        Point { void: Some(why), ..Point::new(spot, Figures::default()) }
+    pub(crate) fn void(point_id: PointId, why: String) -> Point {
+        Point { void: Some(why), ..Point::new(point_id, Figures::default()) }
     }
 
     pub(crate) fn with(mut self, name: &str, figure: f64) -> Point {

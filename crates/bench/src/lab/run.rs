@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::experiment::Experiment;
 use super::journal::Journal;
 use super::plan::Plan;
-use super::record::{Point, Spot, SystemRow};
-use super::target::{Found, Ground, Server, System};
+use super::record::{Point, PointId, SystemRow};
+use super::target::{Found, Sandbox, Server, System};
 use crate::generator::Load;
 use crate::interrupt::is_interrupted;
 use crate::wire::Wire;
@@ -105,8 +105,8 @@ impl Lab {
             for round in 1..=experiment.rounds(&self.plan) {
                 for (contender, Contender { system, .. }) in self.contenders.iter().enumerate() {
                     let open = experiment.takes(system)
-                        && spots(&**experiment, &self.plan, system, round)
-                            .any(|spot| !self.journal.has(experiment.id(), &spot));
+                        && point_ids(&**experiment, &self.plan, system, round)
+                            .any(|point_id| !self.journal.has(experiment.id(), &point_id));
                     if open {
                         units.push(Unit { experiment: number, contender, round });
                     }
@@ -123,12 +123,12 @@ impl Lab {
     /// Returns an error if the reason cannot be noted.
     fn take_turn(&mut self, experiment: &dyn Experiment, unit: &Unit) -> Result<()> {
         let Contender { system, found } = &self.contenders[unit.contender];
-        let ground = experiment.ground(&self.plan, system, &self.directory);
-        let ground = ground.and_then(|ground| match &self.second_directory {
-            Some(second) if system.uses_flash() => ground.with_second(second),
-            _ => Ok(ground),
+        let sandbox = experiment.sandbox(&self.plan, system, &self.directory);
+        let sandbox = sandbox.and_then(|sandbox| match &self.second_directory {
+            Some(second) if system.uses_flash() => sandbox.with_second(second),
+            _ => Ok(sandbox),
         });
-        let result = ground.and_then(|ground| found.start(&ground)).and_then(|mut server| {
+        let result = sandbox.and_then(|sandbox| found.start(&sandbox)).and_then(|mut server| {
             self.journal.system(experiment.id(), row(system, &server))?;
             if let Some(wire) = server.wire() {
                 wire.prepare(&server.address)?;
@@ -149,9 +149,9 @@ impl Lab {
         match result {
             Err(error) if !is_interrupted() => {
                 complain!("  {}: {error}", system.name);
-                let (id, spots) =
-                    (experiment.id(), spots(experiment, &self.plan, system, unit.round));
-                let owed = spots.filter(|spot| !self.journal.has(id, spot)).collect();
+                let (id, point_ids) =
+                    (experiment.id(), point_ids(experiment, &self.plan, system, unit.round));
+                let owed = point_ids.filter(|point_id| !self.journal.has(id, point_id)).collect();
                 self.journal.not_run(id, system.id, error.to_string(), owed)
             }
             _ => Ok(()),
@@ -160,14 +160,14 @@ impl Lab {
 }
 
 /// Returns all points of a turn.
-fn spots<'a>(
+fn point_ids<'a>(
     experiment: &dyn Experiment,
     plan: &Plan,
     system: &'a System,
     round: usize,
-) -> impl Iterator<Item = Spot> + use<'a> {
+) -> impl Iterator<Item = PointId> + use<'a> {
     let cases = experiment.cases(plan, system, round);
-    cases.into_iter().map(move |(case, x)| Spot {
+    cases.into_iter().map(move |(case, x)| PointId {
         system: system.id.to_owned(),
         case: case.to_owned(),
         x,
@@ -221,7 +221,7 @@ impl Turn<'_> {
     /// # Errors
     /// Returns an error if the server does not start.
     pub(crate) fn another(&self, memory: u64, connections: usize) -> Result<Server> {
-        self.found.start(&ground(self.plan, self.directory, memory, connections)?)
+        self.found.start(&sandbox(self.plan, self.directory, memory, connections)?)
     }
 
     /// Returns `depth`, or 1 if the server may answer the requests of a connection in another
@@ -239,9 +239,9 @@ impl Turn<'_> {
         &mut self,
         case: &str,
         x: Option<f64>,
-        measure: impl FnOnce(Spot) -> Result<Point>,
+        measure: impl FnOnce(PointId) -> Result<Point>,
     ) -> Result<()> {
-        self.point_of(case, x, |_, spot| measure(spot))
+        self.point_of(case, x, |_, point_id| measure(point_id))
     }
 
     /// Like [`Turn::point`], for measurements that also read the turn.
@@ -249,16 +249,16 @@ impl Turn<'_> {
         &mut self,
         case: &str,
         x: Option<f64>,
-        measure: impl FnOnce(&Self, Spot) -> Result<Point>,
+        measure: impl FnOnce(&Self, PointId) -> Result<Point>,
     ) -> Result<()> {
-        let spot = self.spot(case, x);
-        if is_interrupted() || self.journal.has(self.experiment, &spot) {
+        let point_id = self.point_id(case, x);
+        if is_interrupted() || self.journal.has(self.experiment, &point_id) {
             return Ok(());
         }
-        let point = match measure(self, spot.clone()) {
+        let point = match measure(self, point_id.clone()) {
             Err(Error::Void(why)) => {
                 complain!("  {} {case}: {why}", self.id);
-                Point::void(spot, why)
+                Point::void(point_id, why)
             }
             other => other?,
         };
@@ -271,11 +271,11 @@ impl Turn<'_> {
 
     /// Returns true if the journal lacks this point of the turn.
     pub(crate) fn owes(&self, case: &str, x: Option<f64>) -> bool {
-        !self.journal.has(self.experiment, &self.spot(case, x))
+        !self.journal.has(self.experiment, &self.point_id(case, x))
     }
 
-    fn spot(&self, case: &str, x: Option<f64>) -> Spot {
-        Spot { system: self.id.to_owned(), case: case.to_owned(), x, round: self.round }
+    fn point_id(&self, case: &str, x: Option<f64>) -> PointId {
+        PointId { system: self.id.to_owned(), case: case.to_owned(), x, round: self.round }
     }
 
     /// Returns the id of the system that is measured: that of the turn, or that of a control.
@@ -303,19 +303,20 @@ impl Turn<'_> {
 
     /// Returns the point of `system` in this round and case, if it was measured.
     pub(crate) fn measured(&self, system: &str, case: &str) -> Option<&Point> {
-        let is_it =
-            |spot: &Spot| spot.system == system && spot.case == case && spot.round == self.round;
-        self.journal.points(self.experiment).find(|point| is_it(&point.spot))
+        let is_it = |point_id: &PointId| {
+            point_id.system == system && point_id.case == case && point_id.round == self.round
+        };
+        self.journal.points(self.experiment).find(|point| is_it(&point.id))
     }
 }
 
-/// Makes a [`Ground`] in `directory`: a directory and resources for a server. `memory` is the limit
+/// Makes a [`Sandbox`] in `directory`: a directory and resources for a server. `memory` is the limit
 /// in MiB.
-pub(crate) fn ground(
+pub(crate) fn sandbox(
     plan: &Plan,
     directory: &Path,
     memory: u64,
     connections: usize,
-) -> Result<Ground> {
-    Ground::new(directory, memory, plan.server_threads, connections)
+) -> Result<Sandbox> {
+    Sandbox::new(directory, memory, plan.server_threads, connections)
 }

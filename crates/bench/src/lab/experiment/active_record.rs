@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::counter;
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::record::{Figures, Point, PointId};
 use crate::lab::run::Turn;
 use crate::{Error, Result, supervise};
 
@@ -34,7 +34,7 @@ struct Measured {
 }
 
 /// Runs the script with this number of threads.
-pub(super) fn measure(turn: &Turn<'_>, threads: usize, spot: Spot) -> Result<Point> {
+pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Result<Point> {
     let before = turn.server.probe().sample()?;
     let output = run(&turn.server.address, turn.plan, threads)?;
     let after = turn.server.probe().sample()?;
@@ -58,7 +58,7 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, spot: Spot) -> Result<Poi
         ..Figures::default()
     };
     let Measured { acknowledged, counted, duplicates, .. } = measured;
-    Ok(counter::counted(Point::new(spot, figures), acknowledged, counted, duplicates))
+    Ok(counter::counted(Point::new(point_id, figures), acknowledged, counted, duplicates))
 }
 
 fn run(server: &Address, plan: &Plan, threads: usize) -> Result<Vec<u8>> {

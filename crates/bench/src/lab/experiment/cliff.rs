@@ -9,9 +9,9 @@ use super::flash::{Filled, PAGE_CACHE};
 use super::{Case, Experiment};
 use crate::generator::{Load, Pacing, Summary};
 use crate::lab::plan::Plan;
-use crate::lab::record::{Point, Samples, Spot};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::record::{Point, PointId, Samples};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Shape};
 use crate::{Error, Result};
 
@@ -75,17 +75,17 @@ impl Experiment for Cliff {
         cases
     }
 
-    fn ground(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Ground> {
+    fn sandbox(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Sandbox> {
         let sizes = &plan.cliff;
         let bytes = sizes.keys * (sizes.value as u64 + 200);
         let in_memory = matches!(system.id, "larder" | "memcached");
         let memory = if in_memory { bytes / (1 << 20) * 3 / 2 } else { sizes.memory };
-        let ground = ground(plan, directory, memory, sizes.connections + 8)?;
-        Ok(Ground {
+        let sandbox = sandbox(plan, directory, memory, sizes.connections + 8)?;
+        Ok(Sandbox {
             disk: ((bytes * 2) >> 20) + 1024,
             page_cache: (!in_memory).then_some(PAGE_CACHE),
             value_max: sizes.value,
-            ..ground
+            ..sandbox
         })
     }
 
@@ -104,17 +104,17 @@ impl Experiment for Cliff {
             ..base.clone()
         };
         for &rate in &sizes.rates {
-            turn.point("ladder", Some(f64::from(rate)), |spot| {
+            turn.point("ladder", Some(f64::from(rate)), |point_id| {
                 // Each rate draws other keys. The same keys would already be in the page cache.
                 let load = Load { seed: u64::from(rate) << 8 | base.seed, ..open(rate) };
                 let summary = load.run(shape.clone())?;
                 let histogram = summary.histogram();
-                let point = filled.note(point(spot, &summary, rate), &summary);
+                let point = filled.note(point(point_id, &summary, rate), &summary);
                 Ok(Point { histogram, ..point })
             })?;
         }
         if turn.round == 1 {
-            turn.point("cloud", Some(f64::from(sizes.cloud)), |spot| {
+            turn.point("cloud", Some(f64::from(sizes.cloud)), |point_id| {
                 let load = Load { duration: Some(sizes.cloud_time), ..open(sizes.cloud) };
                 let sampler = Load {
                     connections: 1,
@@ -130,8 +130,8 @@ impl Experiment for Cliff {
                 let (summary, sampled) = side_by_side(&load, &sampler, &shape)?;
                 let samples = Some(Samples::of(&sampled.samples));
                 let load_rate = summary.requests_per_second;
-                let beside = point(spot.clone(), &summary, sizes.cloud);
-                let point = point(spot, &sampled, sizes.cloud).with("load_rate", load_rate);
+                let beside = point(point_id.clone(), &summary, sizes.cloud);
+                let point = point(point_id, &sampled, sizes.cloud).with("load_rate", load_rate);
                 let point = Point { void: point.void.clone().or(beside.void), ..point };
                 Ok(Point { samples, ..filled.note(point, &summary) })
             })?;
@@ -140,8 +140,8 @@ impl Experiment for Cliff {
     }
 }
 
-fn point(spot: Spot, summary: &Summary, offered: u32) -> Point {
-    let mut point = Point::of_load(spot, summary).with("unanswered", summary.unanswered as f64);
+fn point(point_id: PointId, summary: &Summary, offered: u32) -> Point {
+    let mut point = Point::of_load(point_id, summary).with("unanswered", summary.unanswered as f64);
     point.figures.offered = Some(f64::from(offered));
     if let Some(error) = &summary.first_error {
         point.void = Some(format!("{} error answers, the first: {error}", summary.errors));

@@ -7,9 +7,9 @@ use super::flash::{Filled, PAGE_CACHE};
 use super::{Case, Experiment, overwrites};
 use crate::generator::Load;
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, Spot};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::record::{Figures, Point, PointId};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Shape, Verb};
 use crate::{Error, Result};
 
@@ -117,19 +117,19 @@ impl Experiment for Converge {
         }
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
         let sizes = &plan.converge;
         let (memory, bytes) = match self.0 {
             Part::Fit => (sizes.fit_memory, 0),
             Part::Ram => (((sizes.ram_keys * 2000) >> 20) + 64, sizes.ram_keys * 1300),
             Part::DiskSmall | Part::DiskLarge => (sizes.disk_memory, sizes.disk_bytes * 3),
         };
-        let ground = ground(plan, directory, memory, sizes.connections + 8)?;
-        Ok(Ground {
+        let sandbox = sandbox(plan, directory, memory, sizes.connections + 8)?;
+        Ok(Sandbox {
             disk: ((bytes * 2) >> 20) + 1024,
             page_cache: self.is_on_disk().then_some(PAGE_CACHE),
             value_max: self.value(),
-            ..ground
+            ..sandbox
         })
     }
 
@@ -157,14 +157,14 @@ impl Experiment for Converge {
         for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
             let load = Load { pipeline: x.unwrap_or(1.0) as usize, ..base.clone() };
             let of = |mix: &str| Ok::<_, Error>(Shape { mix: mix.parse()?, ..shape.clone() });
-            turn.point(case, x, |spot| match case {
-                "fit" => fit(spot, &Load { pipeline: DEPTHS[1], ..base.clone() }, &shape),
-                "mixed-read" => run(spot, &load, of("1:9")?, &filled),
+            turn.point(case, x, |point_id| match case {
+                "fit" => fit(point_id, &Load { pipeline: DEPTHS[1], ..base.clone() }, &shape),
+                "mixed-read" => run(point_id, &load, of("1:9")?, &filled),
                 "overwrite" => {
-                    let point = run(spot, &load, of("1:0")?, &filled)?;
+                    let point = run(point_id, &load, of("1:0")?, &filled)?;
                     overwrites::checked(point, &load, &shape)
                 }
-                _ => run(spot, &load, of("0:1")?, &filled),
+                _ => run(point_id, &load, of("0:1")?, &filled),
             })?;
         }
         Ok(())
@@ -182,19 +182,19 @@ impl Converge {
 }
 
 /// Reads every key once. The hits are the items that the server holds.
-fn fit(spot: Spot, load: &Load, shape: &Shape) -> Result<Point> {
+fn fit(point_id: PointId, load: &Load, shape: &Shape) -> Result<Point> {
     let summary = load.run_once_through(shape, Verb::Get)?.without_errors()?;
     let items = summary.total.hits.max(1) as f64;
-    let memory = spot.x.unwrap_or_default() * f64::from(1 << 20);
+    let memory = point_id.x.unwrap_or_default() * f64::from(1 << 20);
     let resident = summary.server.map_or(0, |server| server.rss_after) as f64;
-    let point = Point::new(spot, Figures::of(&summary));
+    let point = Point::new(point_id, Figures::of(&summary));
     Ok(point
         .with("items", items)
         .with("bytes_per_item", memory / items)
         .with("items_per_gib_resident", items * f64::from(1 << 30) / resident.max(1.0)))
 }
 
-fn run(spot: Spot, load: &Load, shape: Shape, filled: &Filled) -> Result<Point> {
+fn run(point_id: PointId, load: &Load, shape: Shape, filled: &Filled) -> Result<Point> {
     let summary = load.run(shape)?.without_errors()?;
-    Ok(filled.note(Point::of_load(spot, &summary), &summary))
+    Ok(filled.note(Point::of_load(point_id, &summary), &summary))
 }

@@ -7,8 +7,8 @@ use crate::Result;
 use crate::generator::Load;
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Mix, Shape, Verb};
 
 /// Bytes of a key and of a value.
@@ -79,9 +79,9 @@ impl Experiment for Cost {
         std::iter::once(("items", None)).chain(loads.map(|load| (load.0, None))).collect()
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
-        let ground = ground(plan, directory, MEMORY, CONNECTIONS + 8)?;
-        Ok(Ground { value_max: VALUE, ..ground })
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
+        let sandbox = sandbox(plan, directory, MEMORY, CONNECTIONS + 8)?;
+        Ok(Sandbox { value_max: VALUE, ..sandbox })
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
@@ -101,9 +101,9 @@ impl Experiment for Cost {
         let before = (turn.server.probe().sample()?.rss, turn.server.disk_used());
         let many = Load { pipeline: turn.depth(PIPELINE), ..load.clone() };
         let filled = many.run_once_through(&shape, Verb::Set)?.without_errors()?;
-        turn.point_of("items", None, |turn, spot| {
+        turn.point_of("items", None, |turn, point_id| {
             let per_item = |now: u64, then: u64| now.saturating_sub(then) as f64 / KEYS as f64;
-            let point = Point::new(spot, Figures::of(&filled)).with("items", KEYS as f64);
+            let point = Point::new(point_id, Figures::of(&filled)).with("items", KEYS as f64);
             let ram = per_item(turn.server.probe().sample()?.rss, before.0);
             // PostgreSQL's shared buffers count only where a running process has touched them, so
             // its resident memory says little.
@@ -119,8 +119,8 @@ impl Experiment for Cost {
             };
             let load = Load { pipeline, ..load.clone() };
             let shape = Shape { mix: Mix::only(verb), ..shape.clone() };
-            turn.point(case, None, |spot| {
-                let point = Point::of_load(spot, &load.run(shape)?.without_errors()?);
+            turn.point(case, None, |point_id| {
+                let point = Point::of_load(point_id, &load.run(shape)?.without_errors()?);
                 let written = written_per_byte(&point.figures);
                 Ok(if verb == Verb::Set { point.with("written_per_byte", written) } else { point })
             })?;

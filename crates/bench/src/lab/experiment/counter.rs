@@ -9,9 +9,9 @@ use larder_client::{Client, Options};
 use super::{Case, Experiment, active_record};
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, Spot};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::record::{Figures, Point, PointId};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::wire::Caller;
 use crate::workload::{FIRST_COUNTER, Mix, Shape, Verb};
 use crate::{Error, Result};
@@ -73,15 +73,17 @@ impl Experiment for Counter {
         [each("event", clients), each("blocking", clients), pipelined].concat()
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
-        ground(plan, directory, MEMORY, 32)
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
+        sandbox(plan, directory, MEMORY, 32)
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
             let clients = x.unwrap_or(1.0) as usize;
             if turn.system.is_loaded_by_ruby() {
-                turn.point_of(case, x, |turn, spot| active_record::measure(turn, clients, spot))?;
+                turn.point_of(case, x, |turn, point_id| {
+                    active_record::measure(turn, clients, point_id)
+                })?;
                 continue;
             }
             let load = turn.load();
@@ -92,31 +94,31 @@ impl Experiment for Counter {
                 "pipeline" => Load { connections: clients, pipeline: PIPELINE, ..load },
                 _ => Load { connections: clients, ..load },
             };
-            turn.point(case, x, |spot| measure(&load, spot))?;
+            turn.point(case, x, |point_id| measure(&load, point_id))?;
         }
         Ok(())
     }
 }
 
 /// Sets the counter to 0, runs the load and checks every number.
-fn measure(load: &Load, spot: Spot) -> Result<Point> {
+fn measure(load: &Load, point_id: PointId) -> Result<Point> {
     let shape = Shape { mix: Mix::only(Verb::Incr), keys: 1, ..Shape::default() };
     let mut counter = Access::open(load)?;
     counter.reset()?;
     let load = Load { collect_numbers: true, ..load.clone() };
     let summary = load.run(shape)?.without_errors()?;
     let value = counter.read()?;
-    Ok(judged(spot, &summary, value))
+    Ok(judged(point_id, &summary, value))
 }
 
 /// Returns the point with the numbers of missing and doubled answers. Any such answer makes the
 /// point void.
-fn judged(spot: Spot, summary: &Summary, value: u64) -> Point {
+fn judged(point_id: PointId, summary: &Summary, value: u64) -> Point {
     let mut numbers = summary.numbers.clone();
     numbers.sort_unstable();
     let doubled = numbers.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
     let acknowledged = numbers.len() as u64;
-    counted(Point::new(spot, Figures::of(summary)), acknowledged, value, doubled)
+    counted(Point::new(point_id, Figures::of(summary)), acknowledged, value, doubled)
 }
 
 /// Adds three counts to a point: increments that were acknowledged, increments in the counter's
@@ -176,10 +178,10 @@ mod tests {
     use super::*;
 
     fn point(numbers: &[u64], value: u64) -> Point {
-        let spot = Spot { system: "s".into(), case: "event".into(), x: None, round: 1 };
+        let point_id = PointId { system: "s".into(), case: "event".into(), x: None, round: 1 };
         let mut summary = Summary::default();
         summary.numbers = numbers.to_vec();
-        judged(spot, &summary, value)
+        judged(point_id, &summary, value)
     }
 
     #[test]

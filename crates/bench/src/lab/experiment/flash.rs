@@ -98,16 +98,16 @@ fn fill_extstore(load: &Load, shape: &Shape) -> Result<()> {
 mod tests {
     use super::*;
     use crate::generator::{ServerUse, VerbCount};
-    use crate::lab::record::{Figures, Spot};
+    use crate::lab::record::{Figures, PointId};
 
     fn noted(on_device: bool, gets: u64, read: u64) -> Point {
-        let spot = Spot { system: "s".into(), case: "c".into(), x: None, round: 1 };
+        let point_id = PointId { system: "s".into(), case: "c".into(), x: None, round: 1 };
         let mut summary = Summary::default();
         let count = VerbCount { requests: gets, ..VerbCount::default() };
         summary.verbs.insert(Verb::Get.name(), count);
         summary.server = Some(ServerUse { read, ..ServerUse::default() });
         let filled = Filled { value: 1000, on_device, group: Some(5) };
-        filled.note(Point::new(spot, Figures::default()), &summary)
+        filled.note(Point::new(point_id, Figures::default()), &summary)
     }
 
     #[test]

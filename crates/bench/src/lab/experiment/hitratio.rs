@@ -7,9 +7,9 @@ use super::{Case, Experiment};
 use crate::Result;
 use crate::commands::hitratio::Search;
 use crate::lab::plan::{Plan, Recorded};
-use crate::lab::record::{Figures, Point, Spot};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::record::{Figures, Point, PointId};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::replay::{Outcome, Replay};
 use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
@@ -114,8 +114,8 @@ impl Experiment for Hitratio {
         traces.map(|trace| (trace, Some(plan.hitratio.memory as f64))).collect()
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
-        ground(plan, directory, plan.hitratio.memory, CONNECTIONS)
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
+        sandbox(plan, directory, plan.hitratio.memory, CONNECTIONS)
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
@@ -123,11 +123,11 @@ impl Experiment for Hitratio {
         // of the trace before.
         let mut limit = turn.plan.hitratio.memory;
         for (trace, x) in self.cases(turn.plan, turn.system, turn.round) {
-            turn.point_of(trace, x, |turn, spot| {
+            turn.point_of(trace, x, |turn, point_id| {
                 let wanted = turn.measured(REFERENCE, trace).map(|point| point.figures.rss);
                 let best = equal_memory(limit, wanted, |limit| attempt(turn, trace, limit))?;
                 limit = best.limit;
-                Ok(point(spot, &best, wanted))
+                Ok(point(point_id, &best, wanted))
             })?;
         }
         Ok(())
@@ -195,7 +195,7 @@ fn is_equal(rss: u64, wanted: u64) -> bool {
 
 /// Returns the point of a replay. `wanted` is Larder's resident memory. It is `None` if this is
 /// Larder's point or Larder took no part.
-fn point(spot: Spot, best: &Attempt, wanted: Option<u64>) -> Point {
+fn point(point_id: PointId, best: &Attempt, wanted: Option<u64>) -> Point {
     let Attempt { limit, rss, outcome } = *best;
     let figures = Figures {
         rate: outcome.requests as f64 / outcome.seconds.max(0.001),
@@ -203,13 +203,14 @@ fn point(spot: Spot, best: &Attempt, wanted: Option<u64>) -> Point {
         hit_ratio: Some(1.0 - outcome.miss_ratio()),
         ..Figures::default()
     };
-    let is_equal = spot.system == REFERENCE || wanted.is_some_and(|wanted| is_equal(rss, wanted));
-    let is_slow = has_ttl(&spot.case) && figures.rate < TTL_RATE * TTL_RATE_MIN;
+    let is_equal =
+        point_id.system == REFERENCE || wanted.is_some_and(|wanted| is_equal(rss, wanted));
+    let is_slow = has_ttl(&point_id.case) && figures.rate < TTL_RATE * TTL_RATE_MIN;
     let void = is_slow.then(|| {
         let rate = figures.rate;
         format!("only {rate:.0} requests/s of {TTL_RATE:.0}: items lived for fewer requests")
     });
-    let point = Point { void, ..Point::new(spot, figures) };
+    let point = Point { void, ..Point::new(point_id, figures) };
     point
         .with("limit_mib", limit as f64)
         .with("rss_mib", rss as f64 / f64::from(1 << 20))
@@ -241,17 +242,17 @@ mod tests {
 
     #[test]
     fn a_point_says_whether_memory_is_equal() {
-        let spot =
-            |system: &str| Spot { system: system.into(), case: "t".into(), x: None, round: 1 };
+        let point_id =
+            |system: &str| PointId { system: system.into(), case: "t".into(), x: None, round: 1 };
         let best = search(64, None).0;
         let equal = |system: &str, wanted: Option<u64>| {
-            point(spot(system), &best, wanted.map(|mib| mib << 20)).extra["equal_memory"] > 0.5
+            point(point_id(system), &best, wanted.map(|mib| mib << 20)).extra["equal_memory"] > 0.5
         };
         assert!(equal("memcached", Some(84)) && equal(REFERENCE, None));
         assert!(!equal("memcached", Some(90)) && !equal("memcached", None));
-        let slow = Spot { case: "ttl:0.99".into(), ..spot("memcached") };
+        let slow = PointId { case: "ttl:0.99".into(), ..point_id("memcached") };
         assert!(point(slow, &best, None).void.unwrap().contains("lived for fewer"));
-        let point = point(spot("memcached"), &best, None);
+        let point = point(point_id("memcached"), &best, None);
         assert_eq!(point.void, None);
         assert!((point.figures.hit_ratio.unwrap() - 0.75).abs() < 1e-9);
         assert!((point.extra["limit_mib"] - 64.0).abs() < 1e-9);

@@ -8,9 +8,9 @@ use super::{Case, Experiment};
 use crate::Result;
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, Spot};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::record::{Figures, Point, PointId};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Limit, Mix, Shape, Verb};
 
 /// Memory limit of each server in MiB.
@@ -86,8 +86,8 @@ impl Experiment for Limits {
         cases
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
-        ground(plan, directory, MEMORY, CONNECTIONS + 8)
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
+        sandbox(plan, directory, MEMORY, CONNECTIONS + 8)
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
@@ -122,7 +122,7 @@ impl Experiment for Limits {
             if case != "many" && !decides {
                 load.run_once_through(&shape, Verb::SetCounter)?.without_errors()?;
             }
-            turn.point(case, x, |spot| {
+            turn.point(case, x, |point_id| {
                 let load = Load {
                     duration: None,
                     requests: Some(count),
@@ -133,7 +133,7 @@ impl Experiment for Limits {
                 let started = Instant::now();
                 let summary = load.run(shape)?.without_errors()?;
                 let bound = limit.bound(started.elapsed().as_secs_f64());
-                Ok(judged(spot, &summary, decides, bound))
+                Ok(judged(point_id, &summary, decides, bound))
             })?;
         }
         Ok(())
@@ -169,22 +169,22 @@ fn requests(load: &Load, trial: &Shape, plan: &Plan) -> Result<u64> {
 
 /// Returns the point. If the number of admitted requests is not what the limit requires, the point
 /// is void. `bound` is the largest number that the limit of one key may admit.
-fn judged(spot: Spot, summary: &Summary, decides: bool, bound: u64) -> Point {
+fn judged(point_id: PointId, summary: &Summary, decides: bool, bound: u64) -> Point {
     let total = &summary.total;
     let admitted = match decides {
         true => total.hits,
         false => summary.numbers.iter().filter(|&&number| number <= bound).count() as u64,
     };
     let due = bound.min(total.requests);
-    let is_right = match spot.case.as_str() {
+    let is_right = match point_id.case.as_str() {
         // The bucket fills over time, so fewer units than the bound are correct. But at least the
         // burst must be admitted, because it is available from the start.
         "token-bucket" => (BURST.min(total.requests)..=due).contains(&admitted),
         _ => admitted == due,
     };
     let why = (!is_right).then(|| format!("{admitted} requests were admitted, {due} were due"));
-    let limited = spot.case != "many";
-    let point = Point::new(spot, Figures::of(summary)).with("admitted", admitted as f64);
+    let limited = point_id.case != "many";
+    let point = Point::new(point_id, Figures::of(summary)).with("admitted", admitted as f64);
     let point = point.with("over_admission", admitted.saturating_sub(due) as f64);
     Point { void: why, ..if limited { point.with("budget", bound as f64) } else { point } }
 }
@@ -194,11 +194,11 @@ mod tests {
     use super::*;
 
     fn point(case: &str, admitted: u64, bound: u64) -> Point {
-        let spot = Spot { system: "s".into(), case: case.into(), x: None, round: 1 };
+        let point_id = PointId { system: "s".into(), case: case.into(), x: None, round: 1 };
         let mut summary = Summary::default();
         summary.total.requests = 1000;
         summary.total.hits = admitted;
-        judged(spot, &summary, true, bound)
+        judged(point_id, &summary, true, bound)
     }
 
     #[test]

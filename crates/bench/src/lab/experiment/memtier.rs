@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use larder_client::Address;
 use serde::Deserialize;
 
-use crate::lab::record::{Figures, Point, Spot};
+use crate::lab::record::{Figures, Point, PointId};
 use crate::lab::run::Turn;
 use crate::lab::target::{System, tool};
 use crate::process::Sample;
@@ -88,7 +88,7 @@ impl Memtier {
     pub(super) fn run(
         &self,
         turn: &Turn<'_>,
-        spot: Spot,
+        point_id: PointId,
         ratio: &str,
         time: Duration,
         value: usize,
@@ -109,7 +109,7 @@ impl Memtier {
         let figures =
             Figures { generator_busy: busy, generator_bound: busy > 0.8 * threads, ..figures };
         let void = faults(&totals, figures.hit_ratio);
-        Ok(Point { void, ..Point::new(spot, figures) })
+        Ok(Point { void, ..Point::new(point_id, figures) })
     }
 
     /// Runs the program to its end. Returns the average number of processors that it kept busy, and

@@ -19,7 +19,7 @@ use std::path::Path;
 use self::converge::{Converge, Part};
 use super::plan::Plan;
 use super::run::Turn;
-use super::target::{Ground, System};
+use super::target::{Sandbox, System};
 use crate::Result;
 
 /// A point of an experiment: the series and the position on the horizontal axis.
@@ -43,7 +43,7 @@ pub(crate) trait Experiment: std::fmt::Debug {
     /// Returns the points that a system has in a round.
     fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case>;
     /// Returns the directory and the resources that the server gets.
-    fn ground(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Ground>;
+    fn sandbox(&self, plan: &Plan, system: &System, directory: &Path) -> Result<Sandbox>;
     /// Measures the points of one turn.
     fn run(&self, turn: &mut Turn<'_>) -> Result<()>;
 }

@@ -44,7 +44,7 @@ mod tests {
     use larder_client::Address;
 
     use super::*;
-    use crate::lab::record::{Figures, Spot};
+    use crate::lab::record::{Figures, PointId};
 
     /// Serves gets and sets, one connection after the other, until `ends`. It acknowledges every
     /// set, but `keeps` decides whether an overwrite takes effect.
@@ -90,8 +90,8 @@ mod tests {
             let load = Load { connections: 1, ..Load::new(Address::Tcp(address.to_string())) };
             let shape = Shape { keys: 20, ..Shape::default() };
             let filled = load.run_once_through(&shape, Verb::Set);
-            let spot = Spot { system: "s".into(), case: "c".into(), x: None, round: 1 };
-            let point = checked(Point::new(spot, Figures::default()), &load, &shape);
+            let point_id = PointId { system: "s".into(), case: "c".into(), x: None, round: 1 };
+            let point = checked(Point::new(point_id, Figures::default()), &load, &shape);
             // The old values must be readable: they were restored, or were never replaced.
             let load = Load { verify: true, ..load };
             let restored = load.run_once_through(&shape, Verb::Get);

@@ -10,8 +10,8 @@ use super::{Case, Experiment, overwrites};
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Point, SecondRow};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result, complain};
 
@@ -91,12 +91,12 @@ impl Experiment for Persistence {
         cases
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
         let sizes = &plan.persistence;
-        let ground = ground(plan, directory, sizes.memory, sizes.connections + 8)?;
+        let sandbox = sandbox(plan, directory, sizes.memory, sizes.connections + 8)?;
         // An item is a key of 17 bytes, its value and overhead. 1000 bytes per item leave room for
         // several overwrites.
-        Ok(Ground { disk: ((sizes.keys * 1000) >> 20) + 1024, value_max: VALUE, ..ground })
+        Ok(Sandbox { disk: ((sizes.keys * 1000) >> 20) + 1024, value_max: VALUE, ..sandbox })
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
@@ -115,38 +115,38 @@ impl Experiment for Persistence {
             ..turn.load()
         };
         let mut inserted = 0;
-        turn.point("insert", None, |spot| {
+        turn.point("insert", None, |point_id| {
             let summary = insert(&load, &shape, sizes.insert)?;
             inserted = summary.total.hits;
-            Ok(Point::of_load(spot, &summary).with("inserted", inserted as f64))
+            Ok(Point::of_load(point_id, &summary).with("inserted", inserted as f64))
         })?;
         if inserted < sizes.keys {
             fill_rest(&Load { pipeline: turn.depth(FILL_DEPTH), ..load.clone() }, &shape)?;
         }
         for (case, mix) in MIXES {
             let shape = Shape { mix: mix.parse()?, ..shape.clone() };
-            turn.point(case, None, |spot| {
-                let point = Point::of_load(spot, &load.run(shape.clone())?.without_errors()?);
+            turn.point(case, None, |point_id| {
+                let point = Point::of_load(point_id, &load.run(shape.clone())?.without_errors()?);
                 if case == LAST_MIX { overwrites::checked(point, &load, &shape) } else { Ok(point) }
             })?;
         }
         if turn.round == 1 && !sizes.timeline.is_zero() {
             let shape = Shape { mix: "1:9".parse()?, ..shape };
             let load = Load { duration: Some(sizes.timeline), ..load };
-            turn.point("timeline", None, |spot| {
+            turn.point("timeline", None, |point_id| {
                 let summary = load.run(shape)?.without_errors()?;
                 let seconds = summary.per_second.iter().map(SecondRow::of).collect();
-                Ok(Point { seconds, ..Point::of_load(spot, &summary) })
+                Ok(Point { seconds, ..Point::of_load(point_id, &summary) })
             })?;
         }
         // memtier_benchmark stores values that do not match their keys, so it comes last.
         if let (1, true, Some(memtier)) = (turn.round, Memtier::knows(turn.system), Memtier::find())
         {
             for (case, ratio) in Memtier::CASES {
-                turn.point_of(case, None, |turn, spot| {
+                turn.point_of(case, None, |turn, point_id| {
                     let inserts = case == Memtier::CASES[0].0;
                     let time = if inserts { sizes.insert } else { turn.plan.time };
-                    memtier.run(turn, spot, ratio, time, VALUE)
+                    memtier.run(turn, point_id, ratio, time, VALUE)
                 })?;
             }
         }

@@ -17,9 +17,9 @@ use self::requests::{Requests, Verdicts};
 use super::{Case, Experiment};
 use crate::Result;
 use crate::lab::plan::Plan;
-use crate::lab::record::{Figures, Point, Spot, SystemRow};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Ground, System};
+use crate::lab::record::{Figures, Point, PointId, SystemRow};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Sandbox, System};
 
 /// Memory limit of each server in MiB. The data is a few counters.
 const MEMORY: u64 = 256;
@@ -130,8 +130,8 @@ impl Experiment for RackAttack {
         stores.flat_map(|store| store.cases()).map(|case| (case, None)).collect()
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
-        ground(plan, directory, MEMORY, 4 * CLIENTS)
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
+        sandbox(plan, directory, MEMORY, 4 * CLIENTS)
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
@@ -157,10 +157,14 @@ fn measure(turn: &mut Turn<'_>, store: Store) -> Result<()> {
     if let Some(name) = control_name(turn.id()) {
         turn.note_system(control_row(turn.id(), name, &application))?;
     }
-    turn.point_of(store.throughput, None, |turn, spot| throughput(turn, &application, spot))?;
+    turn.point_of(store.throughput, None, |turn, point_id| {
+        throughput(turn, &application, point_id)
+    })?;
     match store.admission {
         None => Ok(()),
-        Some(case) => turn.point_of(case, None, |turn, spot| admission(turn, &application, spot)),
+        Some(case) => {
+            turn.point_of(case, None, |turn, point_id| admission(turn, &application, point_id))
+        }
     }
 }
 
@@ -185,7 +189,7 @@ fn control_row(id: &str, name: &str, application: &Application) -> SystemRow {
     }
 }
 
-fn throughput(turn: &Turn<'_>, application: &Application, spot: Spot) -> Result<Point> {
+fn throughput(turn: &Turn<'_>, application: &Application, point_id: PointId) -> Result<Point> {
     let requests = Requests {
         clients: CLIENTS,
         path: "/throughput",
@@ -193,7 +197,7 @@ fn throughput(turn: &Turn<'_>, application: &Application, spot: Spot) -> Result<
         time: turn.plan.time,
         most: u64::MAX,
     };
-    let (verdicts, point) = send(turn, application, requests, spot)?;
+    let (verdicts, point) = send(turn, application, requests, point_id)?;
     let baseline = turn.measured(NO_THROTTLE, NONE.throughput).map(|point| point.figures.mean_us);
     let point = match baseline {
         Some(baseline) if turn.id() != NO_THROTTLE => {
@@ -208,7 +212,7 @@ fn throughput(turn: &Turn<'_>, application: &Application, spot: Spot) -> Result<
     Ok(Point { void, ..point })
 }
 
-fn admission(turn: &Turn<'_>, application: &Application, spot: Spot) -> Result<Point> {
+fn admission(turn: &Turn<'_>, application: &Application, point_id: PointId) -> Result<Point> {
     let requests = Requests {
         clients: CLIENTS,
         path: "/admission",
@@ -216,7 +220,7 @@ fn admission(turn: &Turn<'_>, application: &Application, spot: Spot) -> Result<P
         time: PATIENCE,
         most: REQUESTS,
     };
-    let (verdicts, point) = send(turn, application, requests, spot)?;
+    let (verdicts, point) = send(turn, application, requests, point_id)?;
     let Verdicts { admitted, refused, .. } = verdicts;
     Ok(judged(point, admitted, refused, turn.id() == MEMORY_STORE))
 }
@@ -240,7 +244,7 @@ fn send(
     turn: &Turn<'_>,
     application: &Application,
     requests: Requests<'_>,
-    spot: Spot,
+    point_id: PointId,
 ) -> Result<(Verdicts, Point)> {
     // The server of the turn is idle while a control is measured.
     let server = control_name(turn.id()).is_none().then(|| turn.server.probe());
@@ -258,7 +262,7 @@ fn send(
         rss: server_after.map_or(0, |sample| sample.rss),
         ..verdicts.figures()
     };
-    let point = Point::new(spot, figures)
+    let point = Point::new(point_id, figures)
         .with("application_cpu_us", per_request(before.cpu_ns, after.cpu_ns))
         .with("application_rss", after.rss as f64);
     Ok((verdicts, point))
@@ -269,8 +273,8 @@ mod tests {
     use super::*;
 
     fn point(admitted: u64, is_control: bool) -> Point {
-        let spot = Spot { system: "s".into(), case: "admission".into(), x: None, round: 1 };
-        judged(Point::new(spot, Figures::default()), admitted, REQUESTS - admitted, is_control)
+        let point_id = PointId { system: "s".into(), case: "admission".into(), x: None, round: 1 };
+        judged(Point::new(point_id, Figures::default()), admitted, REQUESTS - admitted, is_control)
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::Result;
 use crate::generator::{Load, Pacing};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, SecondRow};
-use crate::lab::run::{Turn, ground};
-use crate::lab::target::{Durability, Ground, System};
+use crate::lab::run::{Turn, sandbox};
+use crate::lab::target::{Durability, Sandbox, System};
 use crate::workload::{Lengths, Shape, Verb};
 
 /// Bytes of a value.
@@ -58,11 +58,11 @@ impl Experiment for Restart {
         plan.restart.keys.iter().map(|&keys| ("kill", Some(keys as f64))).collect()
     }
 
-    fn ground(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Ground> {
+    fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
         let keys = plan.restart.keys.iter().max().copied().unwrap_or(0);
         let memory = ((keys * 600) >> 20) + 128;
-        let ground = ground(plan, directory, memory, 80)?;
-        Ok(Ground { disk: ((keys * 1000) >> 20) + 1024, value_max: VALUE, ..ground })
+        let sandbox = sandbox(plan, directory, memory, 80)?;
+        Ok(Sandbox { disk: ((keys * 1000) >> 20) + 1024, value_max: VALUE, ..sandbox })
     }
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
@@ -86,7 +86,7 @@ impl Experiment for Restart {
             let ready = started.elapsed();
             let load = Load { probe: Some(turn.server.probe()), ..many };
             let after = turn.plan.restart.after;
-            turn.point("kill", x, |spot| {
+            turn.point("kill", x, |point_id| {
                 let counted = load.run_once_through(&shape, Verb::Get)?.without_errors()?;
                 let gentle = Load {
                     connections: 50,
@@ -97,7 +97,7 @@ impl Experiment for Restart {
                 };
                 let summary = gentle.run(shape)?.without_errors()?;
                 let seconds = summary.per_second.iter().map(SecondRow::of).collect();
-                let point = Point::new(spot, Figures::of(&summary))
+                let point = Point::new(point_id, Figures::of(&summary))
                     .with("acknowledged", filled.total.hits as f64)
                     .with("survived", counted.total.hits as f64)
                     .with("ready_ms", ready.as_secs_f64() * 1000.0)

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use larder_client::{Address, Client, Options};
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::{Ground, text_of};
 use super::places::{Places, Programs, is_program};
 use super::plan::{ConfigFile, Plan, Setting};
 use super::ready::Protocol;
+use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
 use crate::{Error, Result};
 
@@ -47,17 +47,17 @@ impl Recipe for Arcus {
         Ok(line.rsplit(' ').next().unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let engine = programs.companion.as_deref().unwrap_or(Path::new(""));
-        let config = ground.dir.join("default_engine.conf");
+        let config = sandbox.dir.join("default_engine.conf");
         let config_option = format!("config_file={}", text_of(&config)?);
         let number = |number: u64| number.to_string();
         let mut settings = vec![
             Setting::plain(["-l", "127.0.0.1", "-U", "0", "-p", &number(ports[0].into())]),
             Setting::new(["-r", "-R", "100", "-b", "8192"], "as in the article"),
-            Setting::plain(["-m", &number(ground.memory), "-t", &number(ground.threads as u64)]),
+            Setting::plain(["-m", &number(sandbox.memory), "-t", &number(sandbox.threads as u64)]),
             // The engine keeps some connections for itself.
-            Setting::plain(["-c", &number(ground.connections as u64 + 100)]),
+            Setting::plain(["-c", &number(sandbox.connections as u64 + 100)]),
             Setting::plain(["-E", &text_of(engine)?, "-e", &config_option]),
         ];
         if super::server::is_root() {
@@ -65,9 +65,9 @@ impl Recipe for Arcus {
         }
         let mut plan = Plan::new(programs.server.clone(), settings);
         if *self != Arcus::Off {
-            plan.directories.push(ground.dir.join("ARCUS-DB"));
+            plan.directories.push(sandbox.dir.join("ARCUS-DB"));
         }
-        plan.files.push(ConfigFile { path: config, settings: self.engine_settings(ground)? });
+        plan.files.push(ConfigFile { path: config, settings: self.engine_settings(sandbox)? });
         Ok(plan)
     }
 
@@ -93,11 +93,11 @@ impl Recipe for Arcus {
 }
 
 impl Arcus {
-    fn engine_settings(self, ground: &Ground) -> Result<Vec<Setting>> {
+    fn engine_settings(self, sandbox: &Sandbox) -> Result<Vec<Setting>> {
         if self == Arcus::Off {
             return Ok(vec![Setting::new(["use_persistence=false"], "cache mode of the article")]);
         }
-        let directory = ground.path("ARCUS-DB")?;
+        let directory = sandbox.path("ARCUS-DB")?;
         let (logging, why) = match self {
             Arcus::Async => ("async_logging=true", "asynchronous logging of the article"),
             _ => ("async_logging=false", "synchronous logging of the article"),
@@ -124,24 +124,26 @@ fn with_engine(server: PathBuf) -> Option<Programs> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn the_engine_is_configured_as_in_the_article() {
         let programs = Programs::with("/a/bin/memcached".into(), "/a/lib/default_engine.so".into());
-        let plan = Arcus::Async.plan(&programs, &ground(), [9, 10]).unwrap();
+        let plan = Arcus::Async.plan(&programs, &sandbox(), [9, 10]).unwrap();
         let line = line(&plan);
         assert!(line.starts_with("/a/bin/memcached -l 127.0.0.1 -U 0 -p 9 -r -R 100 -b 8192"));
         assert!(
-            line.contains("-E /a/lib/default_engine.so -e config_file=/ground/default_engine.conf")
+            line.contains(
+                "-E /a/lib/default_engine.so -e config_file=/sandbox/default_engine.conf"
+            )
         );
         assert_eq!(
             plan.files[0].text(),
-            "use_persistence=true\ndata_path=/ground/ARCUS-DB\nlogs_path=/ground/ARCUS-DB\n\
+            "use_persistence=true\ndata_path=/sandbox/ARCUS-DB\nlogs_path=/sandbox/ARCUS-DB\n\
              async_logging=true\nchkpt_interval_pct_snapshot=100\nchkpt_interval_min_logsize=256\n"
         );
-        assert_eq!(plan.directories, [Path::new("/ground/ARCUS-DB")]);
-        let off = Arcus::Off.plan(&programs, &ground(), [9, 10]).unwrap();
+        assert_eq!(plan.directories, [Path::new("/sandbox/ARCUS-DB")]);
+        let off = Arcus::Off.plan(&programs, &sandbox(), [9, 10]).unwrap();
         assert_eq!(off.files[0].text(), "use_persistence=false\n");
     }
 

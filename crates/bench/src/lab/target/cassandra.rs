@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::{Ground, text_of};
 use super::places::{INSTALL, Places, Programs, is_program};
 use super::plan::{ConfigFile, Plan, Setting};
 use super::ready::Protocol;
+use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
 use crate::Result;
 use crate::wire::{Cql, Wire};
@@ -81,30 +81,30 @@ impl Recipe for Cassandra {
         first_line(&programs.server, &["-cp", &class_path, "org.apache.cassandra.tools.GetVersion"])
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let files = vec![
             ConfigFile {
-                path: ground.dir.join("cassandra.yaml"),
-                settings: self.yaml(ground, ports),
+                path: sandbox.dir.join("cassandra.yaml"),
+                settings: self.yaml(sandbox, ports),
             },
             ConfigFile {
-                path: ground.dir.join("logback.xml"),
+                path: sandbox.dir.join("logback.xml"),
                 settings: vec![Setting::plain([LOGGING])],
             },
         ];
-        let mut plan = Plan::new(programs.server.clone(), java_settings(programs, ground)?);
-        plan.directories.push(ground.dir.join("tmp"));
+        let mut plan = Plan::new(programs.server.clone(), java_settings(programs, sandbox)?);
+        plan.directories.push(sandbox.dir.join("tmp"));
         plan.files = files;
         plan.patience = Duration::from_secs(120);
         Ok(plan)
     }
 
-    fn overhead(&self, ground: &Ground) -> u64 {
+    fn overhead(&self, sandbox: &Sandbox) -> u64 {
         // The heap has a minimum size. Classes, threads and buffers lie outside the heap.
-        512 + heap(ground)
+        512 + heap(sandbox)
     }
 
-    fn growth(&self, _ground: &Ground) -> u64 {
+    fn growth(&self, _sandbox: &Sandbox) -> u64 {
         // The heap is touched at the start, but classes and compiled code grow later.
         64
     }
@@ -113,7 +113,7 @@ impl Recipe for Cassandra {
         Protocol::Cql
     }
 
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+    fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         Some(Arc::new(match self {
             Cassandra::Batch | Cassandra::Periodic => Cql::new(),
             Cassandra::Grouped => Cql::partitioned(PARTITIONS),
@@ -122,7 +122,7 @@ impl Recipe for Cassandra {
 }
 
 impl Cassandra {
-    fn yaml(self, ground: &Ground, [port, storage_port]: [u16; 2]) -> Vec<Setting> {
+    fn yaml(self, sandbox: &Sandbox, [port, storage_port]: [u16; 2]) -> Vec<Setting> {
         let mut lines = vec![
             Setting::plain(["cluster_name: bench"]),
             Setting::plain(["partitioner: org.apache.cassandra.dht.Murmur3Partitioner"]),
@@ -147,11 +147,11 @@ impl Cassandra {
             Setting::new(["sstable: {selected_format: bti}"], "as in cassandra_latest.yaml"),
             Setting::new(["storage_compatibility_mode: NONE"], "as in cassandra_latest.yaml"),
             Setting::new(
-                [format!("memtable_offheap_space: {}MiB", share(ground.memory, 4))],
+                [format!("memtable_offheap_space: {}MiB", share(sandbox.memory, 4))],
                 "a quarter of memory",
             ),
             Setting::new(
-                [format!("file_cache_size: {}MiB", share(ground.memory, 8).min(512))],
+                [format!("file_cache_size: {}MiB", share(sandbox.memory, 8).min(512))],
                 "an eighth of memory, at most the default",
             ),
         ];
@@ -169,16 +169,16 @@ impl Cassandra {
     }
 }
 
-/// Returns the size of the heap in MiB: half of the ground's memory, but at least 512, which
+/// Returns the size of the heap in MiB: half of the sandbox's memory, but at least 512, which
 /// Cassandra needs.
-fn heap(ground: &Ground) -> u64 {
-    share(ground.memory, 2).max(512)
+fn heap(sandbox: &Sandbox) -> u64 {
+    share(sandbox.memory, 2).max(512)
 }
 
-fn java_settings(programs: &Programs, ground: &Ground) -> Result<Vec<Setting>> {
+fn java_settings(programs: &Programs, sandbox: &Sandbox) -> Result<Vec<Setting>> {
     let jars = jars(programs);
-    let heap = heap(ground);
-    let path = |name: &str| ground.path(name);
+    let heap = heap(sandbox);
+    let path = |name: &str| sandbox.path(name);
     let mut settings = vec![
         Setting::new(
             [format!("-Xms{heap}M"), format!("-Xmx{heap}M")],
@@ -191,7 +191,7 @@ fn java_settings(programs: &Programs, ground: &Ground) -> Result<Vec<Setting>> {
         Setting::new(["-XX:+UseG1GC", "-XX:+ParallelRefProcEnabled"], "as in its own options"),
         Setting::new(["-XX:MaxGCPauseMillis=300"], "as in its own options"),
         // Otherwise files in /tmp would stay behind.
-        Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(ground)?]),
+        Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(sandbox)?]),
         Setting::plain(["-Xss256k"]),
     ];
     if let Some(agent) = jar(jars, "jamm-") {
@@ -217,8 +217,8 @@ fn java_settings(programs: &Programs, ground: &Ground) -> Result<Vec<Setting>> {
 }
 
 /// Returns the option that keeps the temporary files of Java in the server's directory.
-pub(super) fn tmpdir(ground: &Ground) -> Result<String> {
-    Ok(format!("-Djava.io.tmpdir={}", ground.path("tmp")?))
+pub(super) fn tmpdir(sandbox: &Sandbox) -> Result<String> {
+    Ok(format!("-Djava.io.tmpdir={}", sandbox.path("tmp")?))
 }
 
 fn share(memory: u64, parts: u64) -> u64 {
@@ -252,13 +252,13 @@ fn java_17() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn java_and_the_commit_log_are_configured() {
         let programs = Programs::with("/j/java".into(), "/jars".into());
-        let ground = Ground { memory: 2048, ..ground() };
-        let plan = |cassandra: Cassandra| cassandra.plan(&programs, &ground, [9, 10]).unwrap();
+        let sandbox = Sandbox { memory: 2048, ..sandbox() };
+        let plan = |cassandra: Cassandra| cassandra.plan(&programs, &sandbox, [9, 10]).unwrap();
         let batch = plan(Cassandra::Batch);
         let text = line(&batch);
         assert!(

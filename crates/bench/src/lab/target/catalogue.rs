@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::arcus::Arcus;
 use super::cassandra::Cassandra;
-use super::ground::Ground;
 use super::larder::Larder;
 use super::mariadb::Mariadb;
 use super::memcached::{Memcached, Pogocache};
@@ -18,6 +17,7 @@ use super::plan::Plan;
 use super::postgres::PostgresServer;
 use super::ready::Protocol;
 use super::redis::RedisServer;
+use super::sandbox::Sandbox;
 use super::server::Server;
 use crate::Result;
 use crate::wire::Wire;
@@ -84,24 +84,24 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
 
     /// Returns how to start the system on the first of two free loopback ports. The second is for
     /// systems that also listen on an internal port.
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan>;
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan>;
 
     fn protocol(&self) -> Protocol;
 
-    /// Returns the memory in MiB that the system needs besides the ground's memory and page cache:
+    /// Returns the memory in MiB that the system needs besides the sandbox's memory and page cache:
     /// for code, threads, and buffers of connections. Used only where the page cache is bounded.
-    fn overhead(&self, _ground: &Ground) -> u64 {
+    fn overhead(&self, _sandbox: &Sandbox) -> u64 {
         64
     }
 
     /// Returns the memory in MiB by which the system may grow after a fill, for example for buffers
     /// of connections.
-    fn growth(&self, _ground: &Ground) -> u64 {
+    fn growth(&self, _sandbox: &Sandbox) -> u64 {
         8
     }
 
     /// Returns the wire of a protocol other than memcached's.
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+    fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         None
     }
 
@@ -171,8 +171,8 @@ impl Found {
     ///
     /// # Errors
     /// Returns an error if the system does not start. The message contains the end of its output.
-    pub(crate) fn start(&self, ground: &Ground) -> Result<Server> {
-        Server::start(self, ground)
+    pub(crate) fn start(&self, sandbox: &Sandbox) -> Result<Server> {
+        Server::start(self, sandbox)
     }
 }
 

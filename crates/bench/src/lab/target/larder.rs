@@ -4,10 +4,10 @@ use std::env;
 use std::path::PathBuf;
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::{Ground, text_of};
 use super::places::{Places, Programs, is_program};
 use super::plan::{Plan, Setting};
 use super::ready::Protocol;
+use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
 use crate::launch::{Allowance, Program};
 use crate::{Error, Result};
@@ -43,21 +43,21 @@ impl Larder {
 }
 
 impl Larder {
-    /// Returns the values of `--store`. If the ground has only one directory, the stores of both
+    /// Returns the values of `--store`. If the sandbox has only one directory, the stores of both
     /// devices are files in it.
-    fn stores(self, ground: &Ground) -> Result<Vec<String>> {
-        let second = ground.second_dir.as_ref().unwrap_or(&ground.dir);
-        let (first, second) = (ground.path("store")?, text_of(&second.join("store-2"))?);
-        let (half, quarter) = (ground.disk / 2, ground.disk / 4);
+    fn stores(self, sandbox: &Sandbox) -> Result<Vec<String>> {
+        let second = sandbox.second_dir.as_ref().unwrap_or(&sandbox.dir);
+        let (first, second) = (sandbox.path("store")?, text_of(&second.join("store-2"))?);
+        let (half, quarter) = (sandbox.disk / 2, sandbox.disk / 4);
         Ok(match self {
             Larder::Memory => Vec::new(),
             Larder::Async | Larder::Sync | Larder::Flash => {
-                vec![format!("{first}:{}MB", ground.disk)]
+                vec![format!("{first}:{}MB", sandbox.disk)]
             }
             Larder::Flash2 => vec![format!("{first}:{half}MB"), format!("{second}:{half}MB")],
             Larder::Tiers => vec![
                 format!("{first}:{quarter}MB@fast"),
-                format!("{second}:{}MB@large", ground.disk - quarter),
+                format!("{second}:{}MB@large", sandbox.disk - quarter),
             ],
         })
     }
@@ -78,11 +78,11 @@ impl Recipe for Larder {
         Ok(line.strip_prefix("larder ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let program = Program::larder(Some(&programs.server), "auto")?;
-        let mut settings = vec![base(&program, ground, ports[0])];
+        let mut settings = vec![base(&program, sandbox, ports[0])];
         if let Some((durability, why)) = self.durability() {
-            for store in self.stores(ground)? {
+            for store in self.stores(sandbox)? {
                 let why = "the space that the experiment gives";
                 settings.push(Setting::new(["--store", &store], why));
             }
@@ -90,10 +90,10 @@ impl Recipe for Larder {
         }
         let mut plan = Plan::new(programs.server.clone(), settings);
         if *self != Larder::Memory {
-            plan.directories.push(ground.dir.join("store"));
+            plan.directories.push(sandbox.dir.join("store"));
         }
         if matches!(self, Larder::Flash2 | Larder::Tiers) {
-            let second = ground.second_dir.as_ref().unwrap_or(&ground.dir);
+            let second = sandbox.second_dir.as_ref().unwrap_or(&sandbox.dir);
             plan.directories.push(second.join("store-2"));
         }
         Ok(plan)
@@ -105,8 +105,8 @@ impl Recipe for Larder {
 }
 
 /// Returns the arguments that the lab always gives to Larder, memcached and pogocache.
-pub(super) fn base(program: &Program, ground: &Ground, port: u16) -> Setting {
-    let allowance = Allowance { memory: ground.memory, threads: ground.threads, cpu: None };
+pub(super) fn base(program: &Program, sandbox: &Sandbox, port: u16) -> Setting {
+    let allowance = Allowance { memory: sandbox.memory, threads: sandbox.threads, cpu: None };
     Setting::plain(program.arguments(port, allowance))
 }
 
@@ -124,16 +124,16 @@ fn executable() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn each_store_has_its_durability() {
         let programs = Programs::only("/bin/larder".into());
-        let ground = Ground { disk: 512, ..ground() };
-        let plan = |larder: Larder| line(&larder.plan(&programs, &ground, [9, 10]).unwrap());
+        let sandbox = Sandbox { disk: 512, ..sandbox() };
+        let plan = |larder: Larder| line(&larder.plan(&programs, &sandbox, [9, 10]).unwrap());
         let base = "/bin/larder serve -l 127.0.0.1 -p 9 -m 64 -t 2 -c 10000 --admin off --io auto";
         assert_eq!(plan(Larder::Memory), base);
-        let store = format!("{base} --store /ground/store:512MB --durability");
+        let store = format!("{base} --store /sandbox/store:512MB --durability");
         assert_eq!(plan(Larder::Async), format!("{store} async"));
         assert_eq!(plan(Larder::Sync), format!("{store} sync"));
         assert_eq!(plan(Larder::Flash), format!("{store} none"));

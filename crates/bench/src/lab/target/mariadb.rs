@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::Ground;
 use super::places::{INSTALL, Places, Programs};
 use super::plan::{ConfigFile, Plan, Preparation, Setting};
 use super::ready::Protocol;
+use super::sandbox::Sandbox;
 use super::server::{ANSWER, first_line, is_root};
 use crate::wire::{Mysql, TableEngine, Wire};
 use crate::{Result, supervise};
@@ -39,17 +39,17 @@ impl Recipe for Mariadb {
         Ok(version_of(&line).unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
-        let data = ground.path("data")?;
-        let init = ground.dir.join("users.sql");
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+        let data = sandbox.path("data")?;
+        let init = sandbox.dir.join("users.sql");
         let mut settings = vec![
             Setting::plain(["--no-defaults".to_owned(), format!("--datadir={data}")]),
             Setting::plain(["--bind-address=127.0.0.1".to_owned(), format!("--port={}", ports[0])]),
             // Relative to the data directory, because the kernel limits the length of a socket's
             // path.
             Setting::plain(["--socket=mariadb.sock", "--pid-file=mariadb.pid"]),
-            Setting::plain([format!("--init-file={}", ground.path("users.sql")?)]),
-            Setting::plain([format!("--max-connections={}", ground.connections + 20)]),
+            Setting::plain([format!("--init-file={}", sandbox.path("users.sql")?)]),
+            Setting::plain([format!("--max-connections={}", sandbox.connections + 20)]),
             Setting::new(["--skip-name-resolve"], "connecting needs no name service"),
             Setting::new(["--skip-log-bin"], "there is no replica"),
             Setting::new(
@@ -57,7 +57,7 @@ impl Recipe for Mariadb {
                 "each connection numbers its statements from 1; the lab keeps its connections open",
             ),
         ];
-        settings.extend(self.memory(ground.memory));
+        settings.extend(self.memory(sandbox.memory));
         if *self == Mariadb::InnoDb {
             settings.push(Setting::new(
                 ["--innodb-flush-log-at-trx-commit=1"],
@@ -76,26 +76,26 @@ impl Recipe for Mariadb {
             program: programs.companion.clone().unwrap_or_default(),
             arguments: preparation,
         });
-        let users = Setting::plain([self.tables(ground).user_statements()]);
+        let users = Setting::plain([self.tables(sandbox).user_statements()]);
         plan.files.push(ConfigFile { path: init, settings: vec![users] });
         plan.patience = Duration::from_secs(60);
         Ok(plan)
     }
 
-    fn overhead(&self, ground: &Ground) -> u64 {
-        128 + ground.connections as u64 / 2
+    fn overhead(&self, sandbox: &Sandbox) -> u64 {
+        128 + sandbox.connections as u64 / 2
     }
 
-    fn growth(&self, ground: &Ground) -> u64 {
-        8 + ground.connections as u64 / 2
+    fn growth(&self, sandbox: &Sandbox) -> u64 {
+        8 + sandbox.connections as u64 / 2
     }
 
     fn protocol(&self) -> Protocol {
         Protocol::Mysql
     }
 
-    fn wire(&self, ground: &Ground) -> Option<Arc<dyn Wire>> {
-        Some(Arc::new(self.tables(ground)))
+    fn wire(&self, sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
+        Some(Arc::new(self.tables(sandbox)))
     }
 }
 
@@ -139,12 +139,12 @@ impl Mariadb {
         }
     }
 
-    fn tables(self, ground: &Ground) -> Mysql {
+    fn tables(self, sandbox: &Sandbox) -> Mysql {
         let engine = match self {
             Mariadb::Memory | Mariadb::ActiveRecord => TableEngine::Memory,
             Mariadb::InnoDb => TableEngine::InnoDb,
         };
-        Mysql { user: USER.into(), engine, value_max: ground.value_max }
+        Mysql { user: USER.into(), engine, value_max: sandbox.value_max }
     }
 }
 
@@ -156,15 +156,15 @@ fn version_of(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn each_engine_gets_the_memory() {
         let programs = Programs::with("/m/mariadbd".into(), "/m/mariadb-install-db".into());
-        let ground = Ground { memory: 1000, ..ground() };
-        let plan = |engine: Mariadb| engine.plan(&programs, &ground, [9, 10]).unwrap();
+        let sandbox = Sandbox { memory: 1000, ..sandbox() };
+        let plan = |engine: Mariadb| engine.plan(&programs, &sandbox, [9, 10]).unwrap();
         let memory = line(&plan(Mariadb::Memory));
-        assert!(memory.starts_with("/m/mariadbd --no-defaults --datadir=/ground/data"));
+        assert!(memory.starts_with("/m/mariadbd --no-defaults --datadir=/sandbox/data"));
         assert!(memory.contains("--max-heap-table-size=1000M"));
         assert!(!memory.contains("flush-log"));
         let durable = plan(Mariadb::InnoDb);

@@ -1,11 +1,11 @@
 //! memcached, in memory and with extstore, and pogocache.
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::{Ground, text_of};
 use super::larder::base;
 use super::places::{Places, Programs};
 use super::plan::{Plan, Setting};
 use super::ready::Protocol;
+use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
 use crate::Result;
 use crate::launch::{Dialect, Program};
@@ -29,12 +29,12 @@ impl Recipe for Memcached {
         Ok(line.strip_prefix("memcached ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let program = foreign("memcached", programs, Dialect::Memcached);
-        let mut settings = vec![base(&program, ground, ports[0])];
-        let second = ground.second_dir.as_ref().unwrap_or(&ground.dir);
-        let directories = [&ground.dir, second];
-        let size = ground.disk / self.devices.max(1) as u64;
+        let mut settings = vec![base(&program, sandbox, ports[0])];
+        let second = sandbox.second_dir.as_ref().unwrap_or(&sandbox.dir);
+        let directories = [&sandbox.dir, second];
+        let size = sandbox.disk / self.devices.max(1) as u64;
         for (number, directory) in directories.into_iter().take(self.devices).enumerate() {
             let path = text_of(&directory.join(format!("extstore-{number}")))?;
             settings.push(Setting::new(
@@ -44,7 +44,7 @@ impl Recipe for Memcached {
         }
         if self.devices > 0 {
             settings.push(Setting::new(
-                ["-o".to_owned(), format!("ext_threads={}", ground.io_threads)],
+                ["-o".to_owned(), format!("ext_threads={}", sandbox.io_threads)],
                 "each thread waits for one read at a time, and the default is one thread a device",
             ));
         }
@@ -75,9 +75,9 @@ impl Recipe for Pogocache {
         first_line(&programs.server, &["--version"])
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let program = foreign("pogocache", programs, Dialect::Pogocache);
-        Ok(Plan::new(programs.server.clone(), vec![base(&program, ground, ports[0])]))
+        Ok(Plan::new(programs.server.clone(), vec![base(&program, sandbox, ports[0])]))
     }
 
     fn protocol(&self) -> Protocol {
@@ -92,18 +92,18 @@ fn foreign(name: &str, programs: &Programs, dialect: Dialect) -> Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn extstore_has_a_file_on_each_device() {
         let programs = Programs::only("/bin/memcached".into());
-        let ground = Ground { disk: 1000, second_dir: Some("/other".into()), ..ground() };
+        let sandbox = Sandbox { disk: 1000, second_dir: Some("/other".into()), ..sandbox() };
         let plan =
-            |devices| line(&Memcached { devices }.plan(&programs, &ground, [9, 10]).unwrap());
+            |devices| line(&Memcached { devices }.plan(&programs, &sandbox, [9, 10]).unwrap());
         assert!(!plan(0).contains("ext_"));
-        assert!(plan(1).ends_with("-o ext_path=/ground/extstore-0:1000M -o ext_threads=16"));
+        assert!(plan(1).ends_with("-o ext_path=/sandbox/extstore-0:1000M -o ext_threads=16"));
         assert!(plan(2).ends_with(
-            "-o ext_path=/ground/extstore-0:500M -o ext_path=/other/extstore-1:500M \
+            "-o ext_path=/sandbox/extstore-0:500M -o ext_path=/other/extstore-1:500M \
              -o ext_threads=16"
         ));
     }

@@ -8,7 +8,6 @@ mod arcus;
 mod cassandra;
 mod catalogue;
 mod confine;
-mod ground;
 mod larder;
 mod mariadb;
 mod memcached;
@@ -18,11 +17,12 @@ mod plan;
 mod postgres;
 mod ready;
 mod redis;
+mod sandbox;
 mod server;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use catalogue::{Durability, Found, System, catalogue};
-pub(crate) use ground::Ground;
 pub(crate) use places::tool;
+pub(crate) use sandbox::Sandbox;
 pub(crate) use server::Server;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::cassandra::{jar, jars, tmpdir};
 use super::catalogue::{Missing, Recipe};
-use super::ground::{Ground, text_of};
 use super::places::{INSTALL, Places, Programs};
 use super::plan::{ConfigFile, Plan, Setting};
 use super::ready::Protocol;
+use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
 use crate::wire::{Mongo, Wire};
 use crate::{Error, Result};
@@ -45,20 +45,20 @@ impl Recipe for MongoJavaServer {
         version.ok_or_else(|| Error::server("mongo-java-server is gone"))
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
-        let launcher = ground.dir.join("MongoLauncher.java");
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+        let launcher = sandbox.dir.join("MongoLauncher.java");
         let settings = vec![
             Setting::new(
-                [format!("-Xmx{}M", ground.memory.max(256))],
+                [format!("-Xmx{}M", sandbox.memory.max(256))],
                 "all memory that the experiment gives",
             ),
             // Otherwise files in /tmp would stay behind.
-            Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(ground)?]),
+            Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(sandbox)?]),
             Setting::plain(["-cp".to_owned(), format!("{}/*", text_of(jars(programs))?)]),
             Setting::plain([text_of(&launcher)?, ports[0].to_string()]),
         ];
         let mut plan = Plan::new(programs.server.clone(), settings);
-        plan.directories.push(ground.dir.join("tmp"));
+        plan.directories.push(sandbox.dir.join("tmp"));
         plan.files.push(ConfigFile { path: launcher, settings: vec![Setting::plain([LAUNCHER])] });
         plan.patience = Duration::from_secs(60);
         Ok(plan)
@@ -68,7 +68,7 @@ impl Recipe for MongoJavaServer {
         Protocol::Mongo
     }
 
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+    fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         Some(Arc::new(Mongo))
     }
 }
@@ -86,8 +86,8 @@ impl Recipe for Ferretdb {
         Ok(line.strip_prefix("version: ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
-        let directory = ground.path("data")?;
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+        let directory = sandbox.path("data")?;
         let settings = vec![
             Setting::plain([format!("--listen-addr=127.0.0.1:{}", ports[0])]),
             Setting::new(["--handler=sqlite"], "the back-end that needs no other server"),
@@ -108,7 +108,7 @@ impl Recipe for Ferretdb {
         Protocol::Mongo
     }
 
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+    fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         Some(Arc::new(Mongo))
     }
 }
@@ -116,15 +116,15 @@ impl Recipe for Ferretdb {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn the_launcher_gets_the_port() {
         let programs = Programs::with("/j/java".into(), "/jars".into());
-        let plan = MongoJavaServer.plan(&programs, &ground(), [9, 10]).unwrap();
-        assert!(line(&plan).ends_with("-cp /jars/* /ground/MongoLauncher.java 9"));
+        let plan = MongoJavaServer.plan(&programs, &sandbox(), [9, 10]).unwrap();
+        assert!(line(&plan).ends_with("-cp /jars/* /sandbox/MongoLauncher.java 9"));
         assert!(plan.files[0].text().contains("class MongoLauncher"));
-        let ferret = Ferretdb.plan(&programs, &ground(), [9, 10]).unwrap();
+        let ferret = Ferretdb.plan(&programs, &sandbox(), [9, 10]).unwrap();
         assert!(line(&ferret).contains("--listen-addr=127.0.0.1:9 --handler=sqlite"));
     }
 }

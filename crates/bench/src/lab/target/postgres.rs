@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::Ground;
 use super::places::{INSTALL, Places, Programs, is_program};
 use super::plan::{Account, Plan, Preparation, Setting};
 use super::ready::Protocol;
+use super::sandbox::Sandbox;
 use super::server::{account_of, first_line, is_root};
 use crate::wire::{Postgres, Wire};
 use crate::{Error, Result};
@@ -49,9 +49,9 @@ impl Recipe for PostgresServer {
         Ok(line.strip_prefix("postgres (PostgreSQL) ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let account = if is_root() { Some(account()?) } else { None };
-        let data = ground.path("data")?;
+        let data = sandbox.path("data")?;
         let mut settings = vec![Setting::plain(["-D", &data])];
         let mut set = |name: &str, value: String, why| {
             settings.push(Setting::new(["-c".to_owned(), format!("{name}={value}")], why));
@@ -61,15 +61,15 @@ impl Recipe for PostgresServer {
         set("unix_socket_directories", String::new(), "");
         // Segments in /dev/shm would stay behind after SIGKILL.
         set("dynamic_shared_memory_type", "mmap".into(), "");
-        set("max_connections", (ground.connections + 20).to_string(), "");
+        set("max_connections", (sandbox.connections + 20).to_string(), "");
         set(
             "shared_buffers",
-            format!("{}MB", (ground.memory / 4).max(16)),
+            format!("{}MB", (sandbox.memory / 4).max(16)),
             "a quarter of memory, as its documentation advises",
         );
         set(
             "effective_cache_size",
-            format!("{}MB", (ground.memory * 3 / 4).max(16)),
+            format!("{}MB", (sandbox.memory * 3 / 4).max(16)),
             "the rest of memory is the page cache",
         );
         set("wal_level", "minimal".into(), "there is no replica, so the log can be smaller");
@@ -88,20 +88,20 @@ impl Recipe for PostgresServer {
         Ok(plan)
     }
 
-    fn overhead(&self, ground: &Ground) -> u64 {
+    fn overhead(&self, sandbox: &Sandbox) -> u64 {
         // Each connection has a process.
-        64 + 2 * ground.connections as u64
+        64 + 2 * sandbox.connections as u64
     }
 
-    fn growth(&self, ground: &Ground) -> u64 {
-        2 * ground.connections as u64
+    fn growth(&self, sandbox: &Sandbox) -> u64 {
+        2 * sandbox.connections as u64
     }
 
     fn protocol(&self) -> Protocol {
         Protocol::Postgres
     }
 
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+    fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         let unlogged = *self == PostgresServer::Unlogged;
         Some(Arc::new(Postgres { user: ROLE.into(), unlogged }))
     }
@@ -152,19 +152,19 @@ fn newest(parent: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn settings_follow_the_ground_and_the_durability() {
         let programs = Programs::with("/pg/postgres".into(), "/pg/initdb".into());
-        let plan = |server: PostgresServer| server.plan(&programs, &ground(), [9, 10]).unwrap();
+        let plan = |server: PostgresServer| server.plan(&programs, &sandbox(), [9, 10]).unwrap();
         let durable = plan(PostgresServer::Durable);
         let text = line(&durable);
-        assert!(text.starts_with("/pg/postgres -D /ground/data -c listen_addresses=127.0.0.1"));
+        assert!(text.starts_with("/pg/postgres -D /sandbox/data -c listen_addresses=127.0.0.1"));
         for setting in ["port=9", "max_connections=70", "shared_buffers=16MB", "fsync=on"] {
             assert!(text.contains(&format!("-c {setting} ")), "{setting} in {text}");
         }
-        assert_eq!(durable.preparation[0].arguments[..2], ["-D", "/ground/data"]);
+        assert_eq!(durable.preparation[0].arguments[..2], ["-D", "/sandbox/data"]);
         assert_eq!(durable.stop_signal, libc::SIGINT);
         assert_eq!(durable.account.is_some(), is_root());
         assert!(line(&plan(PostgresServer::NoFsync)).contains("-c fsync=off"));

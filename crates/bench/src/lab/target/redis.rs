@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::catalogue::{Missing, Recipe};
-use super::ground::Ground;
 use super::places::{INSTALL, Places, Programs, is_program};
 use super::plan::{Plan, Setting};
 use super::ready::Protocol;
+use super::sandbox::Sandbox;
 use super::server::first_line;
 use crate::Result;
 use crate::wire::{Resp, Wire};
@@ -71,13 +71,13 @@ impl Recipe for RedisServer {
         Ok(version_of(&line).unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
         let mut settings = vec![
             Setting::plain(["--bind", "127.0.0.1", "--port", &ports[0].to_string()]),
-            Setting::plain(["--dir", &ground.path("")?]),
-            Setting::plain(["--maxclients", &(ground.connections + 100).to_string()]),
+            Setting::plain(["--dir", &sandbox.path("")?]),
+            Setting::plain(["--maxclients", &(sandbox.connections + 100).to_string()]),
             Setting::new(
-                ["--maxmemory".to_owned(), format!("{}mb", ground.memory)],
+                ["--maxmemory".to_owned(), format!("{}mb", sandbox.memory)],
                 "the memory that the experiment gives",
             ),
             Setting::new(
@@ -85,7 +85,7 @@ impl Recipe for RedisServer {
                 "a cache: without it, writes fail when memory is full",
             ),
             Setting::new(
-                ["--io-threads".to_owned(), io_threads(ground.threads).to_string()],
+                ["--io-threads".to_owned(), io_threads(sandbox.threads).to_string()],
                 "its documentation advises 2 or 3 threads on four processors, and none below",
             ),
         ];
@@ -97,7 +97,7 @@ impl Recipe for RedisServer {
         Protocol::Redis
     }
 
-    fn wire(&self, _ground: &Ground) -> Option<Arc<dyn Wire>> {
+    fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         Some(Arc::new(Resp))
     }
 }
@@ -121,14 +121,17 @@ fn version_of(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::target::tests::{ground, line};
+    use crate::lab::target::tests::{line, sandbox};
 
     #[test]
     fn the_file_is_off_or_synced() {
         let programs = Programs::only("/bin/redis-server".into());
-        let plan = |redis: RedisServer| line(&redis.plan(&programs, &ground(), [9, 10]).unwrap());
+        let plan = |redis: RedisServer| line(&redis.plan(&programs, &sandbox(), [9, 10]).unwrap());
         let off = plan(RedisServer::redis(None));
-        assert!(off.contains("--port 9 --dir /ground/ --maxclients 150 --maxmemory 64mb"), "{off}");
+        assert!(
+            off.contains("--port 9 --dir /sandbox/ --maxclients 150 --maxmemory 64mb"),
+            "{off}"
+        );
         assert!(off.ends_with("--save  --appendonly no"), "{off}");
         assert!(
             plan(RedisServer::valkey(Some("always")))
@@ -140,8 +143,8 @@ mod tests {
     fn threads_begin_with_four_processors() {
         assert_eq!([1, 2, 3, 4].map(io_threads), [1, 1, 3, 4]);
         let programs = Programs::only("/bin/redis-server".into());
-        let ground = Ground { threads: 3, ..ground() };
-        let plan = RedisServer::redis(None).plan(&programs, &ground, [9, 10]).unwrap();
+        let sandbox = Sandbox { threads: 3, ..sandbox() };
+        let plan = RedisServer::redis(None).plan(&programs, &sandbox, [9, 10]).unwrap();
         assert!(line(&plan).contains("--io-threads 3 "), "{}", line(&plan));
     }
 

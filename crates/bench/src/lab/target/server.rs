@@ -14,10 +14,10 @@ use larder_client::Address;
 
 use super::catalogue::{Found, System};
 use super::confine::Confinement;
-use super::ground::{self, Ground};
 use super::places::Programs;
 use super::plan::{Account, Plan};
 use super::ready;
+use super::sandbox::{self, Sandbox};
 use crate::interrupt::is_interrupted;
 use crate::process::Probe;
 use crate::supervise::{self, LOOK, Processes, free_port};
@@ -47,7 +47,7 @@ pub(crate) struct Server {
     pub(crate) settings: Vec<String>,
     system: System,
     plan: Plan,
-    ground: Ground,
+    sandbox: Sandbox,
     /// `None` before the first start.
     processes: Option<Processes>,
     /// The group that bounds the page cache. It is dropped after the processes have ended.
@@ -55,19 +55,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Prepares the ground and starts the system. If this fails, nothing stays behind.
-    pub(super) fn start(found: &Found, ground: &Ground) -> Result<Server> {
+    /// Prepares the sandbox and starts the system. If this fails, nothing stays behind.
+    pub(super) fn start(found: &Found, sandbox: &Sandbox) -> Result<Server> {
         let (system, programs) = (&found.system, &found.programs);
         let recipe = system.recipe();
         let ports = [free_port()?, free_port()?];
-        let plan = recipe.plan(programs, ground, ports)?;
+        let plan = recipe.plan(programs, sandbox, ports)?;
         let mut server = Server {
             address: Address::Tcp(format!("127.0.0.1:{}", ports[0])),
             version: recipe.version(programs)?,
-            settings: explained(&plan, programs, ground, ports),
+            settings: explained(&plan, programs, sandbox, ports),
             system: system.clone(),
             plan,
-            ground: ground.clone(),
+            sandbox: sandbox.clone(),
             processes: None,
             confinement: None,
         };
@@ -80,7 +80,7 @@ impl Server {
 
     /// Returns the wire of a protocol other than memcached's.
     pub(crate) fn wire(&self) -> Option<Arc<dyn Wire>> {
-        self.system.recipe().wire(&self.ground)
+        self.system.recipe().wire(&self.sandbox)
     }
 
     /// Returns a probe of all processes of the server. After [`Server::start_again`], the server
@@ -94,18 +94,18 @@ impl Server {
 
     /// Returns the bytes of the device blocks that the server's files take.
     pub(crate) fn disk_used(&self) -> u64 {
-        let directories = std::iter::once(&self.ground.dir).chain(&self.ground.second_dir);
+        let directories = std::iter::once(&self.sandbox.dir).chain(&self.sandbox.second_dir);
         directories.map(|directory| blocks_below(directory)).sum()
     }
 
     /// Returns the path of a file that is removed with the server.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
-        self.ground.dir.join(name)
+        self.sandbox.dir.join(name)
     }
 
     /// Returns everything that the server's programs have printed so far.
     pub(crate) fn log(&self) -> String {
-        let bytes = fs::read(self.ground.dir.join(LOG)).unwrap_or_default();
+        let bytes = fs::read(self.sandbox.dir.join(LOG)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -136,11 +136,11 @@ impl Server {
         self.confine()
     }
 
-    /// Makes the memory control group, if the ground bounds the page cache and the machine allows
+    /// Makes the memory control group, if the sandbox bounds the page cache and the machine allows
     /// it. Adds a line to the settings that tells whether the page cache is bounded.
     fn make_confinement(&mut self) {
-        let Some(page_cache) = self.ground.page_cache else { return };
-        let name = self.ground.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(page_cache) = self.sandbox.page_cache else { return };
+        let name = self.sandbox.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.confinement = Confinement::new(&name);
         self.settings.push(match &self.confinement {
             Some(_) => {
@@ -156,10 +156,10 @@ impl Server {
 
     /// Returns the limit of the memory control group in MiB.
     fn group_memory(&self, page_cache: u64) -> u64 {
-        self.ground.memory + page_cache + self.system.recipe().overhead(&self.ground)
+        self.sandbox.memory + page_cache + self.system.recipe().overhead(&self.sandbox)
     }
 
-    /// Lowers the limit of the group to the memory that the server holds now, plus the ground's
+    /// Lowers the limit of the group to the memory that the server holds now, plus the sandbox's
     /// page cache and room for growth. Before, the server's unused memory could serve as page
     /// cache. Returns the limit in bytes, or `None` without a group.
     ///
@@ -167,8 +167,8 @@ impl Server {
     /// Returns an error if the kernel cannot free the memory above the limit.
     pub(crate) fn tighten(&self) -> Result<Option<u64>> {
         let Some(group) = &self.confinement else { return Ok(None) };
-        let growth = self.system.recipe().growth(&self.ground);
-        let spare = self.ground.page_cache.unwrap_or(0) + growth;
+        let growth = self.system.recipe().growth(&self.sandbox);
+        let spare = self.sandbox.page_cache.unwrap_or(0) + growth;
         let limit = group.tighten(spare << 20);
         limit.map(Some).map_err(|e| Error::io("cannot bound the page cache", e))
     }
@@ -178,7 +178,7 @@ impl Server {
         let (Some(group), Some(processes)) = (&self.confinement, &self.processes) else {
             return Ok(());
         };
-        let mebibytes = self.group_memory(self.ground.page_cache.unwrap_or(0));
+        let mebibytes = self.group_memory(self.sandbox.page_cache.unwrap_or(0));
         group
             .hold(&processes.pids(), mebibytes << 20)
             .map_err(|e| Error::io("cannot bound the page cache", e))
@@ -187,7 +187,7 @@ impl Server {
     /// Creates directories and files, and runs the preparations.
     fn prepare(&self) -> Result<()> {
         if self.plan.account.is_some() {
-            require_open(&self.ground.dir)?;
+            require_open(&self.sandbox.dir)?;
         }
         for directory in &self.plan.directories {
             fs::create_dir_all(directory)
@@ -220,12 +220,12 @@ impl Server {
     }
 
     fn command(&self, program: &Path, arguments: &[String]) -> Result<Command> {
-        let path = self.ground.dir.join(LOG);
+        let path = self.sandbox.dir.join(LOG);
         let failed = |e| Error::io(format!("cannot write {}", path.display()), e);
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
         let second = log.try_clone().map_err(failed)?;
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.ground.dir);
+        command.args(arguments).current_dir(&self.sandbox.dir);
         command.stdin(Stdio::null()).stdout(log).stderr(second);
         if let Some(Account { user, group }) = self.plan.account {
             command.uid(user).gid(group);
@@ -281,18 +281,18 @@ fn blocks_below(directory: &Path) -> u64 {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop(STOP);
-        ground::remove(&self.ground.dir);
-        self.ground.second_dir.iter().for_each(|directory| ground::remove(directory));
+        sandbox::remove(&self.sandbox.dir);
+        self.sandbox.second_dir.iter().for_each(|directory| sandbox::remove(directory));
     }
 }
 
 /// Returns the settings of a plan. Names replace the paths of this machine and the ports of this
 /// start, so that the settings of two starts can be compared as text.
-fn explained(plan: &Plan, programs: &Programs, ground: &Ground, ports: [u16; 2]) -> Vec<String> {
+fn explained(plan: &Plan, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Vec<String> {
     let name = |path: &'_ Path| path.file_name().and_then(OsStr::to_str).map(str::to_owned);
     let programs = [Some(&programs.server), programs.companion.as_ref()].into_iter().flatten();
-    let mut names: Vec<(&Path, String)> = vec![(&ground.dir, "DIR".to_owned())];
-    names.extend(ground.second_dir.iter().map(|dir| (dir.as_path(), "SECOND_DIR".to_owned())));
+    let mut names: Vec<(&Path, String)> = vec![(&sandbox.dir, "DIR".to_owned())];
+    names.extend(sandbox.second_dir.iter().map(|dir| (dir.as_path(), "SECOND_DIR".to_owned())));
     names.extend(programs.filter_map(|path| Some((path.as_path(), name(path)?))));
     let names: Vec<(&Path, &str)> = names.iter().map(|(path, name)| (*path, &**name)).collect();
     let names_of_ports = ports.into_iter().zip(["PORT", "SECOND_PORT"]);

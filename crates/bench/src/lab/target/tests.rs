@@ -16,10 +16,10 @@ use crate::process::tree;
 use crate::wire::Caller;
 use crate::workload::Verb;
 
-/// Returns a small ground for plans that are never started. Its directory does not exist.
-pub(super) fn ground() -> Ground {
-    Ground {
-        dir: PathBuf::from("/ground"),
+/// Returns a small sandbox for plans that are never started. Its directory does not exist.
+pub(super) fn sandbox() -> Sandbox {
+    Sandbox {
+        dir: PathBuf::from("/sandbox"),
         memory: 64,
         threads: 2,
         connections: 50,
@@ -119,7 +119,7 @@ fn a_lab_to_be_killed() {
         .iter()
         .find_map(|id| systems.iter().find(|system| system.id == *id)?.find().ok());
     let Some(found) = found else { return println!("nothing to start") };
-    let server = found.start(&Ground::new(parent.as_ref(), 64, 1, 10).unwrap()).unwrap();
+    let server = found.start(&Sandbox::new(parent.as_ref(), 64, 1, 10).unwrap()).unwrap();
     println!("{}:{:?}", found.system.id, tree::members(server.probe().leader()));
     loop {
         std::thread::park();
@@ -160,9 +160,9 @@ fn a_killed_lab_leaves_nothing() {
     while members.iter().any(tree::Member::is_running) {
         std::thread::yield_now();
     }
-    let ground = Ground::new(&parent, 64, 1, 10).unwrap();
+    let sandbox = Sandbox::new(&parent, 64, 1, 10).unwrap();
     assert_eq!(fs::read_dir(&parent).unwrap().count(), 1, "the new directory alone");
-    assert!(ground.dir.exists());
+    assert!(sandbox.dir.exists());
     fs::remove_dir_all(parent).unwrap();
 }
 
@@ -182,10 +182,10 @@ fn try_out(ids: &[&str]) {
 fn live(found: &Found) {
     let system = &found.system;
     let parent = std::env::temp_dir().join(format!("larder-try-{}", std::process::id()));
-    let ground = Ground::new(&parent, 256, 2, 50).unwrap();
-    let dir = ground.dir.clone();
+    let sandbox = Sandbox::new(&parent, 256, 2, 50).unwrap();
+    let dir = sandbox.dir.clone();
     let begun = Instant::now();
-    let mut server = found.start(&ground).unwrap_or_else(|error| panic!("{}: {error}", system.id));
+    let mut server = found.start(&sandbox).unwrap_or_else(|error| panic!("{}: {error}", system.id));
     let took = begun.elapsed();
     println!("{} {}: up in {:.2} s", system.id, server.version, took.as_secs_f64());
     assert!(server.version.contains(|byte: char| byte.is_ascii_digit()), "{}", server.version);

@@ -1,4 +1,4 @@
-//! A [`Ground`] is what a server gets: a directory, and limits of memory, threads and space.
+//! A [`Sandbox`] is what a server gets: a directory, and limits of memory, threads and space.
 //!
 //! The name of the directory contains the id of the lab's process. If that process is gone although
 //! its directory exists, the lab was killed. The next lab then removes the directory.
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// How the names of directories begin. The process id, the start time of the process, and a number
 /// follow.
-const PREFIX: &str = ".larder-ground-";
+const PREFIX: &str = ".larder-sandbox-";
 /// The name of a file that marks a directory as the lab's.
 const MARK: &str = "made-by-larder-bench";
 /// The default number of threads of memcached that read from a flash device. The article about
@@ -25,7 +25,7 @@ const VALUE_MAX: usize = 1024;
 
 /// The directory and the resources of one server.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Sandbox {
     /// A fresh directory that only this server uses. It is removed with the server.
     pub(crate) dir: PathBuf,
     /// Memory in MiB.
@@ -47,7 +47,7 @@ pub(crate) struct Ground {
     pub(crate) second_dir: Option<PathBuf>,
 }
 
-impl Ground {
+impl Sandbox {
     /// Makes a fresh directory in `parent`, and removes the directories of labs that were killed.
     ///
     /// # Errors
@@ -57,9 +57,9 @@ impl Ground {
         memory: u64,
         threads: usize,
         connections: usize,
-    ) -> Result<Ground> {
+    ) -> Result<Sandbox> {
         let dir = fresh_directory(parent)?;
-        Ok(Ground {
+        Ok(Sandbox {
             dir,
             memory,
             threads,
@@ -76,8 +76,8 @@ impl Ground {
     ///
     /// # Errors
     /// Returns an error if the directory cannot be made.
-    pub(crate) fn with_second(self, parent: &Path) -> Result<Ground> {
-        Ok(Ground { second_dir: Some(fresh_directory(parent)?), ..self })
+    pub(crate) fn with_second(self, parent: &Path) -> Result<Sandbox> {
+        Ok(Sandbox { second_dir: Some(fresh_directory(parent)?), ..self })
     }
 
     /// Returns the path of a file or directory of the server, as text.
@@ -155,15 +155,15 @@ mod tests {
     #[test]
     fn only_directories_of_dead_labs_are_swept() {
         let parent = std::env::temp_dir().join(format!("larder-sweep-{}", std::process::id()));
-        let own = Ground::new(&parent, 64, 1, 1).unwrap().dir;
-        let other = Ground::new(&parent, 64, 1, 1).unwrap().dir;
+        let own = Sandbox::new(&parent, 64, 1, 1).unwrap().dir;
+        let other = Sandbox::new(&parent, 64, 1, 1).unwrap().dir;
         assert_ne!(own, other);
         let pid = std::process::id();
-        let dead = [".larder-ground-4294967295-1-0".to_owned(), format!("{PREFIX}{pid}-1-0")];
+        let dead = [".larder-sandbox-4294967295-1-0".to_owned(), format!("{PREFIX}{pid}-1-0")];
         let foreign = [
-            ".larder-ground-x",
-            ".larder-ground-1-2",
-            ".larder-ground-1-2-3-x",
+            ".larder-sandbox-x",
+            ".larder-sandbox-1-2",
+            ".larder-sandbox-1-2-3-x",
             "larder-lab-2026-11-26",
             "larder-dip-1",
         ];
@@ -172,12 +172,12 @@ mod tests {
             fs::write(parent.join(name).join(MARK), "").unwrap();
         }
         // A directory with the right name but without the mark must stay.
-        fs::create_dir_all(parent.join(".larder-ground-4294967295-1-1")).unwrap();
+        fs::create_dir_all(parent.join(".larder-sandbox-4294967295-1-1")).unwrap();
         sweep(&parent);
         assert!(own.exists() && other.exists());
         assert!(dead.iter().all(|name| !parent.join(name).exists()));
         assert!(foreign.iter().all(|name| parent.join(name).exists()));
-        assert!(parent.join(".larder-ground-4294967295-1-1").exists());
+        assert!(parent.join(".larder-sandbox-4294967295-1-1").exists());
         fs::remove_dir_all(parent).unwrap();
     }
 }
