@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::call::{Callee, LimitRequest};
+use super::call::{Callee, LimitRequest, PATIENCE};
 use super::request::HttpRequest;
 use super::{envoy, reply, request};
 
@@ -225,7 +225,7 @@ async fn execute(request: &HttpRequest, server: &Callee) -> Response {
     let policies = server.running.policies();
     let Some(policy) = policies.shared(&request.policy) else { return reply::unknown_policy() };
     match LimitRequest::new(Arc::clone(policy), &request.key, request.action) {
-        Ok(call) => reply::of(request, policy, &server.call(call).await),
+        Ok(call) => reply::of(request, policy, &server.call(call, Instant::now() + PATIENCE).await),
         Err(long) => reply::long_key(long),
     }
 }

@@ -22,8 +22,9 @@ use hyper::body::Incoming;
 use larder_engine::NANOS;
 use larder_engine::limit::{Decision, Nanos};
 use prost::Message;
+use tokio::time::Instant;
 
-use super::call::{Callee, LimitAction, LimitReply, LimitRequest, Undecided};
+use super::call::{Callee, LimitAction, LimitReply, LimitRequest, PATIENCE, Undecided};
 use super::reply::{limit_field, policy_field, seconds_until_change};
 use crate::policies::{Entries, Policies, Policy};
 use grpc::{GrpcError, Status};
@@ -91,7 +92,7 @@ pub(super) async fn answer<G>(
     let _executing = begin();
     let rules = rules(&message, &server.running.policies());
     match rules {
-        Ok(rules) => match decide(rules, server).await {
+        Ok(rules) => match decide(rules, server, Instant::now() + PATIENCE).await {
             Ok(response) => grpc::success(&response),
             Err(error) => grpc::failure(&error),
         },
@@ -167,13 +168,13 @@ fn rule(
 impl Rule {
     /// Executes the rule. Returns the policy and what the client is told about its decision; `None`
     /// without a limit.
-    async fn decide(self, server: &Callee) -> Result<Option<Decided>, GrpcError> {
+    async fn decide(self, server: &Callee, end: Instant) -> Result<Option<Decided>, GrpcError> {
         let (policy, decision) = match self {
             Rule::Unlimited => return Ok(None),
             Rule::UnfitKey(policy) => {
                 (policy, Decision { allowed: false, remaining: 0, retry: None, reset: None })
             }
-            Rule::Limited(policy, request) => match server.call(request).await {
+            Rule::Limited(policy, request) => match server.call(request, end).await {
                 LimitReply::Decided(decision) => (policy, decision),
                 LimitReply::Undecided(why) => return Err(undecided(why)),
                 LimitReply::Reset => return Ok(None),
@@ -192,11 +193,16 @@ fn undecided(why: Undecided) -> GrpcError {
     GrpcError::new(status, why.to_string())
 }
 
-/// Executes the rules of a request. Each descriptor takes its units even if another one is refused.
-async fn decide(rules: Vec<Rule>, server: &Callee) -> Result<RateLimitResponse, GrpcError> {
+/// Executes the rules of a request, all of them until `end`. Each descriptor takes its units even if
+/// another one is refused.
+async fn decide(
+    rules: Vec<Rule>,
+    server: &Callee,
+    end: Instant,
+) -> Result<RateLimitResponse, GrpcError> {
     let (mut rules, mut decisions) = (rules.into_iter(), Vec::new());
     while rules.len() > 0 {
-        let some = rules.by_ref().take(AT_ONCE).map(|rule| rule.decide(server));
+        let some = rules.by_ref().take(AT_ONCE).map(|rule| rule.decide(server, end));
         decisions.extend(join_all(some).await);
     }
     answered(decisions)
@@ -371,6 +377,20 @@ mod tests {
         let codes: Vec<_> = reply.statuses.iter().map(DescriptorStatus::code).collect();
         assert_eq!(codes, [Code::Unknown, Code::Ok, Code::OverLimit]);
         assert!(answered(vec![decided(true), failed()]).is_err());
+    }
+
+    /// Rounds that begin after the deadline ask the worker for nothing.
+    #[test]
+    fn all_descriptors_share_one_deadline() {
+        let server = crate::limit_port::tests::server(Vec::new());
+        let (calls, mut called) = tokio::sync::mpsc::channel(DESCRIPTORS);
+        let callee = Callee { running: Arc::clone(&server.running), calls };
+        let rules = rules_of(&request(vec![login("a"); DESCRIPTORS])).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let end = Instant::now() + std::time::Duration::from_millis(50);
+        let late = runtime.block_on(decide(rules, &callee, end)).unwrap_err();
+        assert_eq!(late.into_parts().0, Status::Unavailable);
+        assert_eq!(std::iter::from_fn(|| called.try_recv().ok()).count(), AT_ONCE);
     }
 
     #[test]
