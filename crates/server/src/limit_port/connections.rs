@@ -185,10 +185,9 @@ async fn serve(
                 }
             }
             _ = stopped.wait_for(Option::is_some), if !stopping => {
-                if !client.is_busy() {
-                    return;
-                }
+                // Replies may not be written yet, although no request is being executed.
                 (stopping, leaving) = (true, true);
+                client.waits_since.set(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -232,7 +231,55 @@ async fn execute(request: &HttpRequest, server: &Callee) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use tokio::sync::mpsc;
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::limit_port::envoy::calls::{PREFACE, head, no_settings};
+    use crate::limit_port::tests::{connect, server};
+
+    /// A connection must not be closed while the body of its request arrives, or just after it
+    /// got a reply.
+    #[test]
+    fn every_request_of_a_proxy_ends_the_silence() {
+        let server = server(Vec::new());
+        let (calls, _called) = mpsc::channel(1);
+        let callee = Callee { running: Arc::clone(&server.running), calls };
+        let (_stop, stopped) = watch::channel(None);
+        let clients = Clients::default();
+        let first = || clients.0.borrow().first().and_then(Weak::upgrade);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut stream = connect(listener.local_addr().unwrap());
+            stream.write_all(&[PREFACE, &no_settings()].concat()).unwrap();
+            spawn_local(accept(listener, clients.clone(), callee, stopped));
+            let client = loop {
+                match first() {
+                    Some(client) => break client,
+                    None => yield_now().await,
+                }
+            };
+            let grpc = "application/grpc";
+            // The first body does not arrive. The other requests need none.
+            let requests = [(envoy::PATH, grpc), ("/", grpc), (envoy::PATH, "text/plain")];
+            for (at, (path, kind)) in (0..).zip(requests) {
+                let past = Instant::now() - SILENCE / 2;
+                client.waits_since.set(past);
+                stream.write_all(&head(2 * at + 1, path, kind)).unwrap();
+                let noticed = async {
+                    while client.waits_since.get() == past {
+                        yield_now().await;
+                    }
+                };
+                let noticed = timeout(Duration::from_secs(30), noticed).await;
+                assert!(noticed.is_ok(), "{path} {kind}");
+            }
+        });
+    }
 
     #[test]
     fn a_new_connection_replaces_the_one_that_waits_longest() {

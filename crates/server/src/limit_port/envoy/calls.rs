@@ -21,6 +21,14 @@ use crate::limit_port::tests::{HOUR, command, connect, server};
 use crate::policies::{DescriptorPattern, EntryPattern, Policy};
 use crate::server::Server;
 
+/// The first bytes of an HTTP/2 connection.
+pub(in crate::limit_port) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The types of frames.
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+
 /// A connection of a proxy.
 struct Proxy {
     runtime: Runtime,
@@ -73,6 +81,28 @@ impl Proxy {
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap();
     [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+/// Returns a frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Returns the frame that begins every connection of HTTP/2, with no settings.
+pub(in crate::limit_port) fn no_settings() -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[])
+}
+
+/// Returns a HEADERS frame without the end of the stream: POST, http, the path and the type, as
+/// literals that are not indexed.
+pub(in crate::limit_port) fn head(stream: u32, path: &str, kind: &str) -> Vec<u8> {
+    let mut head = vec![0x83, 0x86];
+    for (name, value) in [(4, path), (31, kind)] {
+        let name = if name < 15 { vec![name] } else { vec![0x0f, name - 15] };
+        head.extend([name, vec![u8::try_from(value.len()).unwrap()], value.into()].concat());
+    }
+    frame(HEADERS, 4, stream, &head)
 }
 
 /// A policy for `user`, with a limit for each of its values.
@@ -197,26 +227,14 @@ fn wrong_calls_say_why() {
 /// client, and they do not delay the stop.
 #[test]
 fn unfinished_calls_harm_nobody() {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let server = server(vec![users(1_000_000)]);
     let address = server.limit_addresses()[0];
-    // An empty SETTINGS frame, and HEADERS without the end of the stream: POST, http, the path and
-    // the type, with literals that are not indexed.
-    let mut head = vec![0x83, 0x86];
-    for (name, value) in [(4, PATH), (31, "application/grpc")] {
-        let name = if name < 15 { vec![name] } else { vec![0x0f, name - 15] };
-        head.extend([name, vec![u8::try_from(value.len()).unwrap()], value.into()].concat());
-    }
-    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-    };
     let mut unfinished: Vec<_> = (0..8)
         .map(|_| {
             let mut client = connect(address);
-            let mut bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
+            let mut bytes = [PREFACE, &no_settings()].concat();
             for stream in 0..16 {
-                bytes.extend(frame(1, 4, 2 * stream + 1, &head));
+                bytes.extend(head(2 * stream + 1, PATH, "application/grpc"));
                 bytes.extend(frame(0, 0, 2 * stream + 1, &[0, 0, 0]));
             }
             client.write_all(&bytes).unwrap();
@@ -240,4 +258,50 @@ fn unfinished_calls_harm_nobody() {
     let began = Instant::now();
     server.shutdown(Duration::from_secs(600)).unwrap();
     assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+/// An idle proxy has to learn that its next request needs another connection. Otherwise that request
+/// fails, and passes.
+#[test]
+fn a_stop_tells_idle_proxies() {
+    let server = server(Vec::new());
+    let mut client = connect(server.limit_addresses()[0]);
+    client.write_all(&[PREFACE, &no_settings()].concat()).unwrap();
+    let mut kinds = Vec::new();
+    let mut next_kind = || {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        client.read_exact(&mut vec![0; length]).ok()?;
+        Some(head[3])
+    };
+    kinds.extend(next_kind());
+    assert_eq!(kinds, [SETTINGS]);
+    server.shutdown(Duration::from_secs(600)).unwrap();
+    kinds.extend(std::iter::from_fn(next_kind));
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+}
+
+/// With tracing, Envoy copies a field of its client's request into the call. An error would let
+/// that request pass.
+#[test]
+fn a_long_field_of_a_client_is_no_error() {
+    let server = server(vec![users(1)]);
+    let mut proxy = proxy(&server);
+    let mut call = || {
+        let message = request(vec![descriptor("user", "ann")]).encode_to_vec();
+        let call = Request::post(format!("http://larder{PATH}"))
+            .header("content-type", "application/grpc")
+            .header("tracestate", "t".repeat(60 << 10))
+            .body(Full::from(framed(&message)))
+            .unwrap();
+        let reply = proxy.sender.send_request(call);
+        proxy.runtime.block_on(async {
+            let reply = reply.await.unwrap();
+            assert_eq!(reply.status(), 200);
+            let body = reply.into_body().collect().await.unwrap().to_bytes();
+            RateLimitResponse::decode(&body[5..]).unwrap().overall_code()
+        })
+    };
+    assert_eq!([call(), call()], [Code::Ok, Code::OverLimit]);
 }

@@ -9,7 +9,7 @@
 //! error: if it is too long, the request is over the limit.
 
 #[cfg(test)]
-mod calls;
+pub(super) mod calls;
 mod grpc;
 mod messages;
 
@@ -41,7 +41,7 @@ const ENTRIES: usize = 16;
 /// The largest number of descriptors of a request that are decided at the same time.
 const AT_ONCE: usize = 4;
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Units of time by their numbers in `envoy.type.v3.RateLimitUnit`, in seconds. A month has 30 days
 /// and a year 365, as in Envoy's own rate limit service.
