@@ -39,9 +39,10 @@ pub(super) const BUFFER: usize = 16 << 10;
 pub(super) const STREAMS: u32 = 8;
 /// The least window of an HTTP/2 connection, in bytes.
 const WINDOW: u32 = 65_535;
-/// The longest time between two complete requests of a connection. Proxies close idle connections
-/// earlier, and Envoy connects again.
+/// The longest time without a request, and longer than a body may take. Proxies close idle
+/// connections earlier, and Envoy connects again.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
+const _: () = assert!(SILENCE.as_secs() > PATIENCE.as_secs());
 
 /// The time that a connection has to end after it was told to.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -55,7 +56,7 @@ pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 struct LimitClient {
     /// Number of requests that are being executed.
     requests: Cell<usize>,
-    /// Time of the last reply, or of the connect if there was no reply.
+    /// Time when the last request began or ended, or of the connect if there was no request.
     waits_since: Cell<Instant>,
     /// Notified when the connection has to end.
     leave: Notify,
@@ -200,14 +201,18 @@ async fn answer(
     client: Rc<LimitClient>,
     server: Callee,
 ) -> Result<Response, Infallible> {
-    Ok(match request.version() {
+    // A request that has no body yet shows that its client is there.
+    client.waits_since.set(Instant::now());
+    let response = match request.version() {
         // A connection is not busy while a body arrives: bodies that never end must not keep it.
         Version::HTTP_2 => envoy::answer(request, &server, || Executing::begin(&client)).await,
         _ => {
             let _executing = Executing::begin(&client);
             answer_http(&request, &server).await
         }
-    })
+    };
+    client.waits_since.set(Instant::now());
+    Ok(response)
 }
 
 /// Answers a request of HTTP/1. Its body, if it has one, is not read.
