@@ -34,6 +34,10 @@ pub(crate) const CONNECTIONS: usize = 1024;
 /// The largest number of bytes that are held of a request, and of replies that the client does not
 /// read. Requests need room for the cookies of clients, which proxies pass on.
 pub(super) const BUFFER: usize = 16 << 10;
+/// The largest length of the headers of an HTTP/2 request, in bytes, with 32 for each of them. With
+/// tracing, Envoy copies headers of its clients into calls. By default it accepts 60 KB of headers.
+/// A larger call gets 431, which Envoy takes for an error, so its client's request would pass.
+pub(super) const HEADERS: u32 = 72 << 10;
 /// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
 /// for more.
 pub(super) const STREAMS: u32 = 8;
@@ -160,7 +164,7 @@ async fn serve(
         .max_concurrent_streams(STREAMS)
         .initial_connection_window_size(WINDOW)
         .initial_stream_window_size(envoy::BODY as u32)
-        .max_header_list_size(BUFFER as u32)
+        .max_header_list_size(HEADERS)
         .max_send_buf_size(BUFFER);
     let mut connection = pin!(protocols.serve_connection(TokioIo::new(stream), service));
     // True once the connection accepts no more requests.
