@@ -107,7 +107,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns the pattern of `domain key=value key`.
-    pub(in super::super) fn pattern(text: &str) -> DescriptorPattern {
+    pub(crate) fn pattern(text: &str) -> DescriptorPattern {
         let mut words = text.split(' ');
         let domain = words.next().unwrap().to_owned();
         let entry = |word: &str| match word.split_once('=') {

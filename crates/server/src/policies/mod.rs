@@ -12,9 +12,12 @@ use std::sync::Arc;
 use larder_engine::limit::{Algorithm, Decision, Limit, Nanos};
 use larder_engine::{Durability, Take};
 
+pub(crate) use counters::ProxyCounters;
 pub use counters::{DecisionResult, PolicyCounters};
 pub use current::{CurrentPolicies, PolicyReader};
 pub(crate) use descriptor::Entries;
+#[cfg(test)]
+pub(crate) use descriptor::tests::pattern;
 pub use descriptor::{DescriptorPattern, EntryPattern};
 pub use table::Policies;
 
@@ -68,6 +71,16 @@ impl Policy {
     /// Returns a request for `cost` units.
     pub(crate) fn take(&self, cost: u64) -> Take {
         Take { durability: self.durability, ..Take::of(self.limit, cost) }
+    }
+
+    /// Counts the refusal of a request whose key is too long, which no worker decides.
+    pub(crate) fn count_unfit_key(&self) {
+        self.counters.count(0, self.refusal());
+    }
+
+    /// Returns the result of a decision that refuses a request.
+    fn refusal(&self) -> DecisionResult {
+        if self.shadow { DecisionResult::Shadow } else { DecisionResult::Over }
     }
 
     /// Returns the decision that the client gets, and true if the request passes only because the

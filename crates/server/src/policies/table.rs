@@ -127,7 +127,7 @@ fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
 mod tests {
     use larder_engine::limit::Limit;
 
-    use super::super::descriptor::tests::pattern;
+    use super::super::pattern;
     use super::*;
 
     fn policies(prefixes: &[&str]) -> Policies {

@@ -152,8 +152,14 @@ fn each_descriptor_has_a_status() {
     assert_eq!((&*retry.key, &*retry.value), ("retry-after", "3600"));
     // Memcached clients see the same limiter.
     assert_eq!(command(&server, "ma user/ann Qusers r"), "NS r0 B2");
-    let counts = server.running.policies().named(b"users").unwrap().counters.totals();
-    assert_eq!(counts, [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
+    assert_eq!(counts(&server), [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
+    let context = server.running.context().unwrap();
+    assert_eq!(context.policies().proxies().unlimited(), 3);
+}
+
+/// Returns the counts of the policy of `users`.
+fn counts(server: &Server) -> [(&'static str, u64); 4] {
+    server.running.policies().named(b"users").unwrap().counters.totals()
 }
 
 #[test]
@@ -165,6 +171,7 @@ fn a_shadow_policy_lets_requests_pass() {
         assert_eq!(reply.overall_code(), Code::Ok, "{user}");
         assert_eq!(reply.statuses[0].code(), Code::Ok);
     }
+    assert_eq!(counts(&server)[3], ("shadow", 2));
 }
 
 #[test]
@@ -195,6 +202,10 @@ fn a_request_that_is_too_large_is_over_the_limit() {
         assert_eq!(reply.overall_code(), Code::OverLimit, "{length}");
     }
     assert_eq!(proxy.ask(&request(vec![descriptor("user", "a")])).overall_code(), Code::Ok);
+    let context = server.running.context().unwrap();
+    assert_eq!((counts(&server)[2], context.policies().proxies().too_large()), (("over", 1), 3));
+    context.policies().reset_counters();
+    assert_eq!(context.policies().proxies().too_large(), 0);
 }
 
 #[test]

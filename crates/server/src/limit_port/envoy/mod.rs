@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::call::{Callee, LimitAction, LimitReply, LimitRequest, PATIENCE, Undecided};
 use super::reply::{limit_field, policy_field, seconds_until_change};
-use crate::policies::{Entries, Policies, Policy};
+use crate::policies::{Entries, Policies, Policy, ProxyCounters};
 use grpc::{GrpcError, Status};
 use messages::{
     Code, DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitDescriptor,
@@ -86,7 +86,10 @@ pub(super) async fn answer<G>(
     }
     let message = match grpc::receive(request).await {
         Ok(Some(message)) => message,
-        Ok(None) => return grpc::success(&over_limit()),
+        Ok(None) => {
+            count(server, ProxyCounters::count_too_large);
+            return grpc::success(&over_limit());
+        }
         Err(error) => return grpc::failure(&error),
     };
     let _executing = begin();
@@ -97,6 +100,13 @@ pub(super) async fn answer<G>(
             Err(error) => grpc::failure(&error),
         },
         Err(error) => grpc::failure(&error),
+    }
+}
+
+/// Counts a request, or a part of it, that no policy counts.
+fn count(server: &Callee, count: impl FnOnce(&ProxyCounters)) {
+    if let Some(context) = server.running.context() {
+        count(context.policies().proxies());
     }
 }
 
@@ -172,6 +182,7 @@ impl Rule {
         let (policy, decision) = match self {
             Rule::Unlimited => return Ok(None),
             Rule::UnfitKey(policy) => {
+                policy.count_unfit_key();
                 (policy, Decision { allowed: false, remaining: 0, retry: None, reset: None })
             }
             Rule::Limited(policy, request) => match server.call(request, end).await {
@@ -200,6 +211,8 @@ async fn decide(
     server: &Callee,
     end: Instant,
 ) -> Result<RateLimitResponse, GrpcError> {
+    let unlimited = rules.iter().filter(|rule| matches!(rule, Rule::Unlimited)).count();
+    count(server, |proxies| proxies.count_unlimited(unlimited));
     let (mut rules, mut decisions) = (rules.into_iter(), Vec::new());
     while rules.len() > 0 {
         let some = rules.by_ref().take(AT_ONCE).map(|rule| rule.decide(server, end));
