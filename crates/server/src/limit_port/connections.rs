@@ -247,7 +247,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::limit_port::envoy::calls::{PREFACE, head, no_settings};
+    use crate::limit_port::envoy::tests::calls::{PREFACE, head, no_settings};
     use crate::limit_port::tests::{connect, server};
 
     /// A connection must not be closed while the body of its request arrives, or just after it

@@ -57,15 +57,18 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with another budget and window, in nanoseconds. `None` if its algorithm
-    /// needs a window and this one is 0.
+    /// Returns the policy with another budget and window, in nanoseconds, and without its
+    /// descriptor. `None` if its algorithm needs a window and this one is 0.
     pub(crate) fn with_limit(&self, budget: u64, window: Nanos) -> Option<Policy> {
         let limit = match self.limit.algorithm() {
             Algorithm::Fixed => Limit::fixed(budget, window),
             Algorithm::Sliding => Limit::sliding(budget, window)?,
             Algorithm::Gcra => Limit::gcra(budget, window, budget)?,
         };
-        Some(Policy { limit, ..self.clone() })
+        let (prefix, counters) = (self.prefix.clone(), Arc::clone(&self.counters));
+        let (shadow, durability) = (self.shadow, self.durability);
+        let name = self.name.clone();
+        Some(Policy { name, prefix, descriptor: None, limit, shadow, durability, counters })
     }
 
     /// Returns a request for `cost` units.

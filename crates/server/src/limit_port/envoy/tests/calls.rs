@@ -13,12 +13,11 @@ use larder_engine::limit::Limit;
 use prost::Message;
 use tokio::runtime::Runtime;
 
-use super::messages::{
-    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-};
-use super::{BODY, PATH};
+use super::super::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse};
+use super::super::{BODY, PATH};
+use super::{descriptor, request};
 use crate::limit_port::tests::{HOUR, command, connect, server};
-use crate::policies::{DescriptorPattern, EntryPattern, Policy};
+use crate::policies::{Policy, pattern};
 use crate::server::Server;
 
 /// The first bytes of an HTTP/2 connection.
@@ -107,19 +106,8 @@ pub(in crate::limit_port) fn head(stream: u32, path: &str, kind: &str) -> Vec<u8
 
 /// A policy for `user`, with a limit for each of its values.
 fn users(budget: u64) -> Policy {
-    let entries = vec![EntryPattern { key: "user".to_owned(), value: None }];
-    let descriptor = Some(DescriptorPattern { domain: "edge".to_owned(), entries });
-    let prefix = Some("user/".to_owned());
+    let (prefix, descriptor) = (Some("user/".to_owned()), Some(pattern("edge user")));
     Policy { prefix, descriptor, ..Policy::new("users", Limit::fixed(budget, HOUR)) }
-}
-
-fn descriptor(key: &str, value: &str) -> RateLimitDescriptor {
-    let entry = DescriptorEntry { key: key.into(), value: value.into() };
-    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
-}
-
-fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend: 0 }
 }
 
 fn proxy(server: &Server) -> Proxy {
@@ -130,9 +118,9 @@ fn proxy(server: &Server) -> Proxy {
 fn each_descriptor_has_a_status() {
     let server = server(vec![users(2)]);
     let mut proxy = proxy(&server);
-    let both = request(vec![descriptor("user", "ann"), descriptor("path", "/")]);
+    let both = request(vec![descriptor(&[("user", "ann")]), descriptor(&[("path", "/")])]);
     let shown = |reply: &RateLimitResponse| -> Vec<(Code, Option<u32>)> {
-        let status = |status: &super::DescriptorStatus| {
+        let status = |status: &DescriptorStatus| {
             (status.code(), status.current_limit.as_ref().map(|_| status.limit_remaining))
         };
         reply.statuses.iter().map(status).collect()
@@ -167,7 +155,7 @@ fn a_shadow_policy_lets_requests_pass() {
     let server = server(vec![Policy { shadow: true, ..users(0) }]);
     let mut proxy = proxy(&server);
     for user in ["ann", &"b".repeat(300)] {
-        let reply = proxy.ask(&request(vec![descriptor("user", user)]));
+        let reply = proxy.ask(&request(vec![descriptor(&[("user", user)])]));
         assert_eq!(reply.overall_code(), Code::Ok, "{user}");
         assert_eq!(reply.statuses[0].code(), Code::Ok);
     }
@@ -183,7 +171,7 @@ fn exactly_the_limit_is_admitted() {
         .map(|_| {
             std::thread::spawn(move || {
                 let mut proxy = Proxy::connect(address);
-                let one = request(vec![descriptor("user", "ann")]);
+                let one = request(vec![descriptor(&[("user", "ann")])]);
                 (0..100).filter(|_| proxy.ask(&one).overall_code() == Code::Ok).count()
             })
         })
@@ -198,10 +186,10 @@ fn a_request_that_is_too_large_is_over_the_limit() {
     let server = server(vec![users(5)]);
     let mut proxy = proxy(&server);
     for length in [251, BODY, 60_000, 1_000_000] {
-        let reply = proxy.ask(&request(vec![descriptor("user", &"a".repeat(length))]));
+        let reply = proxy.ask(&request(vec![descriptor(&[("user", &"a".repeat(length))])]));
         assert_eq!(reply.overall_code(), Code::OverLimit, "{length}");
     }
-    assert_eq!(proxy.ask(&request(vec![descriptor("user", "a")])).overall_code(), Code::Ok);
+    assert_eq!(proxy.ask(&request(vec![descriptor(&[("user", "a")])])).overall_code(), Code::Ok);
     let context = server.running.context().unwrap();
     assert_eq!((counts(&server)[2], context.policies().proxies().too_large()), (("over", 1), 3));
     context.policies().reset_counters();
@@ -213,9 +201,9 @@ fn wrong_calls_say_why() {
     let server = server(vec![users(5)]);
     assert_eq!(command(&server, "set user/text 0 0 1\r\nx"), "STORED");
     let mut proxy = proxy(&server);
-    let message = request(vec![descriptor("user", "a")]).encode_to_vec();
+    let message = request(vec![descriptor(&[("user", "a")])]).encode_to_vec();
     let compressed = [&[1][..], &framed(&message)[1..]].concat();
-    let text = request(vec![descriptor("user", "text")]).encode_to_vec();
+    let text = request(vec![descriptor(&[("user", "text")])]).encode_to_vec();
     let cases = [
         (PATH, "application/grpc", framed(&message), "0"),
         (PATH, "application/grpc+proto", framed(&message), "0"),
@@ -259,7 +247,7 @@ fn unfinished_calls_harm_nobody() {
     }
     let mut proxy = proxy(&server);
     for _ in 0..100 {
-        let reply = proxy.ask(&request(vec![descriptor("user", "ann")]));
+        let reply = proxy.ask(&request(vec![descriptor(&[("user", "ann")])]));
         assert_eq!(reply.overall_code(), Code::Ok);
     }
     // The connection with nonsense after the preface is closed; the others are only slow.
@@ -300,7 +288,7 @@ fn a_long_field_of_a_client_is_no_error() {
     let server = server(vec![users(1)]);
     let mut proxy = proxy(&server);
     let mut call = || {
-        let message = request(vec![descriptor("user", "ann")]).encode_to_vec();
+        let message = request(vec![descriptor(&[("user", "ann")])]).encode_to_vec();
         let call = Request::post(format!("http://larder{PATH}"))
             .header("content-type", "application/grpc")
             .header("tracestate", "t".repeat(60 << 10))
