@@ -59,7 +59,8 @@ impl DescriptorPattern {
 
     /// Returns the key that a descriptor of this pattern has below the policy's prefix: the values
     /// that the pattern leaves open, joined by `/`. In them, `/` and `%` are percent-encoded. So
-    /// two descriptors never share a key, and none gets into a prefix that goes on behind a `/`.
+    /// two descriptors never share a key, and each key has as many `/` as the pattern says. The
+    /// settings keep prefixes apart that such keys could reach.
     pub(crate) fn key_of(&self, entries: &Entries<'_>) -> Vec<u8> {
         let pairs = self.entries.iter().zip(entries);
         let open: Vec<&[u8]> = pairs
