@@ -206,8 +206,8 @@ fn undecided(why: Undecided) -> GrpcError {
     GrpcError::new(status, why.to_string())
 }
 
-/// Executes the rules of a request, all of them until `end`. Each descriptor takes its units even if
-/// another one is refused.
+/// Executes the rules of a request, all of them until `end`. Each descriptor takes its units even
+/// if another one is refused.
 async fn decide(
     rules: Vec<Rule>,
     server: &Callee,

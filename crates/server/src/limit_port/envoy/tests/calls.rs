@@ -259,8 +259,8 @@ fn unfinished_calls_harm_nobody() {
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
-/// An idle proxy has to learn that its next request needs another connection. Otherwise that request
-/// fails, and passes.
+/// An idle proxy has to learn that its next request needs another connection. Otherwise that
+/// request fails, and passes.
 #[test]
 fn a_stop_tells_idle_proxies() {
     let server = server(Vec::new());
