@@ -88,6 +88,9 @@ impl Policy {
         if self.value("enforced") == "no" {
             text += ", shadow";
         }
+        if let (Some(domain), Some(entries)) = (self.0.get("domain"), self.0.get("descriptor")) {
+            text += &format!(", descriptor {domain}: {entries}");
+        }
         text
     }
 }

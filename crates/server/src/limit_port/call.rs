@@ -8,13 +8,13 @@ use larder_engine::Refusal;
 use larder_engine::limit::Decision;
 use larder_protocol::KEY_LEN_MAX;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::policies::Policy;
 use crate::server::Running;
 
-/// The longest time that a request waits for memory, for a record that is not in memory, and for
-/// the commit of its decision.
+/// The longest time that a complete request waits for memory, for records that are not in memory,
+/// and for the commits of its decisions. Also the longest time in which a body arrives.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request about one limiter.
@@ -110,15 +110,19 @@ pub(super) struct Callee {
 }
 
 impl Callee {
-    /// Has the worker execute a request.
-    pub(super) async fn call(&self, request: LimitRequest) -> LimitReply {
+    /// Has the worker execute a request. There is no decision if it does not arrive until `end`,
+    /// and no attempt if `end` has passed.
+    pub(super) async fn call(&self, request: LimitRequest, end: Instant) -> LimitReply {
+        const LATE: LimitReply = LimitReply::Undecided(Undecided::Late);
+        if end <= Instant::now() {
+            return LATE;
+        }
         let (reply, replied) = oneshot::channel();
         let call = async {
             // Fails only if the thread is about to end.
             self.calls.send(Call { request, reply }).await.ok()?;
             replied.await.ok()
         };
-        let reply = timeout(PATIENCE, call).await.ok().flatten();
-        reply.unwrap_or(LimitReply::Undecided(Undecided::Late))
+        timeout_at(end, call).await.ok().flatten().unwrap_or(LATE)
     }
 }

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::call::{Callee, LimitRequest};
+use super::call::{Callee, LimitRequest, PATIENCE};
 use super::request::HttpRequest;
 use super::{envoy, reply, request};
 
@@ -34,14 +34,19 @@ pub(crate) const CONNECTIONS: usize = 1024;
 /// The largest number of bytes that are held of a request, and of replies that the client does not
 /// read. Requests need room for the cookies of clients, which proxies pass on.
 pub(super) const BUFFER: usize = 16 << 10;
+/// The largest length of the headers of an HTTP/2 request, in bytes, with 32 for each of them. With
+/// tracing, Envoy copies headers of its clients into calls. By default it accepts 60 KB of headers.
+/// A larger call gets 431, which Envoy takes for an error, so its client's request would pass.
+pub(super) const HEADERS: u32 = 72 << 10;
 /// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
 /// for more.
 pub(super) const STREAMS: u32 = 8;
 /// The least window of an HTTP/2 connection, in bytes.
 const WINDOW: u32 = 65_535;
-/// The longest time between two complete requests of a connection. Proxies close idle connections
-/// earlier, and Envoy connects again.
+/// The longest time without a request, and longer than a body may take. Proxies close idle
+/// connections earlier, and Envoy connects again.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
+const _: () = assert!(SILENCE.as_secs() > PATIENCE.as_secs());
 
 /// The time that a connection has to end after it was told to.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -55,7 +60,7 @@ pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 struct LimitClient {
     /// Number of requests that are being executed.
     requests: Cell<usize>,
-    /// Time of the last reply, or of the connect if there was no reply.
+    /// Time when the last request began or ended, or of the connect if there was no request.
     waits_since: Cell<Instant>,
     /// Notified when the connection has to end.
     leave: Notify,
@@ -159,7 +164,7 @@ async fn serve(
         .max_concurrent_streams(STREAMS)
         .initial_connection_window_size(WINDOW)
         .initial_stream_window_size(envoy::BODY as u32)
-        .max_header_list_size(BUFFER as u32)
+        .max_header_list_size(HEADERS)
         .max_send_buf_size(BUFFER);
     let mut connection = pin!(protocols.serve_connection(TokioIo::new(stream), service));
     // True once the connection accepts no more requests.
@@ -185,10 +190,9 @@ async fn serve(
                 }
             }
             _ = stopped.wait_for(Option::is_some), if !stopping => {
-                if !client.is_busy() {
-                    return;
-                }
+                // Replies may not be written yet, although no request is being executed.
                 (stopping, leaving) = (true, true);
+                client.waits_since.set(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -201,14 +205,18 @@ async fn answer(
     client: Rc<LimitClient>,
     server: Callee,
 ) -> Result<Response, Infallible> {
-    Ok(match request.version() {
+    // A request that has no body yet shows that its client is there.
+    client.waits_since.set(Instant::now());
+    let response = match request.version() {
         // A connection is not busy while a body arrives: bodies that never end must not keep it.
         Version::HTTP_2 => envoy::answer(request, &server, || Executing::begin(&client)).await,
         _ => {
             let _executing = Executing::begin(&client);
             answer_http(&request, &server).await
         }
-    })
+    };
+    client.waits_since.set(Instant::now());
+    Ok(response)
 }
 
 /// Answers a request of HTTP/1. Its body, if it has one, is not read.
@@ -225,14 +233,62 @@ async fn execute(request: &HttpRequest, server: &Callee) -> Response {
     let policies = server.running.policies();
     let Some(policy) = policies.shared(&request.policy) else { return reply::unknown_policy() };
     match LimitRequest::new(Arc::clone(policy), &request.key, request.action) {
-        Ok(call) => reply::of(request, policy, &server.call(call).await),
+        Ok(call) => reply::of(request, policy, &server.call(call, Instant::now() + PATIENCE).await),
         Err(long) => reply::long_key(long),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use tokio::sync::mpsc;
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::limit_port::envoy::tests::calls::{PREFACE, head, no_settings};
+    use crate::limit_port::tests::{connect, server};
+
+    /// A connection must not be closed while the body of its request arrives, or just after it
+    /// got a reply.
+    #[test]
+    fn every_request_of_a_proxy_ends_the_silence() {
+        let server = server(Vec::new());
+        let (calls, _called) = mpsc::channel(1);
+        let callee = Callee { running: Arc::clone(&server.running), calls };
+        let (_stop, stopped) = watch::channel(None);
+        let clients = Clients::default();
+        let first = || clients.0.borrow().first().and_then(Weak::upgrade);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut stream = connect(listener.local_addr().unwrap());
+            stream.write_all(&[PREFACE, &no_settings()].concat()).unwrap();
+            spawn_local(accept(listener, clients.clone(), callee, stopped));
+            let client = loop {
+                match first() {
+                    Some(client) => break client,
+                    None => yield_now().await,
+                }
+            };
+            let grpc = "application/grpc";
+            // The first body does not arrive. The other requests need none.
+            let requests = [(envoy::PATH, grpc), ("/", grpc), (envoy::PATH, "text/plain")];
+            for (at, (path, kind)) in (0..).zip(requests) {
+                let past = Instant::now() - SILENCE / 2;
+                client.waits_since.set(past);
+                stream.write_all(&head(2 * at + 1, path, kind)).unwrap();
+                let noticed = async {
+                    while client.waits_since.get() == past {
+                        yield_now().await;
+                    }
+                };
+                let noticed = timeout(Duration::from_secs(30), noticed).await;
+                assert!(noticed.is_ok(), "{path} {kind}");
+            }
+        });
+    }
 
     #[test]
     fn a_new_connection_replaces_the_one_that_waits_longest() {

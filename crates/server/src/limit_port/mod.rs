@@ -18,12 +18,14 @@
 //!
 //! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
 //! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most
-//! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The body of an
-//! HTTP/1 request is never read. A connection that completes no request for [`SILENCE`] is closed.
-//! A body has to arrive within [`PATIENCE`], and a complete request is answered within it. Web
-//! pages cannot take units, see `request.rs`.
+//! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. It forgets their
+//! headers, at most [`HEADERS`] bytes, before it waits for their bodies. The body of an HTTP/1
+//! request is never read. A connection without requests for [`SILENCE`] is closed. A body has to
+//! arrive within [`PATIENCE`], and a complete request is answered within it. Web pages cannot take
+//! units, see `request.rs`.
 //!
 //! [`BUFFER`]: connections::BUFFER
+//! [`HEADERS`]: connections::HEADERS
 //! [`STREAMS`]: connections::STREAMS
 //! [`SILENCE`]: connections::SILENCE
 //! [`PATIENCE`]: call::PATIENCE

@@ -22,6 +22,9 @@ use crate::waits::{Wait, Waits};
 
 /// The largest number of requests per turn.
 const TURN: usize = 256;
+/// The number of withheld replies from which those whose clients have left are dropped. It doubles
+/// with the number of replies that stay, so dropping costs each reply a constant time.
+const WITHHELD: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct LimitWorker {
@@ -38,6 +41,8 @@ pub(super) struct LimitWorker {
     parked: Vec<ParkedCall>,
     /// Replies that wait for commits.
     withheld: Vec<WithheldReply>,
+    /// The length of `withheld` at which replies that nobody waits for are dropped.
+    withheld_limit: usize,
 }
 
 #[derive(Debug)]
@@ -101,6 +106,7 @@ impl LimitWorker {
             woken,
             parked,
             withheld,
+            withheld_limit: WITHHELD,
         }
     }
 
@@ -108,21 +114,28 @@ impl LimitWorker {
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(TURN);
         loop {
-            tokio::select! {
-                arrived = self.calls.recv_many(&mut calls, TURN) => if arrived == 0 { return },
-                () = self.woken.0.notified() => {}
-            }
-            self.turn(&mut calls);
+            let woken = tokio::select! {
+                arrived = self.calls.recv_many(&mut calls, TURN) => match arrived {
+                    0 => return,
+                    _ => false,
+                },
+                () = self.woken.0.notified() => true,
+            };
+            self.turn(&mut calls, woken);
         }
     }
 
-    fn turn(&mut self, calls: &mut Vec<Call>) {
+    /// Executes `calls` and what waits. `woken` is true if the engine has woken the session: only
+    /// then may a commit have ended.
+    fn turn(&mut self, calls: &mut Vec<Call>, woken: bool) {
         let now = self.clock.nanos();
         self.session.tick_at(now);
         self.timer.begin_turn(now, &self.latencies);
         self.policies.refresh();
-        for withheld in std::mem::take(&mut self.withheld) {
-            self.release(withheld);
+        if woken {
+            for withheld in std::mem::take(&mut self.withheld) {
+                self.release(withheld);
+            }
         }
         for parked in std::mem::take(&mut self.parked) {
             self.go_on(parked);
@@ -210,23 +223,42 @@ impl LimitWorker {
     /// Sends a reply if its commit has ended.
     fn release(&mut self, withheld: WithheldReply) {
         let state = self.session.commit_state_or_wake(withheld.point);
-        if state != CommitState::Pending
-            && let Some(timing) = withheld.timing
-        {
-            let now = self.clock.nanos();
-            self.timer.note_commit_wait(&timing, now);
-            let took_ns = self.timer.released(&timing, now);
-            if self.timer.is_slow(took_ns) && self.timer.count_slow(1, now) {
-                self.slow.push(SlowCommand::apart(SentBy::LimitPort, &timing, took_ns, now, 0));
-            }
+        if state != CommitState::Pending {
+            self.note_wait(&withheld);
         }
         match state {
-            CommitState::Pending => self.withheld.push(withheld),
+            CommitState::Pending => self.withhold(withheld),
             CommitState::Durable => send(withheld.sender, withheld.reply),
             CommitState::Failed => {
                 let why = Undecided::Refused(Refusal::StoreFailed);
                 send(withheld.sender, LimitReply::Undecided(why));
             }
+        }
+    }
+
+    /// Keeps a reply until its commit ends. Clients give up after a while and send more requests,
+    /// so while commits are stuck, only replies that somebody waits for are bounded.
+    fn withhold(&mut self, withheld: WithheldReply) {
+        if self.withheld.len() >= self.withheld_limit {
+            for withheld in std::mem::take(&mut self.withheld) {
+                match withheld.sender.is_closed() {
+                    true => self.note_wait(&withheld),
+                    false => self.withheld.push(withheld),
+                }
+            }
+            self.withheld_limit = WITHHELD.max(2 * self.withheld.len());
+        }
+        self.withheld.push(withheld);
+    }
+
+    /// Measures the time that a withheld reply has waited.
+    fn note_wait(&self, withheld: &WithheldReply) {
+        let Some(timing) = &withheld.timing else { return };
+        let now = self.clock.nanos();
+        self.timer.note_commit_wait(timing, now);
+        let took_ns = self.timer.released(timing, now);
+        if self.timer.is_slow(took_ns) && self.timer.count_slow(1, now) {
+            self.slow.push(SlowCommand::apart(SentBy::LimitPort, timing, took_ns, now, 0));
         }
     }
 }
@@ -277,5 +309,48 @@ fn reset(session: &Session, policy: &Policy, key: &Key<'_>) -> Outcome<LimitRepl
             Outcome::Ready(Deleted::Exists) | Outcome::AfterCommit(Deleted::Exists, _) => {}
             deleted => return deleted.map(|_| LimitReply::Reset),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_engine::Durability;
+
+    use super::*;
+    use crate::limit_port::tests::{logins, with_store};
+
+    /// Clients that give up and ask again must not fill memory while commits are stuck.
+    #[test]
+    fn withheld_replies_that_nobody_waits_for_are_dropped() {
+        let folder = std::env::temp_dir().join(format!("larder-withheld-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let server = with_store(&folder, Durability::Sync, vec![logins(u64::MAX)]);
+        let policy = Arc::clone(server.running.policies().shared(b"logins").unwrap());
+        let (_calls, called) = mpsc::channel(1);
+        let reader = server.running.context().unwrap().policies().reader();
+        let mut worker = LimitWorker::new(&server.running, reader, called);
+        let mut turn = |calls: usize| {
+            let (mut calls, replies): (Vec<_>, Vec<_>) = (0..calls)
+                .map(|_| {
+                    let (reply, replied) = oneshot::channel();
+                    let policy = Arc::clone(&policy);
+                    let request = LimitRequest::new(policy, b"ann", LimitAction::Take(1)).unwrap();
+                    (Call { request, reply }, replied)
+                })
+                .unzip();
+            // No turn follows a commit here.
+            worker.turn(&mut calls, false);
+            (worker.withheld.len(), replies)
+        };
+        let (_, mut awaited) = turn(TURN);
+        let most = (0..20).map(|_| turn(TURN).0).max().unwrap();
+        assert!((TURN..=WITHHELD + 1).contains(&most), "{most}");
+        let open = |reply: &mut oneshot::Receiver<_>| {
+            matches!(reply.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+        };
+        assert!(awaited.iter_mut().all(open), "replies that are awaited stay");
+        drop(worker);
+        drop(server);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

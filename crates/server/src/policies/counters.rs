@@ -75,6 +75,40 @@ impl PolicyCounters {
     }
 }
 
+/// Counters of the requests of proxies that no policy counts.
+#[derive(Debug, Default)]
+pub(crate) struct ProxyCounters {
+    /// Descriptors that no policy limits.
+    unlimited: AtomicU64,
+    /// Requests that were refused unread, because they are too large.
+    too_large: AtomicU64,
+}
+
+impl ProxyCounters {
+    /// Counts descriptors that no policy limits.
+    pub(crate) fn count_unlimited(&self, descriptors: usize) {
+        self.unlimited.fetch_add(descriptors as u64, Relaxed);
+    }
+
+    /// Counts a request that is too large.
+    pub(crate) fn count_too_large(&self) {
+        self.too_large.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn unlimited(&self) -> u64 {
+        self.unlimited.load(Relaxed)
+    }
+
+    pub(crate) fn too_large(&self) -> u64 {
+        self.too_large.load(Relaxed)
+    }
+
+    /// Sets all counters to zero.
+    pub(super) fn reset(&self) {
+        [&self.unlimited, &self.too_large].into_iter().for_each(|count| count.store(0, Relaxed));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

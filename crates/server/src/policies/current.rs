@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_engine::limit::Decision;
 
-use super::{DecisionResult, Policies, Policy};
+use super::{DecisionResult, Policies, Policy, ProxyCounters};
 use crate::clock::random_seed;
 use crate::keys::{RefusedKeys, Sampling};
 
@@ -22,6 +22,7 @@ pub struct CurrentPolicies {
     /// Number of readers ever created.
     readers: AtomicUsize,
     refused: RefusedKeys,
+    proxies: ProxyCounters,
 }
 
 impl CurrentPolicies {
@@ -43,10 +44,16 @@ impl CurrentPolicies {
         &self.refused
     }
 
-    /// Sets the counters of all policies to zero, and forgets the refused keys.
+    /// Returns the counters of the requests of proxies that no policy counts.
+    pub(crate) fn proxies(&self) -> &ProxyCounters {
+        &self.proxies
+    }
+
+    /// Sets the counters of all policies and of proxies to zero, and forgets the refused keys.
     pub fn reset_counters(&self) {
         self.table().iter().for_each(|policy| policy.counters.reset());
         self.refused.forget();
+        self.proxies.reset();
     }
 
     /// Creates the handle of a new worker.
@@ -102,10 +109,9 @@ impl PolicyReader {
         }
         let Some(policy) = policy else { return };
         let capacity = policy.limit.capacity();
-        let result = match (decision.allowed, policy.shadow) {
-            (true, _) => DecisionResult::of(capacity.saturating_sub(decision.remaining), capacity),
-            (false, true) => DecisionResult::Shadow,
-            (false, false) => DecisionResult::Over,
+        let result = match decision.allowed {
+            true => DecisionResult::of(capacity.saturating_sub(decision.remaining), capacity),
+            false => policy.refusal(),
         };
         policy.counters.count(self.worker, result);
     }

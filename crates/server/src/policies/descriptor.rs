@@ -9,7 +9,10 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// The descriptors that a policy limits.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+///
+/// Patterns are ordered as they are tried: by domain and keys. Among equal ones, an entry with a
+/// value precedes one without, so the first match is the most specific one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorPattern {
     /// The domain of the descriptors.
     pub domain: String,
@@ -18,7 +21,7 @@ pub struct DescriptorPattern {
 }
 
 /// The pattern of one entry.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPattern {
     /// The key of the entry.
     pub key: String,
@@ -31,11 +34,19 @@ pub struct EntryPattern {
 pub(crate) type Entries<'e> = [(&'e [u8], &'e [u8])];
 
 impl DescriptorPattern {
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().map(|entry| entry.key.as_bytes())
+    }
+
+    /// Returns the values in the form that orders them.
+    fn values(&self) -> impl Iterator<Item = (bool, Option<&str>)> {
+        self.entries.iter().map(|entry| (entry.value.is_none(), entry.value.as_deref()))
+    }
+
     /// Compares the domain and the keys of the entries with those of a descriptor.
     pub(super) fn compare_keys(&self, domain: &str, entries: &Entries<'_>) -> Ordering {
-        let own = self.entries.iter().map(|entry| entry.key.as_bytes());
         let theirs = entries.iter().map(|(key, _)| *key);
-        self.domain.as_str().cmp(domain).then_with(|| own.cmp(theirs))
+        self.domain.as_str().cmp(domain).then_with(|| self.keys().cmp(theirs))
     }
 
     /// Returns true if a descriptor with the same keys has the values of the pattern.
@@ -46,23 +57,10 @@ impl DescriptorPattern {
         })
     }
 
-    /// The order in which patterns are tried: by domain and keys; among equal ones, an entry with a
-    /// value precedes one without, so the first match is the most specific one.
-    pub(super) fn compare(&self, other: &DescriptorPattern) -> Ordering {
-        let keys = |pattern: &DescriptorPattern| -> Vec<String> {
-            pattern.entries.iter().map(|entry| entry.key.clone()).collect()
-        };
-        let values = |pattern: &DescriptorPattern| -> Vec<(bool, Option<String>)> {
-            let values = pattern.entries.iter().map(|entry| entry.value.clone());
-            values.map(|value| (value.is_none(), value)).collect()
-        };
-        let by_keys = (&self.domain, keys(self)).cmp(&(&other.domain, keys(other)));
-        by_keys.then_with(|| values(self).cmp(&values(other)))
-    }
-
     /// Returns the key that a descriptor of this pattern has below the policy's prefix: the values
     /// that the pattern leaves open, joined by `/`. In them, `/` and `%` are percent-encoded. So
-    /// two descriptors never share a key, and none gets into a prefix that goes on behind a `/`.
+    /// two descriptors never share a key, and each key has as many `/` as the pattern says. The
+    /// settings keep prefixes apart that such keys could reach.
     pub(crate) fn key_of(&self, entries: &Entries<'_>) -> Vec<u8> {
         let pairs = self.entries.iter().zip(entries);
         let open: Vec<&[u8]> = pairs
@@ -83,6 +81,19 @@ impl DescriptorPattern {
             }
         }
         key
+    }
+}
+
+impl Ord for DescriptorPattern {
+    fn cmp(&self, other: &DescriptorPattern) -> Ordering {
+        let by_keys = self.domain.cmp(&other.domain).then_with(|| self.keys().cmp(other.keys()));
+        by_keys.then_with(|| self.values().cmp(other.values()))
+    }
+}
+
+impl PartialOrd for DescriptorPattern {
+    fn partial_cmp(&self, other: &DescriptorPattern) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -107,7 +118,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns the pattern of `domain key=value key`.
-    pub(in super::super) fn pattern(text: &str) -> DescriptorPattern {
+    pub(crate) fn pattern(text: &str) -> DescriptorPattern {
         let mut words = text.split(' ');
         let domain = words.next().unwrap().to_owned();
         let entry = |word: &str| match word.split_once('=') {

@@ -12,9 +12,12 @@ use std::sync::Arc;
 use larder_engine::limit::{Algorithm, Decision, Limit, Nanos};
 use larder_engine::{Durability, Take};
 
+pub(crate) use counters::ProxyCounters;
 pub use counters::{DecisionResult, PolicyCounters};
 pub use current::{CurrentPolicies, PolicyReader};
 pub(crate) use descriptor::Entries;
+#[cfg(test)]
+pub(crate) use descriptor::tests::pattern;
 pub use descriptor::{DescriptorPattern, EntryPattern};
 pub use table::Policies;
 
@@ -54,20 +57,33 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with another budget and window, in nanoseconds. `None` if its algorithm
-    /// needs a window and this one is 0.
+    /// Returns the policy with another budget and window, in nanoseconds, and without its
+    /// descriptor. `None` if its algorithm needs a window and this one is 0.
     pub(crate) fn with_limit(&self, budget: u64, window: Nanos) -> Option<Policy> {
         let limit = match self.limit.algorithm() {
             Algorithm::Fixed => Limit::fixed(budget, window),
             Algorithm::Sliding => Limit::sliding(budget, window)?,
             Algorithm::Gcra => Limit::gcra(budget, window, budget)?,
         };
-        Some(Policy { limit, ..self.clone() })
+        let (prefix, counters) = (self.prefix.clone(), Arc::clone(&self.counters));
+        let (shadow, durability) = (self.shadow, self.durability);
+        let name = self.name.clone();
+        Some(Policy { name, prefix, descriptor: None, limit, shadow, durability, counters })
     }
 
     /// Returns a request for `cost` units.
     pub(crate) fn take(&self, cost: u64) -> Take {
         Take { durability: self.durability, ..Take::of(self.limit, cost) }
+    }
+
+    /// Counts the refusal of a request whose key is too long, which no worker decides.
+    pub(crate) fn count_unfit_key(&self) {
+        self.counters.count(0, self.refusal());
+    }
+
+    /// Returns the result of a decision that refuses a request.
+    fn refusal(&self) -> DecisionResult {
+        if self.shadow { DecisionResult::Shadow } else { DecisionResult::Over }
     }
 
     /// Returns the decision that the client gets, and true if the request passes only because the

@@ -1,10 +1,9 @@
 //! The table of policies, found by name, by the longest prefix of a key, and by descriptor. A table
 //! never changes.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{Entries, Policy};
+use super::{DescriptorPattern, Entries, Policy};
 
 /// The policies of one version of the settings.
 #[derive(Debug, Default)]
@@ -14,8 +13,8 @@ pub struct Policies {
     /// In the order of their bytes, so a prefix comes after all shorter prefixes that it begins
     /// with.
     prefixes: Vec<Prefix>,
-    /// Those with a descriptor, in the order in which their patterns are tried.
-    described: Vec<Arc<Policy>>,
+    /// The patterns of descriptors in the order in which they are tried, with their policies.
+    described: Vec<(DescriptorPattern, Arc<Policy>)>,
 }
 
 #[derive(Debug)]
@@ -42,12 +41,9 @@ impl Policies {
             prefixes.push(Prefix { bytes, policy, shorter });
         }
         let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
-        let mut described = policies.clone();
-        described.retain(|policy| policy.descriptor.is_some());
-        described.sort_by(|a, b| match (&a.descriptor, &b.descriptor) {
-            (Some(a), Some(b)) => a.compare(b),
-            (a, b) => a.is_some().cmp(&b.is_some()),
-        });
+        let pair = |policy: &Arc<Policy>| Some((policy.descriptor.clone()?, Arc::clone(policy)));
+        let mut described: Vec<_> = policies.iter().filter_map(pair).collect();
+        described.sort_by(|(a, _), (b, _)| a.cmp(b));
         Policies { policies, prefixes, described }
     }
 
@@ -90,19 +86,19 @@ impl Policies {
         self.policies.iter().map(|policy| &**policy)
     }
 
-    /// Returns the policy for a descriptor, if there is one. Of several, the one wins that names
-    /// the value of the earliest entry.
-    pub(crate) fn describing(&self, domain: &str, entries: &Entries<'_>) -> Option<&Arc<Policy>> {
-        let order = |policy: &Arc<Policy>| {
-            policy.descriptor.as_ref().map(|pattern| pattern.compare_keys(domain, entries))
-        };
-        let start = self.described.partition_point(|policy| order(policy) == Some(Ordering::Less));
-        let mut same_keys = self.described[start..]
-            .iter()
-            .take_while(|policy| order(policy) == Some(Ordering::Equal));
-        same_keys.find(|policy| {
-            policy.descriptor.as_ref().is_some_and(|pattern| pattern.has_values(entries))
-        })
+    /// Returns the policy for a descriptor and its pattern, if there is one. Of several, the one
+    /// wins that names the value of the earliest entry.
+    pub(crate) fn describing(
+        &self,
+        domain: &str,
+        entries: &Entries<'_>,
+    ) -> Option<(&DescriptorPattern, &Arc<Policy>)> {
+        let order = |pattern: &DescriptorPattern| pattern.compare_keys(domain, entries);
+        let start = self.described.partition_point(|(pattern, _)| order(pattern).is_lt());
+        let from = self.described[start..].iter();
+        let mut same_keys = from.take_while(|(pattern, _)| order(pattern).is_eq());
+        let (pattern, policy) = same_keys.find(|(pattern, _)| pattern.has_values(entries))?;
+        Some((pattern, policy))
     }
 }
 
@@ -127,7 +123,7 @@ fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
 mod tests {
     use larder_engine::limit::Limit;
 
-    use super::super::descriptor::tests::pattern;
+    use super::super::pattern;
     use super::*;
 
     fn policies(prefixes: &[&str]) -> Policies {
@@ -202,7 +198,8 @@ mod tests {
                     pattern(text).entries.iter().map(|entry| entry.value.is_none()).collect()
                 };
                 let expected = patterns[..count].iter().filter(matches).min_by_key(open);
-                let found = table.describing(domain, entries).map(|found| found.name.clone());
+                let found = table.describing(domain, entries);
+                let found = found.map(|(_, policy)| policy.name.clone());
                 let expected = expected.map(|text| text.replace([' ', '='], "."));
                 assert_eq!(found, expected, "{domain} {entries:?} of {count}");
             }

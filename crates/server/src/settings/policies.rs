@@ -2,7 +2,8 @@
 //! limits. They are not in the table of settings, because a policy does not fit into a flag or an
 //! environment variable.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
@@ -111,13 +112,51 @@ pub(super) fn read(
         }
     };
     let mut policies = Vec::with_capacity(tables.len());
-    for (index, table) in tables.into_iter().enumerate() {
+    let fault_at = |index: usize, table: &toml::Table, fault: Fault| {
+        error(place(text, index, table, fault.key), fault.reason)
+    };
+    for (index, table) in tables.iter().enumerate() {
         match policy(table).and_then(&mut unique) {
             Ok(policy) => policies.push(policy),
-            Err(fault) => return error(place(text, index, table, fault.key), fault.reason),
+            Err(fault) => return fault_at(index, table, fault),
+        }
+    }
+    let prefixes = prefixes_of(&policies);
+    for ((index, table), policy) in tables.into_iter().enumerate().zip(&policies) {
+        if let Err(fault) = keep_apart(policy, &prefixes) {
+            return fault_at(index, table, fault);
         }
     }
     Ok(policies)
+}
+
+/// Returns the prefixes of policies, with the policies' names.
+fn prefixes_of(policies: &[Policy]) -> BTreeMap<&str, &str> {
+    policies.iter().filter_map(|policy| Some((policy.prefix.as_deref()?, &*policy.name))).collect()
+}
+
+/// Checks that descriptors of a policy give no keys that begin with the prefix of another policy:
+/// clients of the proxy could use up its limits. A key has a `/` between two open values, and none
+/// in a value.
+fn keep_apart(policy: &Policy, prefixes: &BTreeMap<&str, &str>) -> Result<(), Fault> {
+    let (Some(pattern), Some(own)) = (&policy.descriptor, policy.prefix.as_deref()) else {
+        return Ok(());
+    };
+    let open = pattern.entries.iter().filter(|entry| entry.value.is_none()).count();
+    let after = prefixes.range::<str, _>((Bound::Excluded(own), Bound::Unbounded));
+    let longer = after.map_while(|(prefix, name)| Some((prefix.strip_prefix(own)?, name)));
+    for (rest, name) in longer {
+        if rest.matches('/').count() < open {
+            return Err(Fault::of(
+                "prefix",
+                format!(
+                    "keys of its descriptors could begin with \"{own}{rest}\", the prefix of \
+                     {name:?}: give it a prefix that no other one begins with"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the place of a fault in the file, in the form `line 4: limit "logins": budget`.

@@ -7,7 +7,7 @@ use larder_engine::limit::Limit;
 use super::exporter::{self, RowTexts, Shown};
 use super::metric::{MetricKind, MetricUnit, Read};
 use super::table;
-use crate::policies::Policy;
+use crate::policies::{Policy, pattern};
 use crate::server::Server;
 use crate::settings::{ListenAddress, Settings, StorePath};
 
@@ -179,6 +179,8 @@ fn larder_rows_are_present() {
         "larder_limits_allowed",
         "larder_limits_refused",
         "larder_limiters_evicted",
+        "larder_descriptors_unlimited",
+        "larder_envoy_calls_too_large",
     ] {
         assert!(split_names(&rows).1.contains(&name), "{name}");
     }
@@ -192,6 +194,7 @@ fn policies_are_shown_with_their_counters() {
     assert!(rows(&server(), "limits").is_empty());
     let logins = Policy {
         prefix: Some("login/".to_owned()),
+        descriptor: Some(pattern("edge route=login user")),
         shadow: true,
         ..Policy::new("logins", Limit::gcra(10, 60_000_000_000, 5).unwrap())
     };
@@ -204,7 +207,8 @@ fn policies_are_shown_with_their_counters() {
     let expected = "limit:all:of:algorithm fixed, \
          limit:all:of:budget 7, limit:all:of:window 0s, limit:all:of:enforced yes, \
          limit:all:of:within 0, limit:all:of:near 0, limit:all:of:over 0, limit:all:of:shadow 0, \
-         limit:logins:prefix login/, limit:logins:algorithm gcra, limit:logins:budget 10, \
+         limit:logins:prefix login/, limit:logins:domain edge, \
+         limit:logins:descriptor route=login, user, limit:logins:algorithm gcra, limit:logins:budget 10, \
          limit:logins:window 60s, limit:logins:burst 5, limit:logins:enforced no, \
          limit:logins:within 0, limit:logins:near 1, limit:logins:over 0, limit:logins:shadow 0";
     assert_eq!(shown.join(", "), expected);

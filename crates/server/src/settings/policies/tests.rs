@@ -173,3 +173,34 @@ fn differences_name_policies_that_come_change_and_go() {
     );
     assert!(here.policy_differences(&here.clone()).is_empty());
 }
+
+/// Otherwise clients of a proxy could use up the limiters of another policy.
+#[test]
+fn descriptors_do_not_reach_other_prefixes() {
+    let read = |prefix: &str, descriptor: &str, other: &str| {
+        read_text(&format!(
+            "[[limit]]\nname = 'a'\nbudget = 1\nprefix = '{other}'\n\
+             [[limit]]\nname = 'b'\nbudget = 1\nprefix = '{prefix}'\n\
+             domain = 'd'\ndescriptor = [{descriptor}]\n"
+        ))
+    };
+    // The values `b` and `x` of two entries would give the key `a/b/x`.
+    let expected = "larder.toml: line 8: limit \"b\": prefix: keys of its descriptors could begin \
+                    with \"a/b/\", the prefix of \"a\": give it a prefix that no other one begins with";
+    assert_eq!(read("a/", "'k', 'l'", "a/b/").unwrap_err(), expected);
+    for (prefix, descriptor, other, is_apart) in [
+        ("a/", "'k'", "a/b/", true),
+        ("a/", "'k=1', 'l'", "a/b/", true),
+        ("a/", "'k', 'l'", "a/b/c/", true),
+        ("a/", "'k', 'l', 'm'", "a/b/c/", false),
+        ("a/b/", "'k', 'l'", "a/", true),
+        ("a/", "'k', 'l'", "b/", true),
+        ("u", "'k'", "us/", true),
+        ("u", "'k'", "us", false),
+        ("u", "'k', 'l'", "us/", false),
+        ("u", "'k=1'", "us", true),
+    ] {
+        let read = read(prefix, descriptor, other);
+        assert_eq!(read.is_ok(), is_apart, "{prefix} {descriptor} {other}");
+    }
+}

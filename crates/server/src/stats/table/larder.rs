@@ -158,8 +158,8 @@ pub(super) static MEMORY: &[Metric] = &[
     .named("larder_count_records_total"),
     counter(
         "larder_limits_allowed",
-        "Requests for units of a rate limit (`ma` with `B` or `Q`, looks included) that were \
-         allowed.",
+        "Requests for units of a rate limit (`ma` with `B` or `Q`, over HTTP, and descriptors of \
+         Envoy; looks included) that were allowed.",
         |s| some(s.totals().taken),
     )
     .named("larder_limits_allowed_total"),
@@ -174,6 +174,20 @@ pub(super) static MEMORY: &[Metric] = &[
         |s| some(s.totals().evicted_limiters),
     )
     .named("larder_limiters_evicted_total"),
+    counter(
+        "larder_descriptors_unlimited",
+        "Descriptors of Envoy that no policy matches, so they are not limited. If they should be, \
+         compare the spelling of domain and keys with `stats limits`.",
+        |s| some(s.running.context()?.policies().proxies().unlimited()),
+    )
+    .named("larder_descriptors_unlimited_total"),
+    counter(
+        "larder_envoy_calls_too_large",
+        "Requests of Envoy that are over the limit because they are too large to be read. They \
+         count for no policy.",
+        |s| some(s.running.context()?.policies().proxies().too_large()),
+    )
+    .named("larder_envoy_calls_too_large_total"),
 ];
 
 pub(super) static LOOPS: &[Metric] = &[

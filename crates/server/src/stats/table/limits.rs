@@ -20,6 +20,18 @@ pub(super) static METRICS: &[Metric] = &[
     of_policy("limit:NAME:prefix", Info, "The policy's prefix of keys.", |p| {
         p.prefix.as_deref().map(Into::into)
     }),
+    of_policy("limit:NAME:domain", Info, "The domain of its descriptors.", |p| {
+        p.descriptor.as_ref().map(|pattern| pattern.domain.as_str().into())
+    }),
+    of_policy(
+        "limit:NAME:descriptor",
+        Info,
+        "The entries of the descriptors of Envoy that the policy limits.",
+        |p| {
+            let entries = p.descriptor.as_ref()?.entries.iter().map(ToString::to_string);
+            some(entries.collect::<Vec<_>>().join(", "))
+        },
+    ),
     of_policy("limit:NAME:algorithm", Info, "`fixed`, `sliding` or `gcra`.", |p| {
         some(algorithm_name(p.limit.algorithm()))
     }),

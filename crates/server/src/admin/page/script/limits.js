@@ -84,9 +84,8 @@ export class LimitsView {
     const seconds = this.#last === null ? 0 : (now.at - this.#last.at) / 1000;
     now.policies.forEach((policy, at) => {
       const [name, limit, ...cells] = this.#rows.children[at].children;
-      const prefix = policy.settings.get("prefix");
       say(name.firstElementChild, policy.name);
-      say(name.lastElementChild, prefix === undefined ? "" : `keys ${prefix}…`);
+      say(name.lastElementChild, appliesTo(policy.settings));
       say(limit, limitText(policy.settings));
       RESULTS.forEach((result, index) => {
         const total = policy.totals.get(result) ?? 0;
@@ -114,6 +113,13 @@ function policiesOf(rows) {
     else policy.settings.set(what, String(value));
   }
   return [...policies.values()];
+}
+
+/** The keys and descriptors that a policy applies to by itself. */
+function appliesTo(settings) {
+  const [prefix, domain, descriptor] = ["prefix", "domain", "descriptor"].map((what) => settings.get(what));
+  const keys = prefix === undefined ? "" : `keys ${prefix}…`;
+  return descriptor === undefined ? keys : `${keys}, descriptor ${domain}: ${descriptor}`;
 }
 
 function limitText(settings) {

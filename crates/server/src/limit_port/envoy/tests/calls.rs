@@ -13,13 +13,20 @@ use larder_engine::limit::Limit;
 use prost::Message;
 use tokio::runtime::Runtime;
 
-use super::messages::{
-    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-};
-use super::{BODY, PATH};
+use super::super::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse};
+use super::super::{BODY, PATH};
+use super::{descriptor, request};
 use crate::limit_port::tests::{HOUR, command, connect, server};
-use crate::policies::{DescriptorPattern, EntryPattern, Policy};
+use crate::policies::{Policy, pattern};
 use crate::server::Server;
+
+/// The first bytes of an HTTP/2 connection.
+pub(in crate::limit_port) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The types of frames.
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
 
 /// A connection of a proxy.
 struct Proxy {
@@ -75,21 +82,32 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
+/// Returns a frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Returns the frame that begins every connection of HTTP/2, with no settings.
+pub(in crate::limit_port) fn no_settings() -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[])
+}
+
+/// Returns a HEADERS frame without the end of the stream: POST, http, the path and the type, as
+/// literals that are not indexed.
+pub(in crate::limit_port) fn head(stream: u32, path: &str, kind: &str) -> Vec<u8> {
+    let mut head = vec![0x83, 0x86];
+    for (name, value) in [(4, path), (31, kind)] {
+        let name = if name < 15 { vec![name] } else { vec![0x0f, name - 15] };
+        head.extend([name, vec![u8::try_from(value.len()).unwrap()], value.into()].concat());
+    }
+    frame(HEADERS, 4, stream, &head)
+}
+
 /// A policy for `user`, with a limit for each of its values.
 fn users(budget: u64) -> Policy {
-    let entries = vec![EntryPattern { key: "user".to_owned(), value: None }];
-    let descriptor = Some(DescriptorPattern { domain: "edge".to_owned(), entries });
-    let prefix = Some("user/".to_owned());
+    let (prefix, descriptor) = (Some("user/".to_owned()), Some(pattern("edge user")));
     Policy { prefix, descriptor, ..Policy::new("users", Limit::fixed(budget, HOUR)) }
-}
-
-fn descriptor(key: &str, value: &str) -> RateLimitDescriptor {
-    let entry = DescriptorEntry { key: key.into(), value: value.into() };
-    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
-}
-
-fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend: 0 }
 }
 
 fn proxy(server: &Server) -> Proxy {
@@ -100,9 +118,9 @@ fn proxy(server: &Server) -> Proxy {
 fn each_descriptor_has_a_status() {
     let server = server(vec![users(2)]);
     let mut proxy = proxy(&server);
-    let both = request(vec![descriptor("user", "ann"), descriptor("path", "/")]);
+    let both = request(vec![descriptor(&[("user", "ann")]), descriptor(&[("path", "/")])]);
     let shown = |reply: &RateLimitResponse| -> Vec<(Code, Option<u32>)> {
-        let status = |status: &super::DescriptorStatus| {
+        let status = |status: &DescriptorStatus| {
             (status.code(), status.current_limit.as_ref().map(|_| status.limit_remaining))
         };
         reply.statuses.iter().map(status).collect()
@@ -122,8 +140,14 @@ fn each_descriptor_has_a_status() {
     assert_eq!((&*retry.key, &*retry.value), ("retry-after", "3600"));
     // Memcached clients see the same limiter.
     assert_eq!(command(&server, "ma user/ann Qusers r"), "NS r0 B2");
-    let counts = server.running.policies().named(b"users").unwrap().counters.totals();
-    assert_eq!(counts, [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
+    assert_eq!(counts(&server), [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
+    let context = server.running.context().unwrap();
+    assert_eq!(context.policies().proxies().unlimited(), 3);
+}
+
+/// Returns the counts of the policy of `users`.
+fn counts(server: &Server) -> [(&'static str, u64); 4] {
+    server.running.policies().named(b"users").unwrap().counters.totals()
 }
 
 #[test]
@@ -131,10 +155,11 @@ fn a_shadow_policy_lets_requests_pass() {
     let server = server(vec![Policy { shadow: true, ..users(0) }]);
     let mut proxy = proxy(&server);
     for user in ["ann", &"b".repeat(300)] {
-        let reply = proxy.ask(&request(vec![descriptor("user", user)]));
+        let reply = proxy.ask(&request(vec![descriptor(&[("user", user)])]));
         assert_eq!(reply.overall_code(), Code::Ok, "{user}");
         assert_eq!(reply.statuses[0].code(), Code::Ok);
     }
+    assert_eq!(counts(&server)[3], ("shadow", 2));
 }
 
 #[test]
@@ -146,7 +171,7 @@ fn exactly_the_limit_is_admitted() {
         .map(|_| {
             std::thread::spawn(move || {
                 let mut proxy = Proxy::connect(address);
-                let one = request(vec![descriptor("user", "ann")]);
+                let one = request(vec![descriptor(&[("user", "ann")])]);
                 (0..100).filter(|_| proxy.ask(&one).overall_code() == Code::Ok).count()
             })
         })
@@ -161,10 +186,14 @@ fn a_request_that_is_too_large_is_over_the_limit() {
     let server = server(vec![users(5)]);
     let mut proxy = proxy(&server);
     for length in [251, BODY, 60_000, 1_000_000] {
-        let reply = proxy.ask(&request(vec![descriptor("user", &"a".repeat(length))]));
+        let reply = proxy.ask(&request(vec![descriptor(&[("user", &"a".repeat(length))])]));
         assert_eq!(reply.overall_code(), Code::OverLimit, "{length}");
     }
-    assert_eq!(proxy.ask(&request(vec![descriptor("user", "a")])).overall_code(), Code::Ok);
+    assert_eq!(proxy.ask(&request(vec![descriptor(&[("user", "a")])])).overall_code(), Code::Ok);
+    let context = server.running.context().unwrap();
+    assert_eq!((counts(&server)[2], context.policies().proxies().too_large()), (("over", 1), 3));
+    context.policies().reset_counters();
+    assert_eq!(context.policies().proxies().too_large(), 0);
 }
 
 #[test]
@@ -172,9 +201,9 @@ fn wrong_calls_say_why() {
     let server = server(vec![users(5)]);
     assert_eq!(command(&server, "set user/text 0 0 1\r\nx"), "STORED");
     let mut proxy = proxy(&server);
-    let message = request(vec![descriptor("user", "a")]).encode_to_vec();
+    let message = request(vec![descriptor(&[("user", "a")])]).encode_to_vec();
     let compressed = [&[1][..], &framed(&message)[1..]].concat();
-    let text = request(vec![descriptor("user", "text")]).encode_to_vec();
+    let text = request(vec![descriptor(&[("user", "text")])]).encode_to_vec();
     let cases = [
         (PATH, "application/grpc", framed(&message), "0"),
         (PATH, "application/grpc+proto", framed(&message), "0"),
@@ -197,26 +226,14 @@ fn wrong_calls_say_why() {
 /// client, and they do not delay the stop.
 #[test]
 fn unfinished_calls_harm_nobody() {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let server = server(vec![users(1_000_000)]);
     let address = server.limit_addresses()[0];
-    // An empty SETTINGS frame, and HEADERS without the end of the stream: POST, http, the path and
-    // the type, with literals that are not indexed.
-    let mut head = vec![0x83, 0x86];
-    for (name, value) in [(4, PATH), (31, "application/grpc")] {
-        let name = if name < 15 { vec![name] } else { vec![0x0f, name - 15] };
-        head.extend([name, vec![u8::try_from(value.len()).unwrap()], value.into()].concat());
-    }
-    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-    };
     let mut unfinished: Vec<_> = (0..8)
         .map(|_| {
             let mut client = connect(address);
-            let mut bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
+            let mut bytes = [PREFACE, &no_settings()].concat();
             for stream in 0..16 {
-                bytes.extend(frame(1, 4, 2 * stream + 1, &head));
+                bytes.extend(head(2 * stream + 1, PATH, "application/grpc"));
                 bytes.extend(frame(0, 0, 2 * stream + 1, &[0, 0, 0]));
             }
             client.write_all(&bytes).unwrap();
@@ -230,7 +247,7 @@ fn unfinished_calls_harm_nobody() {
     }
     let mut proxy = proxy(&server);
     for _ in 0..100 {
-        let reply = proxy.ask(&request(vec![descriptor("user", "ann")]));
+        let reply = proxy.ask(&request(vec![descriptor(&[("user", "ann")])]));
         assert_eq!(reply.overall_code(), Code::Ok);
     }
     // The connection with nonsense after the preface is closed; the others are only slow.
@@ -240,4 +257,50 @@ fn unfinished_calls_harm_nobody() {
     let began = Instant::now();
     server.shutdown(Duration::from_secs(600)).unwrap();
     assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+/// An idle proxy has to learn that its next request needs another connection. Otherwise that
+/// request fails, and passes.
+#[test]
+fn a_stop_tells_idle_proxies() {
+    let server = server(Vec::new());
+    let mut client = connect(server.limit_addresses()[0]);
+    client.write_all(&[PREFACE, &no_settings()].concat()).unwrap();
+    let mut kinds = Vec::new();
+    let mut next_kind = || {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        client.read_exact(&mut vec![0; length]).ok()?;
+        Some(head[3])
+    };
+    kinds.extend(next_kind());
+    assert_eq!(kinds, [SETTINGS]);
+    server.shutdown(Duration::from_secs(600)).unwrap();
+    kinds.extend(std::iter::from_fn(next_kind));
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+}
+
+/// With tracing, Envoy copies a field of its client's request into the call. An error would let
+/// that request pass.
+#[test]
+fn a_long_field_of_a_client_is_no_error() {
+    let server = server(vec![users(1)]);
+    let mut proxy = proxy(&server);
+    let mut call = || {
+        let message = request(vec![descriptor(&[("user", "ann")])]).encode_to_vec();
+        let call = Request::post(format!("http://larder{PATH}"))
+            .header("content-type", "application/grpc")
+            .header("tracestate", "t".repeat(60 << 10))
+            .body(Full::from(framed(&message)))
+            .unwrap();
+        let reply = proxy.sender.send_request(call);
+        proxy.runtime.block_on(async {
+            let reply = reply.await.unwrap();
+            assert_eq!(reply.status(), 200);
+            let body = reply.into_body().collect().await.unwrap().to_bytes();
+            RateLimitResponse::decode(&body[5..]).unwrap().overall_code()
+        })
+    };
+    assert_eq!([call(), call()], [Code::Ok, Code::OverLimit]);
 }
