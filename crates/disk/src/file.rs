@@ -100,7 +100,7 @@ impl FileDevice {
         is_ours: impl FnOnce(&[u8]) -> bool,
     ) -> Result<FileDevice, OpenError> {
         let place = Place::find(path)?;
-        let file = place.open()?;
+        let file = place.open(Access::Write)?;
         let length = place.length(&file)?;
         if length > 0 && !is_ours(&place.head(&file, length)?) {
             return Err(OpenError::Foreign { path: place.path });
@@ -110,21 +110,36 @@ impl FileDevice {
         } else {
             place.settle(&file, length, size, wish)?
         };
-        let is_new = length == 0;
-        let direct = kernel::open_direct(&file).ok();
+        Ok(FileDevice::new(file, place, size, length == 0, Access::Write))
+    }
+
+    /// Opens an existing file or block device for reading only, and changes nothing. This needs no
+    /// permission to write. The lock of a file is shared: several readers may have it at the same
+    /// time, but nothing can [`open`](FileDevice::open) the store meanwhile. Writes return an
+    /// error.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_to_read(path: &Path) -> Result<FileDevice, OpenError> {
+        let place = Place::find(path)?;
+        let file = place.open(Access::Read)?;
+        let size = place.part(place.length(&file)?, None)?;
+        Ok(FileDevice::new(file, place, size, false, Access::Read))
+    }
+
+    fn new(file: File, place: Place, size: u64, is_new: bool, access: Access) -> FileDevice {
+        let direct = kernel::open_direct(&file, access == Access::Write).ok();
         let notes_first_writes = !place.is_block_device && kernel::notes_first_writes(&file);
-        let (size, grew) = (Arc::new(AtomicU64::new(size)), AtomicBool::new(false));
-        let refuses_direct = AtomicBool::new(false);
-        Ok(FileDevice {
+        FileDevice {
             file,
             direct,
-            refuses_direct,
+            refuses_direct: AtomicBool::new(false),
             notes_first_writes,
             place,
-            size,
-            grew,
+            size: Arc::new(AtomicU64::new(size)),
+            grew: AtomicBool::new(false),
             is_new,
-        })
+        }
     }
 
     /// Returns the path of the file or block device; a directory is already resolved.
@@ -326,6 +341,13 @@ impl Glance {
     }
 }
 
+/// The purpose for which a file or block device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
 /// What a path leads to.
 #[derive(Debug)]
 struct Place {
@@ -365,23 +387,26 @@ impl Place {
         move |source| OpenError::Io { path, action, source }
     }
 
-    /// Opens and locks the file or device. The lock belongs to the open file, so the kernel
-    /// releases it however the process ends.
-    fn open(&self) -> Result<File, OpenError> {
+    /// Opens and locks the file or device; only for writing, creates a missing file. The lock
+    /// belongs to the open file, so the kernel releases it however the process ends.
+    fn open(&self, access: Access) -> Result<File, OpenError> {
+        let writes = access == Access::Write;
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        options.read(true).write(writes);
         if self.is_block_device {
             // Without O_CREAT, O_EXCL claims the device itself, whichever node leads to it. The
             // kernel returns EBUSY if another process has claimed it or it is mounted.
             options.custom_flags(libc::O_EXCL);
-        } else {
+        } else if writes {
             options.create(true).mode(0o600);
         }
         let file = options.open(&self.path).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => OpenError::Busy { path: self.path.clone() },
             _ => self.io("open")(error),
         })?;
-        match file.try_lock() {
+        // On NFS, an exclusive lock needs a file that is open for writing.
+        let locked = if writes { file.try_lock() } else { file.try_lock_shared() };
+        match locked {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: self.path.clone() }),
             Err(TryLockError::Error(source)) => Err(self.io("lock")(source)),
@@ -399,7 +424,7 @@ impl Place {
         Ok(head)
     }
 
-    /// Returns the number of bytes of a block device to use.
+    /// Returns the number of bytes to use of a block device, or of a file that must not change.
     fn part(&self, capacity: u64, asked: Option<u64>) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         let size = match asked {
