@@ -61,7 +61,7 @@ fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
             path.display()
         )));
     }
-    let device = FileDevice::open(path, None).map_err(|e| Error::server(e.to_string()))?;
+    let device = FileDevice::open_to_read(path).map_err(|e| Error::server(e.to_string()))?;
     if let Some(hidden) = hidden_blocks(path, device.size()).filter(|hidden| *hidden > 0) {
         complain!(
             "READS THAT REACH NO DEVICE: {hidden} of {SAMPLES} blocks of {} were never written, or lie in a cache; \

@@ -63,7 +63,7 @@ pub struct FileDevice {
     refuses_direct: AtomicBool,
     /// True if the file system records which blocks of preallocated space have been written.
     notes_first_writes: bool,
-    place: Target,
+    target: Target,
     size: Arc<AtomicU64>,
     /// True if the file has grown and the growth may not be durable.
     grew: AtomicBool,
@@ -99,48 +99,67 @@ impl FileDevice {
         wanted: u64,
         is_ours: impl FnOnce(&[u8]) -> bool,
     ) -> Result<FileDevice, OpenError> {
-        let place = Target::find(path)?;
-        let file = place.open()?;
-        let length = place.length(&file)?;
-        if length > 0 && !is_ours(&place.head(&file, length)?) {
-            return Err(OpenError::Foreign { path: place.path });
+        let target = Target::find(path)?;
+        let file = target.open(Access::Write)?;
+        let length = target.length(&file)?;
+        if length > 0 && !is_ours(&target.head(&file, length)?) {
+            return Err(OpenError::Foreign { path: target.path });
         }
-        let size = if place.is_block_device {
-            place.part(length, size)?
+        let size = if target.is_block_device {
+            target.part(length, size)?
         } else {
-            place.settle(&file, length, size, wanted)?
+            target.settle(&file, length, size, wanted)?
         };
-        let is_new = length == 0;
-        let direct = kernel::open_direct(&file).ok();
-        let notes_first_writes = !place.is_block_device && kernel::notes_first_writes(&file);
-        let (size, grew) = (Arc::new(AtomicU64::new(size)), AtomicBool::new(false));
-        let refuses_direct = AtomicBool::new(false);
-        Ok(FileDevice {
+        Ok(FileDevice::new(file, target, size, length == 0, Access::Write))
+    }
+
+    /// Opens an existing file or block device for reading only, and changes nothing. This needs no
+    /// permission to write. The lock of a file is shared: several readers may have it at the same
+    /// time, but nothing can [`open`](FileDevice::open) the store meanwhile. Writes return an
+    /// error.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_to_read(path: &Path) -> Result<FileDevice, OpenError> {
+        let target = Target::find(path)?;
+        let file = target.open(Access::Read)?;
+        let size = target.part(target.length(&file)?, None)?;
+        Ok(FileDevice::new(file, target, size, false, Access::Read))
+    }
+
+    fn new(file: File, target: Target, size: u64, is_new: bool, access: Access) -> FileDevice {
+        let direct = kernel::open_direct(&file, access == Access::Write).ok();
+        let notes_first_writes = !target.is_block_device && kernel::notes_first_writes(&file);
+        FileDevice {
             file,
             direct,
-            refuses_direct,
+            refuses_direct: AtomicBool::new(false),
             notes_first_writes,
-            place,
-            size,
-            grew,
+            target,
+            size: Arc::new(AtomicU64::new(size)),
+            grew: AtomicBool::new(false),
             is_new,
-        })
+        }
     }
 
     /// Returns the path of the file or block device; a directory is already resolved.
     pub fn path(&self) -> &Path {
-        &self.place.path
+        &self.target.path
     }
 
     fn grow_to(&self, size: u64) -> Result<(), OpenError> {
-        let length = self.place.length(&self.file)?;
-        let size = match self.place.is_block_device {
-            true => self.place.part(length, Some(size))?,
-            false => self.place.lengthen(&self.file, length, size)?,
+        let length = self.target.length(&self.file)?;
+        let size = match self.target.is_block_device {
+            true => self.target.part(length, Some(size))?,
+            false => self.target.lengthen(&self.file, length, size)?,
         };
         let existing = self.size();
         if size < existing {
-            return Err(OpenError::Shrink { path: self.place.path.clone(), existing, asked: size });
+            return Err(OpenError::Shrink {
+                path: self.target.path.clone(),
+                existing,
+                asked: size,
+            });
         }
         self.grew.store(true, Ordering::Release);
         self.size.store(size, Ordering::Release);
@@ -152,7 +171,7 @@ impl FileDevice {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.size.store(size, Ordering::Release);
-        if self.place.is_block_device {
+        if self.target.is_block_device {
             return Ok(());
         }
         let shrunk = self.file.set_len(size);
@@ -292,28 +311,28 @@ impl Glance {
     /// # Errors
     /// See [`OpenError`].
     pub fn at(path: &Path) -> Result<Glance, OpenError> {
-        let place = Target::find(path)?;
-        let file = match File::open(&place.path) {
+        let target = Target::find(path)?;
+        let file = match File::open(&target.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Glance {
-                    path: place.path,
+                    path: target.path,
                     head: Vec::new(),
                     length: 0,
                     identity: None,
                 });
             }
-            Err(error) => return Err(place.io("open")(error)),
+            Err(error) => return Err(target.io("open")(error)),
         };
-        let metadata = file.metadata().map_err(place.io("measure"))?;
+        let metadata = file.metadata().map_err(target.io("measure"))?;
         // A block device may have several nodes, so its device number identifies it.
-        let identity = match place.is_block_device {
+        let identity = match target.is_block_device {
             true => [1, metadata.rdev(), 0],
             false => [0, metadata.dev(), metadata.ino()],
         };
-        let length = place.length(&file)?;
-        let head = place.head(&file, length)?;
-        Ok(Glance { path: place.path, head, length, identity: Some(identity) })
+        let length = target.length(&file)?;
+        let head = target.head(&file, length)?;
+        Ok(Glance { path: target.path, head, length, identity: Some(identity) })
     }
 
     /// Returns true if both lead to the same file or block device.
@@ -324,6 +343,13 @@ impl Glance {
             _ => false,
         }
     }
+}
+
+/// The purpose for which a file or block device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
 }
 
 /// What a path leads to.
@@ -365,23 +391,26 @@ impl Target {
         move |source| OpenError::Io { path, action, source }
     }
 
-    /// Opens and locks the file or device. The lock belongs to the open file, so the kernel
-    /// releases it however the process ends.
-    fn open(&self) -> Result<File, OpenError> {
+    /// Opens and locks the file or device; only for writing, creates a missing file. The lock
+    /// belongs to the open file, so the kernel releases it however the process ends.
+    fn open(&self, access: Access) -> Result<File, OpenError> {
+        let writes = access == Access::Write;
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        options.read(true).write(writes);
         if self.is_block_device {
             // Without O_CREAT, O_EXCL claims the device itself, whichever node leads to it. The
             // kernel returns EBUSY if another process has claimed it or it is mounted.
             options.custom_flags(libc::O_EXCL);
-        } else {
+        } else if writes {
             options.create(true).mode(0o600);
         }
         let file = options.open(&self.path).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => OpenError::Busy { path: self.path.clone() },
             _ => self.io("open")(error),
         })?;
-        match file.try_lock() {
+        // On NFS, an exclusive lock needs a file that is open for writing.
+        let locked = if writes { file.try_lock() } else { file.try_lock_shared() };
+        match locked {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: self.path.clone() }),
             Err(TryLockError::Error(source)) => Err(self.io("lock")(source)),
@@ -399,7 +428,7 @@ impl Target {
         Ok(head)
     }
 
-    /// Returns the number of bytes of a block device to use.
+    /// Returns the number of bytes to use of a block device, or of a file that must not change.
     fn part(&self, capacity: u64, asked: Option<u64>) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         let size = match asked {

@@ -68,16 +68,44 @@ pub struct Arguments {
     list: bool,
 }
 
-/// Reads a recorded trace once, to know its size. Its point is named like the file, without the
-/// ending.
-fn recorded(path: &Path) -> Result<Recorded> {
-    let shown = path.display().to_string();
+/// Returns the name of a recorded trace's point: the name of the file without the ending.
+fn point_name(path: &Path) -> Result<String> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name = name.split('.').next().filter(|name| !name.is_empty() && path.is_file());
-    let name = name.ok_or_else(|| Error::usage(format!("--trace {shown} is not a file")))?;
-    let totals = Totals::of(&mut *trace::recorded(&shown)?)?;
-    // Names of points live as long as the process.
-    Ok(Recorded { name: String::leak(name.to_owned()), path: shown, totals })
+    let failed = || Error::usage(format!("--trace {} is not a file", path.display()));
+    name.map(str::to_owned).ok_or_else(failed)
+}
+
+/// Reads each recorded trace once, to know its size. Reading takes long, so all names are checked
+/// first.
+fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
+    let names = paths.iter().map(|path| point_name(path)).collect::<Result<Vec<_>>>()?;
+    for (at, name) in names.iter().enumerate() {
+        if let Some(before) = names[..at].iter().position(|before| before == name) {
+            return Err(Error::usage(format!(
+                "--trace {} and --trace {} would both be the point {name}: rename one of them",
+                paths[before].display(),
+                paths[at].display()
+            )));
+        }
+    }
+    let read = |(name, path): (String, &PathBuf)| {
+        let path = path.display().to_string();
+        let totals = Totals::of(&mut *trace::recorded(&path)?)?;
+        // Names of points live as long as the process.
+        Ok(Recorded { name: String::leak(name), path, totals })
+    };
+    names.into_iter().zip(paths).map(read).collect()
+}
+
+/// Returns the recorded traces in words. Traces with the same name but other contents differ in
+/// their hashes.
+fn traces_line(traces: &[Recorded]) -> String {
+    let line = |trace: &Recorded| {
+        let Totals { requests, bytes, hash } = trace.totals;
+        format!("{} ({requests} requests, {bytes} bytes, hash {hash:016x})", trace.name)
+    };
+    traces.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
 impl Arguments {
@@ -112,6 +140,7 @@ impl Arguments {
             machine: machine.line(),
             directory: absolute(&directory)?,
             second_directory: self.second_dir.as_deref().map_or(Ok(String::new()), absolute)?,
+            traces: traces_line(&plan.hitratio.recorded),
         };
         let journal = Journal::open(&self.out, &identity)?;
         let disk = disk::measure(&directory)?;
@@ -150,8 +179,7 @@ impl Arguments {
             plan.rounds = rounds;
             plan.long_rounds = rounds;
         }
-        plan.hitratio.recorded =
-            self.traces.iter().map(|path| recorded(path)).collect::<Result<_>>()?;
+        plan.hitratio.recorded = recorded(&self.traces)?;
         Ok(plan)
     }
 
@@ -285,4 +313,32 @@ fn write_report(directory: &Path, results: &Results) -> Result<()> {
     let state = if results.interrupted { " (interrupted: the same command goes on)" } else { "" };
     say!("{}{state}", page.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_traces_are_different_points() {
+        let folder = std::env::temp_dir().join(format!("larder-traces-{}", std::process::id()));
+        let file = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let paths = [file("one.csv", "a,100\na,100"), file("two.csv", "b,100")];
+        let line = traces_line(&recorded(&paths).unwrap());
+        assert!(line.starts_with("one (2 requests, 100 bytes, hash "), "{line}");
+        assert!(line.contains("), two (1 requests, 100 bytes, hash "), "{line}");
+        file("one.csv", "a,100\nb,0");
+        assert_ne!(traces_line(&recorded(&paths).unwrap()), line);
+        let same = [paths[0].clone(), file("other/one.txt", "a,100")];
+        let error = recorded(&same).unwrap_err().to_string();
+        assert!(error.contains("would both be the point one: rename one of them"), "{error}");
+        let missing = recorded(&[folder.join("none.csv")]).unwrap_err().to_string();
+        assert!(missing.contains("none.csv is not a file"), "{missing}");
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -61,6 +61,9 @@ pub(crate) struct Identity {
     /// The absolute path of the servers' files on a second device, or empty.
     #[serde(default)]
     pub(crate) second_directory: String,
+    /// The recorded traces, or empty.
+    #[serde(default)]
+    pub(crate) traces: String,
 }
 
 impl Identity {
@@ -73,6 +76,7 @@ impl Identity {
                 ("machine", of.machine.clone()),
                 ("--dir", of.directory.clone()),
                 ("--second-dir", of.second_directory.clone()),
+                ("--trace", of.traces.clone()),
             ]
         };
         let mut pairs = fields(self).into_iter().zip(fields(this_run));
@@ -321,6 +325,9 @@ mod tests {
         let two = Identity { second_directory: "/two".into(), ..identity("small") };
         let error = Journal::open(&directory, &two).unwrap_err();
         assert!(error.to_string().contains("its --second-dir is none, not /two"), "{error}");
+        let traces = Identity { traces: "one (5 requests, 9 bytes)".into(), ..identity("small") };
+        let error = Journal::open(&directory, &traces).unwrap_err();
+        assert!(error.to_string().contains("its --trace is none, not one (5 req"), "{error}");
         let foreign = "{\"mine\": 1}\nno end";
         fs::write(directory.join("journal.jsonl"), foreign).unwrap();
         let error = Journal::open(&directory, &identity("small")).unwrap_err();

@@ -16,7 +16,7 @@ pub(crate) use synthetic::Synthetic;
 use crate::{Error, Result};
 
 /// One request of a trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Access {
     /// The key as sent to the server.
     pub(crate) key: Vec<u8>,
@@ -42,6 +42,8 @@ pub(crate) struct Totals {
     pub(crate) requests: u64,
     /// Bytes of the values of all different keys, each with the size of its first request.
     pub(crate) bytes: u64,
+    /// Hash of all requests in their order. It is the same for every run of one build.
+    pub(crate) hash: u64,
 }
 
 impl Totals {
@@ -51,15 +53,17 @@ impl Totals {
     /// Returns the errors of the trace.
     pub(crate) fn of(trace: &mut dyn Trace) -> Result<Totals> {
         let (mut totals, mut seen) = (Totals::default(), HashSet::new());
-        let mut access = Access::default();
+        let (mut access, mut requests) = (Access::default(), DefaultHasher::new());
         while trace.next(&mut access)? {
             totals.requests += 1;
+            access.hash(&mut requests);
             let mut hasher = DefaultHasher::new();
             access.key.hash(&mut hasher);
             if seen.insert(hasher.finish()) {
                 totals.bytes += access.size as u64;
             }
         }
+        totals.hash = requests.finish();
         Ok(totals)
     }
 }

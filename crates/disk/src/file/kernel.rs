@@ -62,12 +62,12 @@ pub(super) fn forget_clean_pages(file: &File) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// Opens the same file for reads and writes that bypass the page cache. Also returns the required
-/// alignment of their offsets, lengths and memory, in bytes.
-pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {
+/// Opens the same file for reads, and for writes if `writes` is true, that bypass the page cache.
+/// Also returns the required alignment of their offsets, lengths and memory, in bytes.
+pub(super) fn open_direct(file: &File, writes: bool) -> io::Result<(File, usize)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct =
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+        OpenOptions::new().read(true).write(writes).custom_flags(libc::O_DIRECT).open(path)?;
     Ok((direct, direct_alignment(file).unwrap_or(MOST_ALIGNED)))
 }
 

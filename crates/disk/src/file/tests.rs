@@ -77,6 +77,34 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
+fn readers_share_a_file_that_no_writer_has_and_cannot_change_it() {
+    let folder = Folder::new("read");
+    let missing = FileDevice::open_to_read(&folder.0);
+    assert!(matches!(missing, Err(OpenError::Io { .. })), "{missing:?}");
+    assert!(!folder.file(FILE_NAME).exists(), "nothing is created");
+    let writer = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let refused = FileDevice::open_to_read(&folder.0);
+    assert!(matches!(refused, Err(OpenError::Locked { .. })), "{refused:?}");
+    writer.write_at(SIZE - 4096, &[7; 4096]).expect("writes");
+    drop(writer);
+
+    let device = FileDevice::open_to_read(&folder.0).expect("opens");
+    FileDevice::open_to_read(&folder.file(FILE_NAME)).expect("a second reader");
+    let refused = FileDevice::open(&folder.0, None);
+    assert!(matches!(refused, Err(OpenError::Locked { .. })), "{refused:?}");
+    let (mut cached, mut stored) = ([0; 4096], [0; 4096]);
+    device.read_at(SIZE - 4096, &mut cached).expect("reads");
+    device.read_stored(SIZE - 4096, &mut stored).expect("reads");
+    assert_eq!((cached, stored), ([7; 4096], [7; 4096]));
+    assert_eq!((device.size(), device.is_new()), (SIZE, false));
+    let large = ReadBuffer::new(0, DIRECT, 4096);
+    device.write_at(0, &large).expect_err("not open for writing");
+    device.write_directly(0, &large).expect_err("not open for writing");
+    device.grow(SIZE * 2).expect_err("not open for writing");
+    assert_eq!(length(device.path()), SIZE);
+}
+
+#[test]
 fn a_file_grows_and_keeps_its_content() {
     let folder = Folder::new("grow");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");

@@ -137,10 +137,9 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-/// Opens the file or device of a store. Does not create it.
+/// Opens the file or device of a store for reading only.
 fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
-    // Opening a missing file would create it, so check first.
     let length = match file.metadata() {
         Ok(metadata) if metadata.is_file() => Some(metadata.len()),
         Ok(_) => None,
@@ -156,7 +155,7 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     if length == Some(0) {
         return Err(CheckError::Superblock(file, SuperblockError::Empty));
     }
-    let device = FileDevice::open(&file, None).map_err(CheckError::Open)?;
+    let device = FileDevice::open_to_read(&file).map_err(CheckError::Open)?;
     Ok((file, Arc::new(device)))
 }
 

@@ -1,6 +1,6 @@
 //! Tests with stores that are built by hand according to `docs/file-format.md`, and then damaged.
 
-use larder_disk::{Device, SimDevice};
+use larder_disk::{Device, FileDevice, OpenError, SimDevice};
 use larder_log::SegmentNumber;
 use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::segment::JumboSize;
@@ -12,6 +12,7 @@ use larder_log::format::{
 
 use super::report::{Report, Verdict};
 use super::survey::{Unusable, survey};
+use super::{CheckError, open};
 
 const SEGMENT: u32 = 64 << 10;
 const NOW: u64 = 1_800_000_000;
@@ -484,4 +485,25 @@ fn a_device_without_a_superblock_is_unusable() {
     assert!(report.notes[0].contains("copy 0 of the superblock"), "{report}");
     image.device.write_at(SUPERBLOCKS[1] + 100, &[0xff; 8]).unwrap();
     assert_eq!(unusable(&image.device), "both copies of its superblock are damaged");
+}
+
+#[test]
+fn the_store_is_locked_but_not_opened_for_writing() {
+    let image = Image::new(40);
+    let mut bytes = vec![0; image.device.size() as usize];
+    image.device.read_at(0, &mut bytes).unwrap();
+    let file = std::env::temp_dir().join(format!("larder-check-read-{}", std::process::id()));
+    std::fs::write(&file, &bytes).unwrap();
+
+    let server = FileDevice::open(&file, None).unwrap();
+    let refused = open(&file).err();
+    assert!(matches!(refused, Some(CheckError::Open(OpenError::Locked { .. }))), "{refused:?}");
+    drop(server);
+    let (_, device) = open(&file).unwrap();
+    assert_eq!(survey(&*device, &CLOCKS, &mut |_, _| ()).unwrap().verdict, Verdict::Clean);
+    device.write_at(0, &[1; BLOCK]).unwrap_err();
+    let refused = FileDevice::open(&file, None).unwrap_err();
+    assert!(matches!(refused, OpenError::Locked { .. }), "{refused}");
+    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    std::fs::remove_file(&file).unwrap();
 }

@@ -11,7 +11,7 @@ use crate::slow::SlowCommands;
 use larder_engine::{Engine, OpenError, ScanCursor, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::time::Instant;
 
 /// Operations that commands need and the engine does not offer. The server implements them. Only
@@ -183,8 +183,14 @@ impl ServerContext {
             if !slowest.stalls(now) {
                 return None;
             }
+            // A dump that is scanning is not stalled. Waiting for it would make every other new
+            // dump wait too.
+            match slowest.cursor.try_lock() {
+                Ok(mut cursor) => *cursor = None,
+                Err(TryLockError::Poisoned(cursor)) => *cursor.into_inner() = None,
+                Err(TryLockError::WouldBlock) => return None,
+            }
             dumps.swap_remove(at);
-            *slowest.cursor.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         let place = Arc::new(DumpPlace::new(now));
         dumps.push(Arc::downgrade(&place));
@@ -319,5 +325,24 @@ mod tests {
         dumps.iter().for_each(|dump| dump.note(1000, 1 << 30));
         assert!(context.begin_dump(1041).is_none());
         assert!(context.begin_dump(1042).is_some());
+    }
+
+    /// A dump may continue just when another one takes its place. Its scan may take a while.
+    #[test]
+    fn a_new_dump_does_not_wait_for_a_scan() {
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let context = ServerContext::new(engine, 1000, Box::new(NoHooks));
+        let dumps: Vec<_> = (0..DUMPS).map(|_| context.begin_dump(1000).unwrap()).collect();
+        let scans: Vec<_> = dumps.iter().map(|dump| dump.cursor.lock().unwrap()).collect();
+        std::thread::scope(|scope| {
+            let (sender, began) = std::sync::mpsc::channel();
+            let context = &context;
+            scope.spawn(move || sender.send(context.begin_dump(1000 + STALLED).is_some()));
+            let began = began.recv_timeout(std::time::Duration::from_secs(20));
+            drop(scans);
+            assert_eq!(began, Ok(false));
+        });
+        assert!(context.begin_dump(1000 + STALLED).is_some());
     }
 }

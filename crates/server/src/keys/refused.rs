@@ -98,16 +98,23 @@ impl RefusedKeys {
 
     /// Turns counting on or off.
     pub(crate) fn set_on(&self, on: bool) {
+        // Changed under the lock, so that a `beat` that began earlier cannot store its interval
+        // afterwards and turn counting on again.
+        let mut state = self.lock();
         if on != self.is_on() {
             self.interval.store(on.into(), Relaxed);
             self.aged_ms.store(0, Relaxed);
-            self.forget();
+            self.clear(&mut state);
         }
     }
 
     /// Forgets all refusals.
     pub(crate) fn forget(&self) {
-        *self.lock() = None;
+        self.clear(&mut self.lock());
+    }
+
+    fn clear(&self, state: &mut Option<Box<RefusedState>>) {
+        *state = None;
         self.lost.store(0, Relaxed);
     }
 
@@ -216,6 +223,7 @@ mod tests {
     use super::*;
     use crate::keys::Sampling;
     use crate::keys::sketch::KEYS;
+    use std::sync::atomic::AtomicBool;
 
     fn on() -> RefusedKeys {
         let refused = RefusedKeys::default();
@@ -353,5 +361,32 @@ mod tests {
         assert_eq!(list(&refused, 1000).keys.len(), 1);
         refused.set_on(false);
         assert!(refused.list([].into_iter(), 0).is_none() && refused.lock().is_none());
+    }
+
+    #[test]
+    fn a_beat_that_meets_the_end_of_counting_does_not_begin_it_again() {
+        let (refused, done) = (on(), AtomicBool::new(false));
+        let again = std::thread::scope(|scope| {
+            let beats = scope.spawn(|| {
+                let mut now_ms = 0;
+                while !done.load(Relaxed) {
+                    now_ms += 1000;
+                    refused.beat(now_ms);
+                }
+            });
+            let again = (0..100_000).any(|_| {
+                refused.set_on(true);
+                // A beat stores an interval only if it finds older refusals.
+                refused.count(None, b"k", false, 1);
+                refused.set_on(false);
+                // A beat that began earlier has ended once the lock is free.
+                drop(refused.lock());
+                refused.is_on()
+            });
+            done.store(true, Relaxed);
+            beats.join().unwrap();
+            again
+        });
+        assert!(!again);
     }
 }

@@ -30,8 +30,11 @@ const RELOADED: [&str; 16] = [
     "verbose",
 ];
 
-/// Settings that only set the value of another setting. A reload reports the other one.
-const ALIASES: [&str; 1] = ["disable-evictions"];
+/// Settings that only set the values of other settings. A reload reports the other ones.
+const ALIASES: [&str; 2] = ["disable-evictions", "extended"];
+
+/// Settings whose values depend on the machine if no source gives them.
+const ADAPTED: [&str; 2] = ["max-connections", "threads"];
 
 /// Gives a server new settings, from any thread.
 #[derive(Clone, Debug)]
@@ -73,9 +76,9 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // If no source gives the setting, the user did not change it. A difference then comes
-            // from the start, which may have adapted a default to the machine.
-            let adapted = !old.is_asked(key) && !new.is_asked(key);
+            // If no source gives such a setting, the user did not change it. The machine made the
+            // difference.
+            let adapted = ADAPTED.contains(&key) && !old.is_asked(key) && !new.is_asked(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
                     reloaded.needs_restart.push(changed);
@@ -98,6 +101,14 @@ impl Reloader {
             if !matches!(key, "log-level" | "verbose") {
                 reloaded.changed.push(changed);
             }
+        }
+        if old.detail != new.detail && old.prefix_delimiter == new.prefix_delimiter {
+            // Giving the default delimiter turns `stats detail` on without changing the value.
+            let shown = |settings: &Settings| match settings.detail {
+                true => settings.prefix_delimiter.to_string(),
+                false => String::new(),
+            };
+            reloaded.needs_restart.push(change("prefix-delimiter", &shown(&old), &shown(new)));
         }
         if let Some(file) = new.admin_token_file.as_ref()
             && old.admin_token_file.as_ref() == Some(file)
@@ -161,7 +172,7 @@ mod tests {
     use crate::command::Switches;
     use crate::policies::Policy;
     use crate::server::{Host, Server};
-    use crate::settings::{ListenAddress, LogLevel};
+    use crate::settings::{Environment, Flavor, ListenAddress, LogLevel, command, from_matches};
     use larder_engine::Durability;
     use larder_engine::limit::Limit;
 
@@ -285,5 +296,106 @@ mod tests {
         assert!(reloaded.refused[0].starts_with("memory 96MB -> 64GB: "), "{reloaded:?}");
         assert_eq!(server.engine().stats().memory_limit, 96 << 20);
         assert_eq!(Listed(&[]).to_string(), "nothing");
+    }
+
+    /// Loads the settings from the environment, as a reload does.
+    fn load(variables: &[(&str, &str)]) -> Settings {
+        let name = |key: &str| format!("LARDER_{}", key.to_ascii_uppercase().replace('-', "_"));
+        let variables = variables.iter().map(|(key, value)| (name(key), (*value).to_owned()));
+        let matches = command().get_matches_from(["larder"]);
+        from_matches(Flavor::Larder, &matches, &variables.collect::<Environment>()).unwrap()
+    }
+
+    /// Returns a value of the setting that differs from its default.
+    fn other_value(key: &str) -> &'static str {
+        match key {
+            "listen" => "127.0.0.1:11300",
+            "port" | "limit-port" => "11399",
+            "socket" => "/tmp/s",
+            "socket-mode" => "600",
+            "max-connections" | "threads" | "verbose" => "2",
+            "idle-timeout" | "drain-timeout" => "7s",
+            "slow-command" | "sync-interval" => "5ms",
+            "protocol" => "ascii",
+            "io" => "epoll",
+            "admin" => "127.0.0.1:1",
+            "admin-host" => "cache.example",
+            "memory" => "96MB",
+            "max-item-size" => "512KB",
+            "when-full" => "refuse",
+            "store" => "/data:64GB",
+            "forget" => "1",
+            "durability" => "sync",
+            "log-level" => "warn",
+            "log-format" => "json",
+            "extended" => "idle_timeout=7",
+            "prefix-delimiter" => ":",
+            "slab-growth-factor" => "1.5",
+            "max-reqs-per-event" | "listen-backlog" | "slab-min-size" | "napi-ids" => "12",
+            "udp-port" => "0",
+            "disable-flush-all"
+            | "disable-dumping"
+            | "disable-control"
+            | "disable-watch"
+            | "disable-evictions"
+            | "disable-latency"
+            | "disable-key-sampling"
+            | "disable-cas"
+            | "enable-shutdown"
+            | "enable-coredumps"
+            | "enable-largepages"
+            | "lock-memory"
+            | "accept-damage"
+            | "daemon" => "true",
+            "admin-token-file" | "lab-report" | "user" | "pidfile" | "log-file" => "/tmp/f",
+            _ => panic!("give {key} a value"),
+        }
+    }
+
+    #[test]
+    fn every_setting_is_applied_or_named() {
+        let base = [("port", "-1"), ("admin", "off"), ("threads", "1")];
+        let server = Server::start(load(&base)).unwrap();
+        let reloader = server.reloader();
+        let command = command();
+        let keys = command.get_arguments().filter(|argument| !argument.is_hide_set());
+        let keys = keys.filter_map(|argument| argument.get_long());
+        let keys = keys.filter(|key| !["help", "config"].contains(key));
+        let mut cases: Vec<_> = keys.map(|key| (key, other_value(key))).collect();
+        assert!(cases.len() > 45, "{cases:?}");
+        cases.extend([("prefix-delimiter", "/"), ("extended", "ext_path=/data:64GB")]);
+        for (key, value) in cases {
+            let mut variables = base.to_vec();
+            if matches!(key, "forget" | "durability" | "accept-damage") {
+                variables.push(("store", "/data"));
+            }
+            variables.push((key, value));
+            let new = load(&variables);
+            let Reloaded { changed, needs_restart, refused } = reloader.reload(&new);
+            assert_eq!(refused, Vec::<String>::new(), "{key}");
+            let wanted = match key {
+                "verbose" | "log-level" => "log level",
+                "disable-evictions" => "when-full",
+                "extended" if value.starts_with("ext_path") => "store",
+                "extended" => "idle-timeout",
+                // These have no effect.
+                "udp-port" | "max-reqs-per-event" | "slab-growth-factor" | "slab-min-size"
+                | "enable-largepages" | "napi-ids" => {
+                    assert_eq!(changed.len() + needs_restart.len(), 0, "{key}");
+                    continue;
+                }
+                key => key,
+            };
+            let named = |texts: &[String]| texts.iter().any(|text| text.starts_with(wanted));
+            assert!(
+                named(&changed) != named(&needs_restart),
+                "{key} {value}: changed {changed:?}, needs a restart: {needs_restart:?}"
+            );
+            let left = server.running.settings().differences(&new);
+            let is_left = |text: &String| left.iter().any(|(key, ..)| text.starts_with(key));
+            assert!(!changed.iter().any(is_left), "{key}: {left:?}");
+            reloader.reload(&load(&base));
+            assert_eq!(reloader.reload(&load(&base)), Reloaded::default(), "{key}");
+        }
     }
 }

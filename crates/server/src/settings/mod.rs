@@ -30,14 +30,10 @@ use larder_engine::{Durability, MIN_MEMORY};
 
 impl Settings {
     /// Returns the settings that differ between `self` and `other`, each as key, value in `self`
-    /// and value in `other`. Includes the settings of [`rows`](Self::rows), in the order of the
-    /// help.
+    /// and value in `other`, in the order of the help.
     pub(crate) fn differences(&self, other: &Settings) -> Vec<(&'static str, String, String)> {
-        let pairs = self.rows().zip(other.rows());
-        pairs
-            .filter(|((_, here), (_, there))| here != there)
-            .map(|((key, here), (_, there))| (key, here, there))
-            .collect()
+        let values = table::all().map(|s| (s.key, (s.show)(self), (s.show)(other)));
+        values.filter(|(_, here, there)| here != there).collect()
     }
 
     /// Copies the setting `key` from `other`.

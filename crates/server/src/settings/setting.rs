@@ -25,8 +25,8 @@ pub(super) enum Group {
     Commands,
     Process,
     Log,
-    /// Tuning flags of memcached. Most of them have no effect in Larder. `stats settings` and
-    /// reloads leave them out.
+    /// Tuning flags of memcached. Most of them have no effect in Larder. `stats settings` leaves
+    /// them out.
     Tuning,
     /// Flags that are refused with a reason; not in any help.
     Refused,
@@ -65,8 +65,8 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// Returns true if `stats settings`, reloads and the help show the value of the setting. They
-    /// leave out memcached's tuning flags and refused flags.
+    /// Returns true if `stats settings` and the help show the value of the setting. They leave out
+    /// memcached's tuning flags and refused flags.
     pub(super) fn is_shown(&self) -> bool {
         !matches!(self.group, Group::Tuning | Group::Refused)
     }
