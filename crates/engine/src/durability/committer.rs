@@ -53,6 +53,14 @@ fn run(weak: &Weak<Lane>) {
         let failing = durable.is_failing();
         let asked = durable.take_wanted();
         let due = asked || durable.mode() == Durability::Async || durable.owes();
+        if asked && !failing && durable.is_sync() {
+            let returning = lock(&lane.committer).gather.returning(durable.last_us());
+            if let Some(returning) = returning {
+                durable.wait_for_clients(returning);
+                // Requests that came meanwhile are for the commit that begins now.
+                durable.take_wanted();
+            }
+        }
         let healthy = if due || failing { lane.commit() } else { true };
         let wait = match durable.mode() {
             _ if !healthy => Some(RETRY),
@@ -98,6 +106,7 @@ impl Lane {
             CommitKind::Ordinary => self.log.close_commit(&mut committer.log),
             CommitKind::Last => self.log.close_and_leave(&mut committer.log),
         };
+        committer.gather.begin(&durable.answers);
         durable.take_changes(&mut committer.changes);
         let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
         if idle && !durable.is_failing() {
@@ -121,6 +130,8 @@ impl Lane {
                 // frames stay only until `settle_commit` moves the marks of durable bytes. The
                 // order of these two calls matters.
                 self.settle_changes(&mut committer.changes);
+                let now = durable.now_us();
+                committer.gather.end(&durable.answers, now, now.saturating_sub(began));
                 let bytes = self.log.settle_commit(&mut committer.log, &closed, written);
                 self.older.settle(closed.number);
                 durable.synced_until.store(began, Ordering::Relaxed);

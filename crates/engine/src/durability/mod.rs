@@ -9,6 +9,7 @@
 
 mod committer;
 mod early;
+mod gather;
 mod options;
 pub(crate) mod state;
 mod times;

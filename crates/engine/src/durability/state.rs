@@ -1,6 +1,7 @@
 //! The state of durability that a lane's sessions, committer and early writer share.
 
 use crate::durability::StoreHistograms;
+use crate::durability::gather::{Gather, WaitingAnswers};
 use crate::durability::options::Durability;
 use crate::index::slot::Slot;
 use crate::lane::options::LaneStore;
@@ -84,6 +85,7 @@ pub(crate) struct Durable {
     /// Everything written before this time is durable, in microseconds of the clock.
     pub(super) synced_until: AtomicU64,
     pub(super) commits: AtomicU64,
+    pub(super) answers: WaitingAnswers,
     /// Duration of the last commit, in microseconds.
     pub(super) last_us: AtomicU64,
     pub(super) times: Mutex<VecDeque<u64>>,
@@ -112,6 +114,7 @@ impl Durable {
             owed_since: AtomicU64::new(0),
             synced_until: AtomicU64::new(0),
             commits: AtomicU64::new(0),
+            answers: WaitingAnswers::new(),
             last_us: AtomicU64::new(0),
             times: Mutex::default(),
             commit_bytes: Recorder::default(),
@@ -133,6 +136,11 @@ impl Durable {
 
     pub(crate) fn now_us(&self) -> u64 {
         (self.store.common.clock.0)().as_micros() as u64
+    }
+
+    /// Returns the duration of the last commit, in microseconds.
+    pub(super) fn last_us(&self) -> u64 {
+        self.last_us.load(Ordering::Relaxed)
     }
 
     /// Returns how long a busy thread delays its commit request, in microseconds.
@@ -221,9 +229,13 @@ impl Durable {
 
     /// Requests a commit.
     pub(crate) fn want_commit(&self) {
-        if !self.wanted.swap(true, Ordering::AcqRel)
-            && let Some(thread) = &*lock(&self.thread)
-        {
+        if !self.wanted.swap(true, Ordering::AcqRel) {
+            self.wake_committer();
+        }
+    }
+
+    pub(super) fn wake_committer(&self) {
+        if let Some(thread) = &*lock(&self.thread) {
             thread.unpark();
         }
     }
@@ -277,6 +289,7 @@ impl Durable {
 #[derive(Debug, Default)]
 pub(crate) struct Committer {
     pub(super) log: LogCommitter,
+    pub(super) gather: Gather,
     /// Changes that no settled commit covers.
     pub(super) changes: Vec<Change>,
     /// True if the store was closed: nothing more is written to it.

@@ -1,5 +1,6 @@
 //! Tests of commit requests, and of tombstones when commits settle or fail.
 
+use super::gather::{Gather, Returning};
 use super::*;
 use crate::lock::lock;
 use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store};
@@ -52,6 +53,33 @@ fn a_commit_request_before_the_committer_is_known_is_served() {
         !durable.wanted.load(Ordering::Acquire)
     });
     assert!(heard, "the committer sleeps for ever");
+}
+
+/// The wait would end in ten minutes, so the test ends only if the reports end the wait.
+#[test]
+fn reports_of_all_clients_end_the_committers_wait() {
+    let engine = engine();
+    let durable = engine.lanes[0].durable.as_ref().unwrap();
+    for _ in 0..1000 {
+        thread::scope(|scope| {
+            let committer = scope.spawn(|| {
+                durable.wait_for_clients(Returning { clients: 4, until_us: 600_000_000 });
+            });
+            *lock(&durable.thread) = Some(committer.thread().clone());
+            for _ in 0..2 {
+                scope.spawn(|| (0..2).for_each(|_| durable.add_answers(1)));
+            }
+        });
+        Gather::default().begin(&durable.answers);
+    }
+}
+
+#[test]
+fn the_committer_waits_for_clients_no_longer_than_expected() {
+    let engine = engine();
+    let durable = engine.lanes[0].durable.as_ref().unwrap();
+    durable.add_answers(1);
+    durable.wait_for_clients(Returning { clients: 4, until_us: 0 });
 }
 
 #[test]

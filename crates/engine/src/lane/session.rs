@@ -628,10 +628,11 @@ impl LaneSession {
         }
         match self.depends.take() {
             0 => Outcome::Ready(answer),
-            position => Outcome::AfterCommit(
-                answer,
-                CommitPoint { lane: self.lane.options.position.into(), position },
-            ),
+            position => {
+                self.note_waiting();
+                let lane = self.lane.options.position.into();
+                Outcome::AfterCommit(answer, CommitPoint { lane, position })
+            }
         }
     }
 

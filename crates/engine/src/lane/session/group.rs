@@ -62,6 +62,8 @@ pub(super) struct Group {
     /// requested a commit.
     waiting: Cell<u64>,
     waited: u64,
+    /// The number of answers that wait for a commit and that the committer does not know yet.
+    unreported: Cell<u64>,
     /// The session's count of look-ups when it last requested a commit.
     lookups: u64,
     /// True if the waker was registered for the next commit in this turn.
@@ -78,6 +80,7 @@ impl Group {
             since: Cell::new(0),
             waiting: Cell::new(0),
             waited: 0,
+            unreported: Cell::new(0),
             lookups: 0,
             listens: Cell::new(false),
             lingered: Lingered::No,
@@ -108,6 +111,19 @@ impl LaneSession {
         }
     }
 
+    /// Counts an answer that waits for a commit.
+    pub(super) fn note_waiting(&self) {
+        self.group.unreported.set(self.group.unreported.get() + 1);
+    }
+
+    /// Reports the answers that wait for a commit to the committer.
+    fn report_waiting(&self) {
+        let unreported = self.group.unreported.take();
+        if unreported > 0 {
+            self.lane.durable.iter().for_each(|durable| durable.add_answers(unreported));
+        }
+    }
+
     /// As [`LaneSession::wake_on_commit`], for the open commit.
     pub(crate) fn wake_on_next_commit(&self) {
         self.wake_on_commit(self.lane.open_commit());
@@ -118,6 +134,7 @@ impl LaneSession {
     pub(super) fn turn_of_group(&mut self) {
         self.group.listens.set(false);
         self.group.lingered = Lingered::No;
+        self.report_waiting();
         if self.group.is_wanted() && self.left_to_gather().is_zero() {
             self.ask_for_commit();
         }
@@ -184,6 +201,7 @@ impl LaneSession {
     #[inline]
     pub(super) fn end_turn(&mut self) {
         self.expect();
+        self.report_waiting();
         if self.group.is_wanted() {
             self.ask_for_commit();
         }
