@@ -455,6 +455,39 @@ fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
     assert_eq!(read, Some(true));
 }
 
+/// With devices of different sizes, keys of both share a stripe. An unreadable item of the target
+/// says nothing about the keys that move there.
+#[test]
+fn a_device_is_drained_to_one_that_may_lose_nothing_and_has_unreadable_items() {
+    let devices = [("a", 6), ("b", 3)]
+        .map(|(name, part)| (name.to_owned(), Arc::new(SimDevice::new(part * DEVICE, part))));
+    let devices = Vec::from(devices);
+    let when_full = WhenFull::Refuse;
+    let options = Options { memory: 16 << 20, when_full, ..options(&devices, Durability::Async) };
+    let mut machine = Machine::with(devices, options).expect("a machine that starts");
+    // More than memory holds.
+    let names: Vec<_> = (0..6000).map(|key| format!("key{key}").into_bytes()).collect();
+    let value = [b'v'; 6000];
+    for name in &names {
+        machine.call(|s| s.store(&s.key(name), Store::set(&value, 0, Expiry::NEVER)).map(drop));
+        machine.turn();
+    }
+    let in_b = |machine: &Machine, name: &&Vec<u8>| machine.engine.lane_of(name) == Some(1);
+    let of_b: Vec<_> = names.iter().filter(|name| in_b(&machine, name)).collect();
+    assert!((1000..3000).contains(&of_b.len()), "{}", of_b.len());
+    for at in (1 << 20..6 * DEVICE).step_by(4000) {
+        machine.devices[0].1.flip_bit(at, 3);
+    }
+    machine.engine.drain("b").expect("a drain");
+    machine.settle();
+    let lanes = machine.engine.lanes();
+    assert!(lanes[1].drained, "{lanes:?}");
+    let found = |machine: &mut Machine, name: &[u8]| {
+        machine.call(|s| s.get(&s.key(name)).map(|found| found.is_some())) == Some(true)
+    };
+    assert!(of_b.iter().all(|name| found(&mut machine, name)));
+}
+
 fn all_there_from(machine: &mut Machine, first: u32, keys: u32) {
     (first..keys).for_each(|key| assert_eq!(machine.version(key), Some(0), "key {key}"));
 }

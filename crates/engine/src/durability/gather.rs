@@ -12,6 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+/// The longest time that a commit waits for clients is twice this time, in microseconds. It limits
+/// the wait after a commit that took unusually long.
+const RETURN_MOST_US: u64 = 10_000;
+
 /// The answers that wait for the next commit, as sessions report them.
 #[derive(Debug)]
 pub(super) struct WaitingAnswers {
@@ -25,10 +29,10 @@ pub(super) struct WaitingAnswers {
 }
 
 impl WaitingAnswers {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(now_us: u64) -> Self {
         WaitingAnswers {
             count: AtomicU64::new(0),
-            since_us: AtomicU64::new(0),
+            since_us: AtomicU64::new(now_us),
             delays_us: AtomicU64::new(0),
             needed: AtomicU64::new(u64::MAX),
         }
@@ -82,7 +86,7 @@ pub(super) struct Gather {
     clients: u64,
     /// The number of answers that waited for the next commit when the last one ended.
     held: u64,
-    /// The number of answers that wait for the commit under way.
+    /// The number of answers that wait for the commit under way, and for those that failed before.
     served: u64,
     /// The time at which the last commit ended, in microseconds.
     since_us: u64,
@@ -93,7 +97,7 @@ pub(super) struct Gather {
 impl Gather {
     /// Notes that a commit was closed.
     pub(super) fn begin(&mut self, answers: &WaitingAnswers) {
-        self.served = answers.count.swap(0, Ordering::Relaxed);
+        self.served += answers.count.swap(0, Ordering::Relaxed);
     }
 
     /// Notes that the commit that was closed is about to release its answers, `took_us` after it
@@ -113,22 +117,23 @@ impl Gather {
         let returned = all.saturating_sub(self.held);
         if returned > 0 {
             // Clients that return at equal intervals have half of the last one's delay on average.
-            let last_us = 2 * delays_us / returned;
+            let last_us = delays_us.saturating_mul(2) / returned;
             // Limited because the first client after a pause says nothing about the others.
-            let interval_ns = (last_us * 1000 / returned).min(took_us * 1000);
+            let most_ns = took_us.min(RETURN_MOST_US) * 1000;
+            let interval_ns = (last_us.saturating_mul(1000) / returned).min(most_ns);
             self.interval_ns = (3 * self.interval_ns + interval_ns) / 4;
         }
-        (self.clients, self.held) = (all, waiting);
+        (self.clients, self.held, self.served) = (all, waiting, 0);
     }
 
     /// Returns the clients that the next commit should wait for; `None` if it should begin at once.
     /// `commit_us` is the duration of a commit.
     pub(super) fn returning(&self, commit_us: u64) -> Option<Returning> {
-        let all_us = self.clients * self.interval_ns / 1000;
+        let all_us = self.clients.saturating_mul(self.interval_ns) / 1000;
+        let are_fast = self.clients > 1 && all_us <= (commit_us / 4 * 3).min(RETURN_MOST_US);
         // Clients that have left, or that do something else first, delay a commit by the same time
         // once more.
-        let until_us = self.since_us + 2 * all_us;
-        let are_fast = self.clients > 1 && 2 * all_us <= commit_us;
+        let until_us = self.since_us.saturating_add(all_us.saturating_mul(2));
         are_fast.then_some(Returning { clients: self.clients, until_us })
     }
 }

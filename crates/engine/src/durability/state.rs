@@ -102,7 +102,8 @@ impl fmt::Debug for Durable {
 
 impl Durable {
     pub(crate) fn new(store: LaneStore) -> Self {
-        let durable = Durable {
+        let now_us = (store.common.clock.0)().as_micros() as u64;
+        Durable {
             store,
             failing: AtomicBool::new(false),
             reason: Mutex::default(),
@@ -112,15 +113,13 @@ impl Durable {
             thread: Mutex::default(),
             early: Rest::default(),
             owed_since: AtomicU64::new(0),
-            synced_until: AtomicU64::new(0),
+            synced_until: AtomicU64::new(now_us),
             commits: AtomicU64::new(0),
-            answers: WaitingAnswers::new(),
+            answers: WaitingAnswers::new(now_us),
             last_us: AtomicU64::new(0),
             times: Mutex::default(),
             commit_bytes: Recorder::default(),
-        };
-        durable.synced_until.store(durable.now_us(), Ordering::Relaxed);
-        durable
+        }
     }
 
     /// Returns the durability mode, which says when a write is acknowledged.

@@ -76,6 +76,8 @@ pub(crate) struct Lane {
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
+    /// See [`Lane::note_unreadable_strays`].
+    unreadable_strays: AtomicBool,
     /// Items that recovery found in partitions that the lane does not own.
     pub(crate) strays: Mutex<Vec<Address>>,
     /// Segments that were in memory before the last stop and have not been read back yet, the
@@ -199,6 +201,16 @@ impl Lane {
             self.kick_cleaner();
         }
         receives
+    }
+
+    /// Notes that an unreadable record stays that may belong to a key of another lane.
+    pub(crate) fn note_unreadable_strays(&self) {
+        self.unreadable_strays.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if an unreadable record may belong to a key of another lane.
+    pub(crate) fn has_unreadable_strays(&self) -> bool {
+        self.unreadable_strays.load(Ordering::Relaxed)
     }
 
     /// Returns the lane's device and its options, if there is a store.

@@ -107,6 +107,7 @@ impl Lane {
             found_nothing: AtomicU64::new(0),
             frames_full: AtomicBool::new(false),
             ends_must_go: AtomicBool::new(false),
+            unreadable_strays: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
             durable: store.map(Durable::new),
             committing: Mutex::default(),

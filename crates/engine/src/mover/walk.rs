@@ -40,15 +40,18 @@ impl Walk {
     }
 
     /// Deletes the next few items that an earlier attempt to move the partitions left in the
-    /// target. Fails if one is unreadable: after a restart it may be readable, and then the target
-    /// may show it as the item of a key that was deleted.
+    /// target. Fails if one may be unreadable: after a restart it may be readable, and then the
+    /// target may show it as the item of a key that was deleted. An unreadable item in a stripe
+    /// that the target also uses for its own keys is only such a leftover if an earlier attempt
+    /// found it.
     pub(super) fn clear(
         &mut self,
         lane: &LaneSession,
         walked: Walked,
         partitions: &Range<usize>,
     ) -> Stepped {
-        self.delete(lane, walked, partitions, true)
+        let all_readable = !walked.shared || lane.lane.has_unreadable_strays();
+        self.delete(lane, walked, partitions, all_readable)
     }
 
     /// Deletes the next few of the lane's items that belong to the partitions, which another lane
@@ -219,6 +222,9 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
         if !lane.commit() || stepped == Stepped::Failed {
             if !all {
                 // The mover deletes the rest before this lane may own these partitions.
+                if walk.handles.iter().any(|&handle| session.is_unreadable(handle)) {
+                    lane.note_unreadable_strays();
+                }
                 break;
             }
             let why = io::Error::other("what is left of keys that moved away cannot be deleted");

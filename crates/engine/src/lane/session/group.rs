@@ -160,6 +160,7 @@ impl LaneSession {
         if !self.group.is_wanted() {
             return None;
         }
+        self.report_waiting();
         if self.group.lingered == Lingered::No {
             self.group.lingered = Lingered::Looked;
             return Some(Duration::ZERO);

@@ -93,8 +93,9 @@ impl LaneSession {
         has_moved: impl Fn(&Key<'_>) -> bool,
     ) -> Outcome<()> {
         if self.is_unreadable(handle) {
-            if !shared {
-                self.give_up_unreadable(handle, stripes.clone());
+            match shared {
+                true => self.lane.note_unreadable_strays(),
+                false => self.give_up_unreadable(handle, stripes.clone()),
             }
             return Outcome::Ready(());
         }
