@@ -534,7 +534,8 @@ fn steps(length: u64, size: u64) -> impl Iterator<Item = Range<u64>> {
         .map(move |start| start..start.saturating_add(ALLOCATION_STEP).min(size))
 }
 
-/// Returns `wanted`, limited to the allowed share of free space; `None` if that is below the minimum.
+/// Returns `wanted`, limited to the allowed share of free space; `None` if that is below the
+/// minimum.
 fn default_size(free: u64, wanted: u64) -> Option<u64> {
     let size = whole(wanted.min(free / SHARE_OF_FREE));
     (size >= MIN_SIZE).then_some(size)

@@ -310,8 +310,8 @@ impl Turn<'_> {
     }
 }
 
-/// Makes a [`Sandbox`] in `directory`: a directory and resources for a server. `memory` is the limit
-/// in MiB.
+/// Makes a [`Sandbox`] in `directory`: a directory and resources for a server. `memory` is the
+/// limit in MiB.
 pub(crate) fn sandbox(
     plan: &Plan,
     directory: &Path,

@@ -392,7 +392,8 @@ impl Fetched {
         false
     }
 
-    /// Returns true if an idle thread should [poll](PollBudget) for ended reads instead of blocking.
+    /// Returns true if an idle thread should [poll](PollBudget) for ended reads instead of
+    /// blocking.
     #[inline]
     pub(crate) fn polls(&mut self) -> bool {
         self.queue.is_some() && self.poll_budget.again(self.started.get())

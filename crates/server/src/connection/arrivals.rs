@@ -1,7 +1,7 @@
-//! Admission of values that are too long to stay in a connection's input until they are complete.
-//! Such a value needs a *place* before its first byte is kept. The places of all connections
-//! together take a bounded share of memory, [`Engine::arriving_limit`]. So clients that announce
-//! values and send them slowly delay only each other.
+//! ArrivalState of values that are too long to stay in a connection's input until they are
+//! complete. Such a value needs a *place* before its first byte is kept. The places of all
+//! connections together take a bounded share of memory, [`Engine::arriving_limit`]. So clients that
+//! announce values and send them slowly delay only each other.
 //!
 //! While no value waits for a place, the values with places may arrive at any speed. While others
 //! wait, the client of a value with a place must not pause for longer than [`PAUSE`]. After a grace
@@ -67,7 +67,7 @@ impl Memory {
 
 /// The state of a value's request for a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum ArrivalState {
     /// The value waits in the queue.
     #[default]
     Waiting,
@@ -89,7 +89,7 @@ struct Arriving {
 
 #[derive(Default)]
 struct ArrivingState {
-    admission: Admission,
+    arrival_state: ArrivalState,
     /// The times of the first and of the last arrival of bytes since the value was admitted.
     times: Option<(Instant, Instant)>,
     /// Time of the first check that found the value admitted, but no byte of it received.
@@ -108,7 +108,7 @@ impl Arriving {
     }
 
     fn admit(&self) {
-        self.lock().admission = Admission::Admitted;
+        self.lock().arrival_state = ArrivalState::Admitted;
     }
 
     /// Checks the rate of the value. Takes the memory of a value that is too slow, if `may` is
@@ -131,7 +131,7 @@ impl Arriving {
         };
         let expelled = slow && may;
         if expelled {
-            state.admission = Admission::Expelled;
+            state.arrival_state = ArrivalState::Expelled;
             state.memory = Memory::None;
         }
         expelled.then_some(state.arrived)
@@ -278,19 +278,20 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    pub(super) fn admission(&self) -> Admission {
-        self.place.lock().admission
+    pub(super) fn state(&self) -> ArrivalState {
+        self.place.lock().arrival_state
     }
 
     /// Calls `receive` with the memory of an admitted value. For another value, returns its
-    /// admission.
+    /// state.
     pub(super) fn with<T>(
         &mut self,
         receive: impl FnOnce(&mut Memory) -> T,
-    ) -> Result<T, Admission> {
+    ) -> Result<T, ArrivalState> {
         let mut state = self.place.lock();
-        let ArrivingState { admission: Admission::Admitted, memory, .. } = &mut *state else {
-            return Err(state.admission);
+        let ArrivingState { arrival_state: ArrivalState::Admitted, memory, .. } = &mut *state
+        else {
+            return Err(state.arrival_state);
         };
         Ok(receive(memory))
     }
@@ -300,9 +301,9 @@ impl Arrival {
         let place = &self.place;
         let mut waited = false;
         self.arrivals.change(|lines| {
-            waited = place.lock().admission == Admission::Waiting;
+            waited = place.lock().arrival_state == ArrivalState::Waiting;
             if waited {
-                place.lock().admission = Admission::Expelled;
+                place.lock().arrival_state = ArrivalState::Expelled;
                 let _ = lines.iter_mut().any(|line| line.leave(place));
             }
         });
@@ -344,8 +345,8 @@ impl Drop for Arrival {
 
 impl std::fmt::Debug for Arrival {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (len, admission) = (self.place.len, self.admission());
-        f.debug_struct("Arrival").field("len", &len).field("admission", &admission).finish()
+        let (len, state) = (self.place.len, self.state());
+        f.debug_struct("Arrival").field("len", &len).field("state", &state).finish()
     }
 }
 
@@ -365,14 +366,14 @@ mod tests {
         let arrivals = arrivals();
         let enter = |len| arrivals.enter(len, Waker::noop());
         let mut first: Vec<Arrival> = (0..8).map(|_| enter(1 << 20)).collect();
-        assert!(first.iter().all(|arrival| arrival.admission() == Admission::Admitted));
+        assert!(first.iter().all(|arrival| arrival.state() == ArrivalState::Admitted));
         let (next, last) = (enter(1 << 20), enter(20_000));
-        assert_eq!((next.admission(), last.admission()), (Admission::Waiting, Admission::Waiting));
+        assert_eq!((next.state(), last.state()), (ArrivalState::Waiting, ArrivalState::Waiting));
         assert!(arrivals.is_waited_for());
         first.pop();
-        assert_eq!((next.admission(), last.admission()), (Admission::Admitted, Admission::Waiting));
+        assert_eq!((next.state(), last.state()), (ArrivalState::Admitted, ArrivalState::Waiting));
         first.clear();
-        assert_eq!(last.admission(), Admission::Admitted);
+        assert_eq!(last.state(), ArrivalState::Admitted);
         assert!(!arrivals.is_waited_for());
     }
 
@@ -382,10 +383,10 @@ mod tests {
         let long = arrivals.enter(30 << 20, Waker::noop());
         let second = arrivals.enter(3 << 20, Waker::noop());
         let usual = arrivals.enter(2 << 20, Waker::noop());
-        let admissions = [long.admission(), second.admission(), usual.admission()];
-        assert_eq!(admissions, [Admission::Admitted, Admission::Waiting, Admission::Admitted]);
+        let states = [long.state(), second.state(), usual.state()];
+        assert_eq!(states, [ArrivalState::Admitted, ArrivalState::Waiting, ArrivalState::Admitted]);
         drop(long);
-        assert_eq!(second.admission(), Admission::Admitted);
+        assert_eq!(second.state(), ArrivalState::Admitted);
     }
 
     #[test]
@@ -401,14 +402,14 @@ mod tests {
             arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
         };
         expel();
-        assert_eq!(slow.admission(), Admission::Admitted);
+        assert_eq!(slow.state(), ArrivalState::Admitted);
         let others = [enter(), enter(), enter()];
         // No check has run since these values entered, so the slow value still has its place.
-        assert_eq!(others[2].admission(), Admission::Waiting);
+        assert_eq!(others[2].state(), ArrivalState::Waiting);
         expel();
-        assert_eq!(others[2].admission(), Admission::Admitted);
-        assert_eq!(quick.admission(), Admission::Admitted);
-        assert_eq!(slow.admission(), Admission::Expelled);
+        assert_eq!(others[2].state(), ArrivalState::Admitted);
+        assert_eq!(quick.state(), ArrivalState::Admitted);
+        assert_eq!(slow.state(), ArrivalState::Expelled);
         assert!(slow.with(|_| ()).is_err());
     }
 
@@ -422,11 +423,11 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(2);
         for look in 1..=4 {
             arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
-            let of = |arrivals: &[Arrival], admission| {
-                arrivals.iter().filter(|arrival| arrival.admission() == admission).count()
+            let of = |arrivals: &[Arrival], state| {
+                arrivals.iter().filter(|arrival| arrival.state() == state).count()
             };
-            assert_eq!(of(&slow, Admission::Expelled), 2 * look);
-            assert_eq!(of(&waiting, Admission::Admitted), 2 * look);
+            assert_eq!(of(&slow, ArrivalState::Expelled), 2 * look);
+            assert_eq!(of(&waiting, ArrivalState::Admitted), 2 * look);
         }
     }
 
@@ -445,13 +446,13 @@ mod tests {
             arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
         };
         expel(2);
-        assert_eq!(withheld.admission(), Admission::Expelled);
-        assert_eq!(unseen.admission(), Admission::Admitted);
-        assert_eq!(starved.admission(), Admission::Admitted);
+        assert_eq!(withheld.state(), ArrivalState::Expelled);
+        assert_eq!(unseen.state(), ArrivalState::Admitted);
+        assert_eq!(starved.state(), ArrivalState::Admitted);
         expel(60);
-        assert_eq!(unseen.admission(), Admission::Expelled);
-        assert_eq!(starved.admission(), Admission::Expelled);
-        assert_eq!(complete.admission(), Admission::Admitted);
-        assert!(waiting.iter().all(|arrival| arrival.admission() == Admission::Admitted));
+        assert_eq!(unseen.state(), ArrivalState::Expelled);
+        assert_eq!(starved.state(), ArrivalState::Expelled);
+        assert_eq!(complete.state(), ArrivalState::Admitted);
+        assert!(waiting.iter().all(|arrival| arrival.state() == ArrivalState::Admitted));
     }
 }

@@ -5,7 +5,7 @@
 //! request. The largest values are received into the engine's memory, where they stay.
 //! `arrivals.rs` decides which values may be received.
 
-use super::arrivals::{Admission, Arrival, Memory};
+use super::arrivals::{Arrival, ArrivalState, Memory};
 use super::batch::KeyBatch;
 use super::gates::Repair;
 use super::{Connection, State, Step, Worker};
@@ -94,7 +94,7 @@ impl Body {
 
     /// Returns true if the value waits for a place.
     pub(super) fn waits_for_place(&self) -> bool {
-        self.arrival.as_ref().is_some_and(|arrival| arrival.admission() == Admission::Waiting)
+        self.arrival.as_ref().is_some_and(|arrival| arrival.state() == ArrivalState::Waiting)
     }
 
     /// Gives up waiting for a place, so that the request is refused. Returns false if the value was
@@ -123,7 +123,7 @@ impl Body {
                     }
                     return other;
                 }
-                Err(Admission::Waiting) => return Received::Wait,
+                Err(ArrivalState::Waiting) => return Received::Wait,
                 Err(_) => return Received::NoMemory,
             }
             self.filled += bytes.len();

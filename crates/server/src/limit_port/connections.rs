@@ -49,7 +49,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(75);
 const _: () = assert!(SILENCE.as_secs() > PATIENCE.as_secs());
 
 /// The time that a connection has to end after it was told to.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 1000 });
 
 /// The connections of all listeners.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +60,8 @@ pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 struct LimitClient {
     /// Number of requests that are being executed.
     requests: Cell<usize>,
+    /// Number of these requests, and of requests whose bodies are arriving.
+    begun: Cell<usize>,
     /// Time when the last request began or ended, or of the connect if there was no request.
     waits_since: Cell<Instant>,
     /// Notified when the connection has to end.
@@ -83,8 +85,12 @@ impl Clients {
             longest.leave.notify_one();
             clients.swap_remove(at);
         }
-        let (requests, waits_since) = (Cell::new(0), Cell::new(Instant::now()));
-        let client = Rc::new(LimitClient { requests, waits_since, leave: Notify::new() });
+        let client = Rc::new(LimitClient {
+            requests: Cell::new(0),
+            begun: Cell::new(0),
+            waits_since: Cell::new(Instant::now()),
+            leave: Notify::new(),
+        });
         clients.push(Rc::downgrade(&client));
         Some(client)
     }
@@ -111,6 +117,22 @@ impl Drop for Executing {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
         self.0.waits_since.set(Instant::now());
+    }
+}
+
+/// Counts a request of a client from its headers to its reply.
+struct Begun(Rc<LimitClient>);
+
+impl Begun {
+    fn begin(client: &Rc<LimitClient>) -> Begun {
+        client.begun.set(client.begun.get() + 1);
+        Begun(Rc::clone(client))
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.begun.set(self.0.begun.get() - 1);
     }
 }
 
@@ -177,7 +199,9 @@ async fn serve(
             _ = connection.as_mut() => return,
             () = client.leave.notified() => return,
             () = sleep_until(client.waits_since.get() + patience) => {
-                if client.is_busy() {
+                // A connection that is leaving begins no more requests, so it waits for those that
+                // have begun.
+                if client.is_busy() || leaving && client.begun.get() > 0 {
                     client.waits_since.set(Instant::now());
                 } else if client.waits_since.get() + patience <= Instant::now() {
                     if leaving {
@@ -207,6 +231,7 @@ async fn answer(
 ) -> Result<Response, Infallible> {
     // A request that has no body yet shows that its client is there.
     client.waits_since.set(Instant::now());
+    let _begun = Begun::begin(&client);
     let response = match request.version() {
         // A connection is not busy while a body arrives: bodies that never end must not keep it.
         Version::HTTP_2 => envoy::answer(request, &server, || Executing::begin(&client)).await,

@@ -27,6 +27,7 @@ pub(in crate::limit_port) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
+const DATA: u8 = 0;
 
 /// A connection of a proxy.
 struct Proxy {
@@ -279,6 +280,35 @@ fn a_stop_tells_idle_proxies() {
     server.shutdown(Duration::from_secs(600)).unwrap();
     kinds.extend(std::iter::from_fn(next_kind));
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+}
+
+/// Its proxy would let the client's request pass if the call failed.
+#[test]
+fn a_stop_waits_for_a_body_that_is_arriving() {
+    let server = server(vec![users(1)]);
+    let mut client = connect(server.limit_addresses()[0]);
+    let message = framed(&request(vec![descriptor(&[("user", "ann")])]).encode_to_vec());
+    let call = head(1, PATH, "application/grpc");
+    let begun = [PREFACE, &no_settings(), &call, &frame(DATA, 0, 1, &message[..9])].concat();
+    client.write_all(&begun).unwrap();
+    let mut rest = client.try_clone().unwrap();
+    let mut next = || {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        client.read_exact(&mut vec![0; length]).ok()?;
+        Some(head[3])
+    };
+    // The server has read all that was sent when it acknowledges the settings.
+    let mut seen: Vec<_> = (0..2).filter_map(|_| next()).collect();
+    let stopping = std::thread::spawn(move || server.shutdown(Duration::from_secs(600)));
+    seen.extend(std::iter::from_fn(&mut next).take_while(|&kind| kind != GOAWAY));
+    // Longer than an idle connection has.
+    std::thread::sleep(Duration::from_millis(200));
+    rest.write_all(&frame(DATA, 1, 1, &message[9..])).unwrap();
+    seen.extend(std::iter::from_fn(next));
+    assert_eq!(seen.iter().filter(|&&kind| kind == DATA).count(), 1, "{seen:?}");
+    stopping.join().unwrap().unwrap();
 }
 
 /// With tracing, Envoy copies a field of its client's request into the call. An error would let
