@@ -214,8 +214,9 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
         }
         match schedstat(task.join("schedstat").to_str()?) {
             Some((cpu, wait)) => sum = (sum.0 + cpu, sum.1 + wait),
-            // Either the thread has ended, or the kernel was built without these statistics.
+            // The kernel was built without these statistics.
             None if task.exists() && threads.is_empty() => return Some((process_ticks(pid)?, 0)),
+            // The thread has ended, or the kernel has no statistics of single threads.
             None => {}
         }
     }

@@ -148,7 +148,7 @@ impl Device for Timed {
             clock: self.clock.clone(),
             times: Arc::clone(&self.times),
             share,
-            flying: Flying::default(),
+            flying: PendingReads::default(),
             began_ns: None,
         }))
     }
@@ -162,7 +162,7 @@ struct TimedReads {
     times: Arc<DeviceTimes>,
     /// The index of this queue's recorder in [`DeviceTimes::queued_reads`].
     share: usize,
-    flying: Flying,
+    flying: PendingReads,
     /// The time at which the first read since the last submission was added; `None` if there is
     /// none.
     began_ns: Option<u64>,
@@ -171,13 +171,13 @@ struct TimedReads {
 /// The reads that have not ended. A read's place here is its token in the timed queue, so finding a
 /// read takes no search. The caller limits the number of its reads, and so the number of places.
 #[derive(Debug, Default)]
-struct Flying {
+struct PendingReads {
     /// The caller's token of each read, and its beginning in nanoseconds.
     places: Vec<(u64, u64)>,
     free: Vec<usize>,
 }
 
-impl Flying {
+impl PendingReads {
     /// Adds a read. Returns its place.
     fn add(&mut self, token: u64, began_ns: u64) -> usize {
         let read = (token, began_ns);

@@ -90,7 +90,8 @@ impl ReadQueue for Reads {
         may_end.fetch_sub(ended, Relaxed);
         for (token, offset, len) in self.noted.drain(..ended) {
             let mut buffer = ReadBuffer::new(offset, len, 512);
-            // Reads that bypass the page cache read whole blocks.
+            // A read that bypasses the page cache reads whole blocks. It fails if any part of them
+            // is unreadable.
             let (from, end) =
                 (offset / BLOCK * BLOCK, (offset + len as u64).next_multiple_of(BLOCK));
             let read = device

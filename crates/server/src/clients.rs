@@ -24,20 +24,23 @@ pub(crate) fn address_of(peer: &Peer) -> String {
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spoken {
+pub(crate) enum ClientProtocol {
     /// Nothing has arrived yet.
     Nothing,
     Text,
     Binary,
 }
 
-impl Spoken {
+impl ClientProtocol {
     /// All values with their names.
-    pub(crate) const ALL: [(Spoken, &'static str); 3] =
-        [(Spoken::Nothing, "none yet"), (Spoken::Text, "text"), (Spoken::Binary, "binary")];
+    pub(crate) const ALL: [(ClientProtocol, &'static str); 3] = [
+        (ClientProtocol::Nothing, "none yet"),
+        (ClientProtocol::Text, "text"),
+        (ClientProtocol::Binary, "binary"),
+    ];
 
     pub(crate) fn name(self) -> &'static str {
-        Spoken::ALL[self as usize].1
+        ClientProtocol::ALL[self as usize].1
     }
 }
 
@@ -95,7 +98,7 @@ impl Registered {
             sent: Counter::default(),
             commands: Counter::default(),
             waits: AtomicU8::new(0),
-            protocol: AtomicU8::new(Spoken::Nothing as u8),
+            protocol: AtomicU8::new(ClientProtocol::Nothing as u8),
             is_blocked: AtomicU8::new(0),
             unfinished: AtomicU8::new(Unfinished::Nothing as u8),
             since: now,
@@ -122,7 +125,7 @@ impl Registered {
         self.waits.store(waits.bits(), Relaxed);
     }
 
-    pub(crate) fn set_protocol(&self, protocol: Spoken) {
+    pub(crate) fn set_protocol(&self, protocol: ClientProtocol) {
         self.protocol.store(protocol as u8, Relaxed);
     }
 
@@ -164,9 +167,11 @@ impl Registered {
         Waits::of_bits(self.waits.load(Relaxed))
     }
 
-    pub(crate) fn protocol(&self) -> Spoken {
+    pub(crate) fn protocol(&self) -> ClientProtocol {
         let known = self.protocol.load(Relaxed);
-        Spoken::ALL.get(usize::from(known)).map_or(Spoken::Nothing, |(spoken, _)| *spoken)
+        ClientProtocol::ALL
+            .get(usize::from(known))
+            .map_or(ClientProtocol::Nothing, |(spoken, _)| *spoken)
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
@@ -238,7 +243,7 @@ mod tests {
         registry.remove(ConnectionId::new(9));
         let mut seen = Vec::new();
         registry.each(|id, entry| {
-            assert_eq!((entry.last_command(), entry.protocol()), (7, Spoken::Nothing));
+            assert_eq!((entry.last_command(), entry.protocol()), (7, ClientProtocol::Nothing));
             seen.push(id.get());
         });
         let expected: Vec<_> = (1..=3 * COPIED as u64).filter(|number| *number != 9).collect();

@@ -22,7 +22,7 @@ mod tests;
 mod value_buffers;
 mod withheld;
 
-use crate::clients::{Registered, Spoken, Unfinished};
+use crate::clients::{ClientProtocol, Registered, Unfinished};
 use crate::clock::random_seed;
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
@@ -547,8 +547,8 @@ impl Worker {
                 Protocol::Undecided => {
                     let (protocol, spoken) = match input.bytes() {
                         [] => return Flow::Read,
-                        [BINARY_MAGIC, ..] => (Protocol::Binary, Spoken::Binary),
-                        _ => (Protocol::Text, Spoken::Text),
+                        [BINARY_MAGIC, ..] => (Protocol::Binary, ClientProtocol::Binary),
+                        _ => (Protocol::Text, ClientProtocol::Text),
                     };
                     connection.protocol = protocol;
                     connection.registered.set_protocol(spoken);

@@ -172,7 +172,8 @@ impl Server {
             store,
         };
         let state = admin.as_ref().map(|admin| &*admin.state);
-        let mut teller = options.store.is_some().then(|| store::Teller::new(state, host.starting));
+        let mut teller =
+            options.store.is_some().then(|| store::RecoveryReporter::new(state, host.starting));
         let mut progress = |progress| teller.iter_mut().for_each(|teller| teller.hear(progress));
         let engine = Engine::open_with_progress(options, &mut progress)
             .map_err(|error| store::explain(error, &settings))?;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use larder_engine::SecretHash;
 
-use crate::clients::Spoken;
+use crate::clients::ClientProtocol;
 use crate::latency::{CommandClass, Timing};
 use crate::net::{ConnectionId, Peer};
 use crate::waits::Waits;
@@ -21,7 +21,7 @@ pub(crate) const KEPT: usize = 128;
 #[derive(Clone, Debug)]
 pub(crate) enum SentBy {
     /// A connection of the data port.
-    Connection { id: ConnectionId, peer: Peer, protocol: Spoken },
+    Connection { id: ConnectionId, peer: Peer, protocol: ClientProtocol },
     /// A request of the limit port.
     LimitPort,
 }

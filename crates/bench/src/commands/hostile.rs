@@ -2,8 +2,9 @@
 //! slow, rude or greedy: one crowd at a time, then all together. Each server's memory is full when
 //! the measurement begins, as a cache's usually is. The crowds stand for clients on other machines,
 //! so they must not take processor time from the polite clients: they run at the lowest priority.
-//! If the server has its own processor, latencies are measured between the sockets, which excludes
-//! the remaining competition for the generator's processor.
+//! If the server has its own processor, a latency counts from the moment the client's socket sends
+//! the request to the moment the reply reaches that socket. So it excludes the time for which the
+//! client waits for the generator's processor.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

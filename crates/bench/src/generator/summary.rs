@@ -124,7 +124,7 @@ pub struct ServerUse {
     pub cpu_us_per_request: f64,
     /// Microseconds of processor time per key.
     pub cpu_us_per_key: f64,
-    /// Average number of busy processors.
+    /// Average number of processors that the server kept busy.
     pub busy: f64,
     /// Average number of threads that were ready but had no processor. A value above 0 means that
     /// the server had to share its processors.

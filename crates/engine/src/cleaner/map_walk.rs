@@ -1,7 +1,7 @@
 //! A walk over the index that finds the live records of the segments that need dead maps.
 
 use crate::lane::Lane;
-use crate::older::Settling;
+use crate::older::OlderSlotWork;
 use larder_log::{DeadMap, MapState, Rule, SegmentNumber};
 use std::collections::BTreeMap;
 
@@ -21,7 +21,11 @@ pub(crate) struct MapWalk {
 }
 
 impl MapWalk {
-    pub(super) fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
+    pub(super) fn new(
+        lane: &Lane,
+        numbers: &[SegmentNumber],
+        settling: &mut OlderSlotWork,
+    ) -> Self {
         // The count is read before the maps are begun, so that any later undo is detected.
         let undo_count = lane.undo_count();
         lane.older.open_all();

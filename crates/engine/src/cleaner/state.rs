@@ -5,7 +5,7 @@ use crate::cleaner::limiters::LimiterShare;
 use crate::cleaner::map_walk::MapWalk;
 use crate::durability::{Changes, Durable};
 use crate::lane::Lane;
-use crate::older::Settling;
+use crate::older::OlderSlotWork;
 use crate::options::WhenFull;
 use crate::stats::Counters;
 use larder_log::{Candidate, Claim, Participant, SegmentNumber, Stream};
@@ -84,7 +84,7 @@ pub(crate) struct Cleaner {
     /// from being freed.
     pub(crate) ends: Ends,
     /// The state of the work on older slots.
-    pub(crate) settling: Settling,
+    pub(crate) settling: OlderSlotWork,
     /// The progress of this second's search for segments whose records have all expired: expiry and
     /// number of the last segment found; `None` if no more are left.
     pub(super) expired: Option<(UnixSeconds, SegmentNumber)>,
@@ -124,7 +124,7 @@ pub(crate) struct Ends {
     /// Dead maps are being made for all records that died up to this commit; 0 if none are being
     /// made.
     pub(super) maps_until: u64,
-    /// True if the cleaner found nothing else to free.
+    /// True if space is needed and the cleaner found no segment that it may free now.
     pub(super) is_stuck: bool,
 }
 
@@ -143,7 +143,7 @@ impl Cleaner {
             changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             map_walk: None,
             ends: Ends::default(),
-            settling: Settling::default(),
+            settling: OlderSlotWork::default(),
             expired: None,
             unreadable_at: (0, 0),
             may_stay: 0,

@@ -115,9 +115,8 @@ impl Gather {
     fn note(&mut self, waiting: u64, delays_us: u64, took_us: u64) {
         let all = self.served + waiting;
         let returned = all.saturating_sub(self.held);
-        if returned > 0 {
-            // Clients that return at equal intervals have half of the last one's delay on average.
-            let last_us = delays_us.saturating_mul(2) / returned;
+        // Clients that return at equal intervals have half of the last one's delay on average.
+        if let Some(last_us) = delays_us.saturating_mul(2).checked_div(returned) {
             // Limited because the first client after a pause says nothing about the others.
             let most_ns = took_us.min(RETURN_MOST_US) * 1000;
             let interval_ns = (last_us.saturating_mul(1000) / returned).min(most_ns);

@@ -61,7 +61,7 @@ pub(crate) type Changes = Mutex<Vec<Change>>;
 
 /// The state of the early writer's thread, which rests while no records are appended.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct EarlyWriterState {
     pub(super) resting: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Durable {
     /// True if a commit was requested.
     pub(super) wanted: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
-    pub(super) early: Rest,
+    pub(super) early: EarlyWriterState,
     /// In sync mode: the time since which there are acknowledged changes that no commit covers, in
     /// microseconds of the clock; 0 if there are none. See [`Durable::owe`].
     pub(super) owed_since: AtomicU64,
@@ -111,7 +111,7 @@ impl Durable {
             waiting: Mutex::default(),
             wanted: AtomicBool::new(false),
             thread: Mutex::default(),
-            early: Rest::default(),
+            early: EarlyWriterState::default(),
             owed_since: AtomicU64::new(0),
             synced_until: AtomicU64::new(now_us),
             commits: AtomicU64::new(0),

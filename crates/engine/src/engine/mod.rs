@@ -346,11 +346,11 @@ impl Engine {
     /// Holds the mover still: while the returned guard lives, nothing moves between lanes and no
     /// other session flushes. So a flush does not miss an item that is moving between two lanes.
     /// Returns `None` while the mover takes a step, and wakes `waker` when the step ends.
-    pub(crate) fn hold_still(&self, waker: &Waker) -> Option<Still<'_>> {
+    pub(crate) fn pause_mover(&self, waker: &Waker) -> Option<MoverPause<'_>> {
         let still = || match self.mover.try_lock() {
-            Ok(mover) => Some(Still { engine: self, mover: Some(mover) }),
+            Ok(mover) => Some(MoverPause { engine: self, mover: Some(mover) }),
             Err(TryLockError::Poisoned(poisoned)) => {
-                Some(Still { engine: self, mover: Some(poisoned.into_inner()) })
+                Some(MoverPause { engine: self, mover: Some(poisoned.into_inner()) })
             }
             Err(TryLockError::WouldBlock) => None,
         };
@@ -383,12 +383,12 @@ fn is_used(table: &Lanes, lane: &Lane) -> bool {
 }
 
 /// Holds the mover still until dropped.
-pub(crate) struct Still<'a> {
+pub(crate) struct MoverPause<'a> {
     engine: &'a Engine,
     mover: Option<MutexGuard<'a, Mover>>,
 }
 
-impl Drop for Still<'_> {
+impl Drop for MoverPause<'_> {
     fn drop(&mut self) {
         drop(self.mover.take());
         self.engine.step_ended();

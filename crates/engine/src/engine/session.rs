@@ -215,7 +215,7 @@ impl Session {
     /// all returned points are durable. If one of them fails, the items are gone nevertheless, but
     /// a crash may bring them back until a later commit of the lane succeeds.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<SmallVec<[CommitPoint; 1]>> {
-        let Some(_still) = self.engine.hold_still(&self.waker) else { return Outcome::NeedsSpace };
+        let Some(_still) = self.engine.pause_mover(&self.waker) else { return Outcome::NeedsSpace };
         bump(&self.lanes[0].counters.cmd_flush, 1);
         let lanes = || self.lanes.iter().filter(|lane| self.engine.is_used(&lane.lane));
         if lanes().any(LaneSession::refuses_flush) {
@@ -236,7 +236,7 @@ impl Session {
         if !self.lanes.iter().any(|lane| lane.lane.flush_is_due(now)) {
             return true;
         }
-        let Some(_still) = self.engine.hold_still(&self.waker) else { return false };
+        let Some(_still) = self.engine.pause_mover(&self.waker) else { return false };
         let late = self.lanes.iter().filter(|lane| !lane.flush_if_due(now));
         late.count() == 0
     }

@@ -23,7 +23,7 @@
 
 mod slots;
 
-pub(crate) use slots::{OlderSlots, Settling};
+pub(crate) use slots::{OlderSlotWork, OlderSlots};
 
 use slots::{BYTES, entry};
 

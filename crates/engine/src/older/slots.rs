@@ -389,7 +389,7 @@ impl OlderSlots {
 
 /// The cleaner's state about older slots.
 #[derive(Debug, Default)]
-pub(crate) struct Settling {
+pub(crate) struct OlderSlotWork {
     /// Segments whose older slots are to be resolved.
     pub(super) waiting: BTreeSet<SegmentNumber>,
     /// True if a dead map of one of these segments is wanted.
@@ -398,7 +398,7 @@ pub(crate) struct Settling {
     pub(super) limited: (UnixSeconds, u32),
 }
 
-impl Settling {
+impl OlderSlotWork {
     /// Notes that a dead map of the segment is wanted.
     pub(crate) fn want(&mut self, older: &OlderSlots, number: SegmentNumber) {
         older.close(number);

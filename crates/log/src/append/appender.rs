@@ -6,7 +6,7 @@
 //! last commit was closed. So commits in quick succession waste little.
 
 use crate::address::{Address, SegmentNumber};
-use crate::append::chunks::{Between, Chunk, OpenChunk};
+use crate::append::chunks::{Chunk, EvenClosings, OpenChunk};
 use crate::append::tally::Tally;
 use crate::append::{Claim, Reservation, Stream};
 use crate::format;
@@ -42,7 +42,7 @@ pub struct Appender {
     used: Cell<bool>,
     /// The count of closings, and the bytes that the thread has appended since that count was
     /// reached.
-    appended: Cell<(Between, u32)>,
+    appended: Cell<(EvenClosings, u32)>,
     tally: Tally,
 }
 
@@ -66,12 +66,12 @@ impl Appender {
     }
 
     /// Returns the bytes that the thread appended since the last commit was closed.
-    fn appended(&self, now: Between) -> u32 {
+    fn appended(&self, now: EvenClosings) -> u32 {
         let (since, bytes) = self.appended.get();
         if since == now { bytes } else { 0 }
     }
 
-    fn count_appended(&self, now: Between, bytes: u32) {
+    fn count_appended(&self, now: EvenClosings, bytes: u32) {
         self.appended.set((now, self.appended(now).saturating_add(bytes)));
     }
 }
@@ -271,7 +271,7 @@ impl Log {
 
     /// Returns the length of a chunk for a record of `bytes`, or `None` if the record gets no
     /// chunk.
-    fn chunk_bytes(&self, appender: &Appender, between: Between, bytes: usize) -> Option<u32> {
+    fn chunk_bytes(&self, appender: &Appender, between: EvenClosings, bytes: usize) -> Option<u32> {
         let (segment, appenders) = (self.segment_size(), self.appenders.load(Ordering::Relaxed));
         let mut most = (segment / CHUNKS_PER_SEGMENT.max(ALL_CHUNKS_SHARE * appenders)) as u32;
         if self.store.is_some() {
@@ -290,7 +290,7 @@ impl Log {
         &self,
         appender: &Appender,
         number: SegmentNumber,
-        between: Between,
+        between: EvenClosings,
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
@@ -320,7 +320,7 @@ impl Log {
     }
 
     /// Extends the chunk if no other thread has appended behind it.
-    fn extend_chunk(&self, appender: &Appender, between: Between, more: u32) -> Option<()> {
+    fn extend_chunk(&self, appender: &Appender, between: EvenClosings, more: u32) -> Option<()> {
         let chunk = appender.chunk.get();
         if !self.segment(chunk.segment).extend(chunk.end, more) {
             return None;

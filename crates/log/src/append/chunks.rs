@@ -22,14 +22,14 @@ pub(crate) struct Closings(pub(super) AtomicU64);
 
 /// An even [count of closings](Closings): no commit is being closed, so threads may use chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Between(pub(super) u64);
+pub(crate) struct EvenClosings(pub(super) u64);
 
 impl Closings {
     /// Returns the count, or `None` while a commit is being closed.
     #[inline]
-    pub(crate) fn between(&self) -> Option<Between> {
+    pub(crate) fn between(&self) -> Option<EvenClosings> {
         let count = self.0.load(Ordering::Acquire);
-        count.is_multiple_of(2).then_some(Between(count))
+        count.is_multiple_of(2).then_some(EvenClosings(count))
     }
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Chunk {
     pub(crate) segment: SegmentNumber,
     pub(crate) generation: u32,
     /// The count of closings when the thread took the chunk.
-    pub(crate) taken: Between,
+    pub(crate) taken: EvenClosings,
     pub(crate) end: u32,
 }
 

@@ -45,7 +45,7 @@ pub struct Meta {
     pub cover: u64,
     /// The generation that the meta describes.
     pub generation: u32,
-    /// The use of the number.
+    /// The purpose that the segment number serves in this generation.
     pub usage: Use,
 }
 

@@ -92,10 +92,10 @@ impl Label {
         copies
     }
 
-    /// Decodes the label at the start of a device.
+    /// Decodes the label at the start of a device, from its first intact copy.
     ///
     /// # Errors
-    /// If there is no whole label.
+    /// If no copy has the magic and the right checksum, or if the contents are invalid.
     pub fn decode(head: &[u8; LABEL_BYTES]) -> Result<Self, LabelError> {
         let copies = || head.chunks_exact(BLOCK);
         let sum_is_right = |copy: &&[u8]| {

@@ -17,7 +17,7 @@ const ASLEEP: u64 = u64::MAX;
 /// One participant's state that others read, in a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Seen {
+struct ParticipantState {
     /// The epoch of the participant's last quiescent point, or `ASLEEP`.
     epoch: AtomicU64,
     /// Odd while the participant may hold a reservation that is not filled and published.
@@ -28,7 +28,7 @@ struct Seen {
 #[derive(Debug)]
 pub struct Epochs {
     current: AtomicU64,
-    seen: Mutex<Vec<Arc<Seen>>>,
+    seen: Mutex<Vec<Arc<ParticipantState>>>,
 }
 
 impl Default for Epochs {
@@ -40,7 +40,10 @@ impl Default for Epochs {
 impl Epochs {
     /// Adds a participant, which is asleep.
     pub fn join(self: &Arc<Self>) -> Participant {
-        let seen = Arc::new(Seen { epoch: AtomicU64::new(ASLEEP), appending: AtomicU64::new(0) });
+        let seen = Arc::new(ParticipantState {
+            epoch: AtomicU64::new(ASLEEP),
+            appending: AtomicU64::new(0),
+        });
         self.lock().push(Arc::clone(&seen));
         Participant { epochs: Arc::clone(self), seen }
     }
@@ -92,7 +95,7 @@ impl Epochs {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seen>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ParticipantState>>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,7 +104,7 @@ impl Epochs {
 #[derive(Debug)]
 pub struct Participant {
     epochs: Arc<Epochs>,
-    seen: Arc<Seen>,
+    seen: Arc<ParticipantState>,
 }
 
 impl Participant {
@@ -171,7 +174,7 @@ impl Participant {
 /// While this guard lives, commits wait for its thread. See [`Participant::appending`].
 #[derive(Debug)]
 pub struct Appending<'a> {
-    seen: &'a Seen,
+    seen: &'a ParticipantState,
 }
 
 impl Drop for Appending<'_> {

@@ -36,11 +36,11 @@ struct Pinned {
     frame: usize,
     /// Number of the value's last read, from `Pins::reads`.
     read: AtomicU64,
-    rest: Mutex<Rest>,
+    rest: Mutex<UnreadValue>,
 }
 
 /// The unread rest of a value.
-enum Rest {
+enum UnreadValue {
     InPlace { at: *const u8, len: usize },
     Copied { bytes: KeptMemory<Box<[u8]>>, at: usize },
     Mapped { mapping: Arc<KeptMemory<Mapping>>, at: *const u8, len: usize },
@@ -50,7 +50,7 @@ enum Rest {
 // SAFETY: the pointers lead into memory that the segment, or the mapping beside them, keeps until
 // `Pins::unpin_frame` or `Pins::take_mapping` replaces the rest. The mutex around the rest guards
 // them.
-unsafe impl Send for Rest {}
+unsafe impl Send for UnreadValue {}
 
 impl fmt::Debug for Pinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,8 +109,8 @@ impl Pins {
     /// [`Pins::take_mapping`] before it is reused. The memory must not be reused before the
     /// thread's next quiescent point.
     pub(crate) unsafe fn pin(self: &Arc<Self>, frame: *mut u8, part: &[u8]) -> Pin {
-        let pinned =
-            self.pinned(frame as usize, Rest::InPlace { at: part.as_ptr(), len: part.len() });
+        let pinned = self
+            .pinned(frame as usize, UnreadValue::InPlace { at: part.as_ptr(), len: part.len() });
         lock(&self.in_place).entry(frame as usize).or_default().push(Arc::clone(&pinned));
         Pin { pins: Arc::clone(self), pinned }
     }
@@ -119,12 +119,12 @@ impl Pins {
     pub(crate) fn copy(self: &Arc<Self>, part: &[u8]) -> Pin {
         self.make_room(part.len());
         let bytes = KeptMemory::new(part.into(), part.len(), self);
-        let pinned = self.pinned(0, Rest::Copied { bytes, at: 0 });
+        let pinned = self.pinned(0, UnreadValue::Copied { bytes, at: 0 });
         lock(&self.keeping).push(Arc::clone(&pinned));
         Pin { pins: Arc::clone(self), pinned }
     }
 
-    fn pinned(&self, frame: usize, rest: Rest) -> Arc<Pinned> {
+    fn pinned(&self, frame: usize, rest: UnreadValue) -> Arc<Pinned> {
         let read = AtomicU64::new(self.next_read());
         Arc::new(Pinned { frame, read, rest: Mutex::new(rest) })
     }
@@ -137,16 +137,16 @@ impl Pins {
     pub(crate) fn unpin_frame(&self, frame: *mut u8) {
         for pinned in self.taken(frame) {
             let len = match &*lock(&pinned.rest) {
-                Rest::InPlace { len, .. } => *len,
+                UnreadValue::InPlace { len, .. } => *len,
                 _ => continue,
             };
             self.make_room(len);
             let mut rest = lock(&pinned.rest);
-            if let Rest::InPlace { at, len } = *rest {
+            if let UnreadValue::InPlace { at, len } = *rest {
                 // SAFETY: the frame still holds the bytes that it held when the value was pinned:
                 // see `Pins::pin`.
                 let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
-                *rest = Rest::Copied { bytes: KeptMemory::new(bytes, len, self), at: 0 };
+                *rest = UnreadValue::Copied { bytes: KeptMemory::new(bytes, len, self), at: 0 };
             }
             drop(rest);
             self.note_keeping(pinned);
@@ -170,8 +170,8 @@ impl Pins {
         let mapping = Arc::new(KeptMemory::new(mapping(), bytes, self));
         for pinned in pinned {
             let mut rest = lock(&pinned.rest);
-            if let Rest::InPlace { at, len } = *rest {
-                *rest = Rest::Mapped { mapping: Arc::clone(&mapping), at, len };
+            if let UnreadValue::InPlace { at, len } = *rest {
+                *rest = UnreadValue::Mapped { mapping: Arc::clone(&mapping), at, len };
             }
             drop(rest);
             self.note_keeping(pinned);
@@ -192,7 +192,7 @@ impl Pins {
     /// rest to lost before it removes the pin from this list, so no dropped pin stays in the list.
     fn note_keeping(&self, pinned: Arc<Pinned>) {
         let mut keeping = lock(&self.keeping);
-        if !matches!(*lock(&pinned.rest), Rest::Lost) {
+        if !matches!(*lock(&pinned.rest), UnreadValue::Lost) {
             keeping.push(pinned);
         }
     }
@@ -207,7 +207,7 @@ impl Pins {
                 keeping.iter().enumerate().min_by_key(|(_, pinned)| pinned.read.load(Relaxed));
             let Some((at, _)) = oldest else { return };
             let pinned = keeping.swap_remove(at);
-            *lock(&pinned.rest) = Rest::Lost;
+            *lock(&pinned.rest) = UnreadValue::Lost;
         }
     }
 }
@@ -219,7 +219,7 @@ impl Pin {
     pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
         self.pinned.read.store(self.pins.next_read(), Relaxed);
         match &mut *lock(&self.pinned.rest) {
-            Rest::InPlace { at, len } | Rest::Mapped { at, len, .. } => {
+            UnreadValue::InPlace { at, len } | UnreadValue::Mapped { at, len, .. } => {
                 let now = most.min(*len);
                 // SAFETY: the bytes are in the mapping that the pin keeps, or in memory that stays
                 // until `Pins::unpin_frame` or `Pins::take_mapping` has replaced the rest. Both
@@ -229,14 +229,14 @@ impl Pin {
                 *len -= now;
                 Some(*len)
             }
-            Rest::Copied { bytes, at } => {
+            UnreadValue::Copied { bytes, at } => {
                 let rest = &bytes.memory[*at..];
                 let now = most.min(rest.len());
                 see(&rest[..now]);
                 *at += now;
                 Some(rest.len() - now)
             }
-            Rest::Lost => None,
+            UnreadValue::Lost => None,
         }
     }
 }
@@ -252,10 +252,10 @@ impl Drop for Pin {
             }
         }
         drop(in_place);
-        let rest = std::mem::replace(&mut *lock(&self.pinned.rest), Rest::Lost);
+        let rest = std::mem::replace(&mut *lock(&self.pinned.rest), UnreadValue::Lost);
         lock(&self.pins.keeping).retain(others);
         // The memory in `rest` is freed when this function returns, outside the locks.
-        if let Rest::Mapped { mapping, .. } = rest {
+        if let UnreadValue::Mapped { mapping, .. } = rest {
             debug_assert!(mapping.memory.len() as u64 == mapping.bytes);
         }
     }

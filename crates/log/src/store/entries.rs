@@ -100,7 +100,7 @@ impl Store {
         format::jumbo::parts(size, self.geometry.segment_size()) as usize
     }
 
-    /// Returns the places of a jumbo's pieces, its first included.
+    /// Returns all places of a jumbo: `number`, which is its first, and then its parts.
     pub(crate) fn places(&self, number: SegmentNumber) -> impl Iterator<Item = SegmentNumber> {
         std::iter::once(number).chain(self.parts(number))
     }

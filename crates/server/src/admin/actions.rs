@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::escape::{escape, unescape};
-use super::inner::{Done, Task, Undone};
+use super::inner::{Done, Task, TaskError};
 use super::state::Serving;
 use super::token::Authorized;
 use super::{AdminState, HARDENED};
@@ -83,29 +83,29 @@ fn refuse((code, reason): BadAction) -> Response {
 }
 
 /// Returns the status and the sentence that say what is known of the task's effect.
-fn explain(undone: Undone) -> BadAction {
+fn explain(undone: TaskError) -> BadAction {
     let (code, reason) = match undone {
-        Undone::Busy => {
+        TaskError::Busy => {
             (StatusCode::SERVICE_UNAVAILABLE, "not executed: other requests wait, try again")
         }
-        Undone::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "not executed: the server stops"),
-        Undone::Late => (
+        TaskError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "not executed: the server stops"),
+        TaskError::Late => (
             StatusCode::GATEWAY_TIMEOUT,
             "no reply in time: it was not executed, or not completely",
         ),
-        Undone::Unconfirmed => (
+        TaskError::Unconfirmed => (
             StatusCode::GATEWAY_TIMEOUT,
             "executed, but not durable in time: it may be lost or kept",
         ),
-        Undone::Asked => (
+        TaskError::Asked => (
             StatusCode::GATEWAY_TIMEOUT,
             "asked for; it happens once the devices have recorded it, unless the server stops before",
         ),
-        Undone::Broken => {
+        TaskError::Broken => {
             (StatusCode::BAD_GATEWAY, "the reply broke off; a change may or may not be kept")
         }
-        Undone::Incomplete => (StatusCode::BAD_REQUEST, "the command is incomplete"),
-        Undone::Refused(reason) => return (StatusCode::CONFLICT, reason),
+        TaskError::Incomplete => (StatusCode::BAD_REQUEST, "the command is incomplete"),
+        TaskError::Refused(reason) => return (StatusCode::CONFLICT, reason),
     };
     (code, reason.to_owned())
 }

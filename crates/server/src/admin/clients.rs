@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::state::Serving;
 use super::{AdminState, HARDENED};
-use crate::clients::{Registered, Spoken, Unfinished, address_of};
+use crate::clients::{ClientProtocol, Registered, Unfinished, address_of};
 use crate::net::{ConnectionId, Peer};
 use crate::server::Running;
 use crate::slow::{SentBy, SlowCommand, SlowCommands};
@@ -211,7 +211,7 @@ struct ClientsCollector<'b> {
     counts: Vec<Traffic>,
     /// Bytes received and sent in the interval.
     moved: (u64, u64),
-    protocols: [usize; Spoken::ALL.len()],
+    protocols: [usize; ClientProtocol::ALL.len()],
     /// The key of clients of Unix sockets is `None`.
     addresses: HashMap<Option<IpAddr>, AddressTally>,
     rows: Vec<ConnectionRow>,
@@ -226,7 +226,7 @@ impl<'b> ClientsCollector<'b> {
             counts_commands,
             counts: Vec::new(),
             moved: (0, 0),
-            protocols: [0; Spoken::ALL.len()],
+            protocols: [0; ClientProtocol::ALL.len()],
             addresses: HashMap::new(),
             rows: Vec::new(),
         }
@@ -328,7 +328,7 @@ impl ClientsAnswer {
         let mut collector = ClientsCollector::new(now, counts, seconds, counts_commands);
         running.registry.each(|id, entry| collector.add(id, entry));
         collector.keep_busiest();
-        let names = Spoken::ALL.into_iter().zip(collector.protocols);
+        let names = ClientProtocol::ALL.into_iter().zip(collector.protocols);
         let protocols = names
             .filter(|(_, connections)| *connections > 0)
             .map(|((_, name), connections)| ProtocolRow { name, connections })

@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(75);
 
 /// The listener of the admin page, with its limits.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct AdminListener {
     listener: TcpListener,
     inside: Vec<Weak<Guest>>,
     silence: Duration,
@@ -80,17 +80,17 @@ impl Guest {
     }
 }
 
-impl Door {
-    pub(super) fn new(listener: TcpListener) -> Door {
-        Door { listener, inside: Vec::new(), silence: SILENCE }
+impl AdminListener {
+    pub(super) fn new(listener: TcpListener) -> AdminListener {
+        AdminListener { listener, inside: Vec::new(), silence: SILENCE }
     }
 
     #[cfg(test)]
-    fn with_silence(self, silence: Duration) -> Door {
-        Door { silence, ..self }
+    fn with_silence(self, silence: Duration) -> AdminListener {
+        AdminListener { silence, ..self }
     }
 
-    fn enter(&mut self, stream: TcpStream) -> Visit {
+    fn enter(&mut self, stream: TcpStream) -> AdminConnection {
         self.inside.retain(|guest| guest.strong_count() > 0);
         while self.inside.len() >= CONNECTIONS {
             let guests = self.inside.iter().map(Weak::upgrade).enumerate();
@@ -103,15 +103,15 @@ impl Door {
         let guest = Arc::new(Guest::new());
         self.inside.push(Arc::downgrade(&guest));
         let silence = self.silence;
-        Visit { stream, guest, silence, over: Box::pin(tokio::time::sleep(silence)) }
+        AdminConnection { stream, guest, silence, over: Box::pin(tokio::time::sleep(silence)) }
     }
 }
 
-impl Listener for Door {
-    type Io = Visit;
+impl Listener for AdminListener {
+    type Io = AdminConnection;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Visit, SocketAddr) {
+    async fn accept(&mut self) -> (AdminConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         (self.enter(stream), address)
     }
@@ -123,12 +123,12 @@ impl Listener for Door {
 
 /// A client of the admin page.
 #[derive(Clone, Debug)]
-pub(super) struct Visitor {
+pub(super) struct AdminClient {
     pub(super) address: SocketAddr,
     guest: Weak<Guest>,
 }
 
-impl Visitor {
+impl AdminClient {
     /// Keeps the connection from being replaced while the returned guard lives.
     pub(super) fn stay(&self) -> Stay {
         if let Some(guest) = self.guest.upgrade() {
@@ -138,14 +138,14 @@ impl Visitor {
     }
 
     #[cfg(test)]
-    pub(super) fn at(address: SocketAddr) -> Visitor {
-        Visitor { address, guest: Weak::new() }
+    pub(super) fn at(address: SocketAddr) -> AdminClient {
+        AdminClient { address, guest: Weak::new() }
     }
 }
 
-impl Connected<IncomingStream<'_, Door>> for Visitor {
-    fn connect_info(stream: IncomingStream<'_, Door>) -> Visitor {
-        Visitor { address: *stream.remote_addr(), guest: Arc::downgrade(&stream.io().guest) }
+impl Connected<IncomingStream<'_, AdminListener>> for AdminClient {
+    fn connect_info(stream: IncomingStream<'_, AdminListener>) -> AdminClient {
+        AdminClient { address: *stream.remote_addr(), guest: Arc::downgrade(&stream.io().guest) }
     }
 }
 
@@ -163,14 +163,14 @@ impl Drop for Stay {
 
 /// A connection to the admin page.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct AdminConnection {
     stream: TcpStream,
     guest: Arc<Guest>,
     silence: Duration,
     over: Pin<Box<Sleep>>,
 }
 
-impl Visit {
+impl AdminConnection {
     /// Returns the result of an attempt to move bytes, or an error if the connection has to end: it
     /// was silent for too long, or a new connection replaces it.
     fn judge<T>(
@@ -191,7 +191,7 @@ impl Visit {
     }
 }
 
-impl AsyncRead for Visit {
+impl AsyncRead for AdminConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -202,7 +202,7 @@ impl AsyncRead for Visit {
     }
 }
 
-impl AsyncWrite for Visit {
+impl AsyncWrite for AdminConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -240,11 +240,11 @@ mod tests {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
-                let door = Door::new(TcpListener::from_std(listener).unwrap());
+                let door = AdminListener::new(TcpListener::from_std(listener).unwrap());
                 // The reply to `/stay` is sent only after a request for `/go`.
                 let go = Arc::new(tokio::sync::Notify::new());
                 let goes = Arc::clone(&go);
-                let stay = async move |ConnectInfo(visitor): ConnectInfo<Visitor>| {
+                let stay = async move |ConnectInfo(visitor): ConnectInfo<AdminClient>| {
                     let _stay = visitor.stay();
                     goes.notified().await;
                     "hello"
@@ -253,7 +253,7 @@ mod tests {
                     .route("/", get(|| async { "hello" }))
                     .route("/stay", get(stay))
                     .route("/go", get(async move || go.notify_one()));
-                let router = router.into_make_service_with_connect_info::<Visitor>();
+                let router = router.into_make_service_with_connect_info::<AdminClient>();
                 tokio::select! {
                     _ = ended => {}
                     _ = axum::serve(door.with_silence(silence), router) => {}

@@ -8,7 +8,7 @@
 //! Invariants: the session is asleep whenever the thread waits. No task begins after
 //! [`InnerSession::close`], and none is executed after [`InnerSession::stop`], so the store can be
 //! closed. Every request ends within [`PATIENCE`] of its arrival. If a task has no result, its
-//! reply says what is known of its effect, see [`Undone`].
+//! reply says what is known of its effect, see [`TaskError`].
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -92,7 +92,7 @@ pub(super) struct Seen {
 
 /// Why a task has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Undone {
+pub(super) enum TaskError {
     /// Too many requests wait. The task was not executed.
     Busy,
     /// The server stops. The task was not executed.
@@ -117,7 +117,7 @@ pub(super) enum Undone {
 struct InnerCall {
     task: Task,
     arrived: Instant,
-    reply: oneshot::Sender<Result<Done, Undone>>,
+    reply: oneshot::Sender<Result<Done, TaskError>>,
 }
 
 /// The session, if it has begun.
@@ -190,25 +190,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl InnerSession {
     /// Executes a task.
-    pub(super) async fn execute(&self, running: &Arc<Running>, task: Task) -> Result<Done, Undone> {
+    pub(super) async fn execute(
+        &self,
+        running: &Arc<Running>,
+        task: Task,
+    ) -> Result<Done, TaskError> {
         let _unanswered = Unanswered::new(self);
         let (reply, replied) = oneshot::channel();
         self.send(running, InnerCall { task, arrived: Instant::now(), reply })?;
         // The thread replies to everything, unless it panics.
-        replied.await.unwrap_or(Err(Undone::Broken))
+        replied.await.unwrap_or(Err(TaskError::Broken))
     }
 
-    fn send(&self, running: &Arc<Running>, call: InnerCall) -> Result<(), Undone> {
+    fn send(&self, running: &Arc<Running>, call: InnerCall) -> Result<(), TaskError> {
         let mut state = lock(&self.state);
         if let InnerState::NotBegun = *state {
             *state = InnerState::Runs(begin(running)?);
         }
         match &*state {
             InnerState::Runs(thread) => thread.calls.try_send(call).map_err(|error| match error {
-                TrySendError::Full(_) => Undone::Busy,
-                TrySendError::Disconnected(_) => Undone::Stopping,
+                TrySendError::Full(_) => TaskError::Busy,
+                TrySendError::Disconnected(_) => TaskError::Stopping,
             }),
-            InnerState::NotBegun | InnerState::Closed(_) => Err(Undone::Stopping),
+            InnerState::NotBegun | InnerState::Closed(_) => Err(TaskError::Stopping),
         }
     }
 
@@ -248,14 +252,14 @@ impl InnerSession {
     }
 }
 
-fn begin(running: &Arc<Running>) -> Result<InnerThread, Undone> {
+fn begin(running: &Arc<Running>) -> Result<InnerThread, TaskError> {
     let (calls, called) = sync_channel(WAITING);
     let end = Arc::new(InnerEnd::default());
     let (running, ends) = (Arc::clone(running), Arc::clone(&end));
     let thread = std::thread::Builder::new()
         .name("admin-session".to_owned())
         .spawn(move || serve(&running, &called, &ends))
-        .map_err(|error| Undone::Refused(format!("no thread: {error}")))?;
+        .map_err(|error| TaskError::Refused(format!("no thread: {error}")))?;
     Ok(InnerThread { calls, end, thread })
 }
 
@@ -271,7 +275,7 @@ fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
             continue;
         }
         let done = if end.is_set() {
-            Err(Undone::Stopping)
+            Err(TaskError::Stopping)
         } else {
             let done =
                 TaskRun { worker: &mut worker, deadline: arrived + PATIENCE, end }.execute(task);
@@ -290,31 +294,31 @@ struct TaskRun<'w> {
 }
 
 impl TaskRun<'_> {
-    fn execute(&mut self, task: Task) -> Result<Done, Undone> {
+    fn execute(&mut self, task: Task) -> Result<Done, TaskError> {
         if Instant::now() >= self.deadline {
-            return Err(Undone::Late);
+            return Err(TaskError::Late);
         }
         match task {
             Task::Command(input, client) => self.command(&input, client).map(Done::Replied),
             Task::Look(key) => {
-                self.settle(|session| look(session, &key), Undone::Late).map(Done::Seen)
+                self.settle(|session| look(session, &key), TaskError::Late).map(Done::Seen)
             }
             Task::Delete(key) => {
                 let delete =
                     |session: &Session| session.delete(&session.key(&key), &Delete::default());
-                Ok(Done::Deleted(self.settle(delete, Undone::Late)? == Deleted::Deleted))
+                Ok(Done::Deleted(self.settle(delete, TaskError::Late)? == Deleted::Deleted))
             }
             Task::Drain(device, draining) => {
-                match self.settle(|session| session.drain(&device, draining), Undone::Asked)? {
+                match self.settle(|session| session.drain(&device, draining), TaskError::Asked)? {
                     Ok(()) => Ok(Done::Drained),
-                    Err(error) => Err(Undone::Refused(format!("{device}: {error}"))),
+                    Err(error) => Err(TaskError::Refused(format!("{device}: {error}"))),
                 }
             }
         }
     }
 
     /// Waits for a wake-up. Returns `late` if the time of the task is over.
-    fn wait(&mut self, late: Undone) -> Result<(), Undone> {
+    fn wait(&mut self, late: TaskError) -> Result<(), TaskError> {
         let now = Instant::now();
         let left = self.end.limit(self.deadline).saturating_duration_since(now);
         if left.is_zero() {
@@ -327,7 +331,7 @@ impl TaskRun<'_> {
     }
 
     /// Executes a command on a connection that is closed afterwards.
-    fn command(&mut self, input: &[u8], client: Peer) -> Result<CommandReply, Undone> {
+    fn command(&mut self, input: &[u8], client: Peer) -> Result<CommandReply, TaskError> {
         // No connection with a socket has the number 0.
         let mut connection = self.worker.connect(client, ConnectionId::new(0));
         let reply = self.converse(&mut connection, input);
@@ -339,10 +343,10 @@ impl TaskRun<'_> {
         &mut self,
         connection: &mut connection::Connection,
         mut input: &[u8],
-    ) -> Result<CommandReply, Undone> {
+    ) -> Result<CommandReply, TaskError> {
         let mut reply = CommandReply { bytes: Vec::new(), truncated: false };
         let mut memory = OutputMemory::default();
-        let nature = Nature::of(input);
+        let nature = CommandEnding::of(input);
         loop {
             self.worker.turn();
             let mut given = InputBuffer::new(input);
@@ -354,8 +358,8 @@ impl TaskRun<'_> {
             memory.clear();
             match flow {
                 _ if reply.truncated => return Ok(reply),
-                Flow::Close if nature == Nature::Closes => return Ok(reply),
-                Flow::Close => return Err(Undone::Broken),
+                Flow::Close if nature == CommandEnding::Closes => return Ok(reply),
+                Flow::Close => return Err(TaskError::Broken),
                 Flow::Read if given.is_postponed() => {}
                 // The reply is complete once the connection is idle. A connection that has replied
                 // but is not idle expects the bytes of a refused value. They were not sent, so its
@@ -363,14 +367,16 @@ impl TaskRun<'_> {
                 Flow::Read if input.is_empty() && self.worker.is_idle(connection) => {
                     return Ok(reply);
                 }
-                Flow::Read if reply.bytes.is_empty() => return Err(Undone::Incomplete),
+                Flow::Read if reply.bytes.is_empty() => return Err(TaskError::Incomplete),
                 Flow::Read => return Ok(reply),
                 Flow::Drain => {}
                 Flow::Park | Flow::Hold if connection.withholds() => {
-                    self.wait(Undone::Unconfirmed)?;
+                    self.wait(TaskError::Unconfirmed)?;
                 }
-                Flow::Park | Flow::Hold if nature == Nature::Asks => self.wait(Undone::Asked)?,
-                Flow::Park | Flow::Hold => self.wait(Undone::Late)?,
+                Flow::Park | Flow::Hold if nature == CommandEnding::Asks => {
+                    self.wait(TaskError::Asked)?
+                }
+                Flow::Park | Flow::Hold => self.wait(TaskError::Late)?,
             }
         }
     }
@@ -380,8 +386,8 @@ impl TaskRun<'_> {
     fn settle<T>(
         &mut self,
         attempt: impl Fn(&Session) -> Outcome<T>,
-        late: Undone,
-    ) -> Result<T, Undone> {
+        late: TaskError,
+    ) -> Result<T, TaskError> {
         let mut reads = None;
         let settled = loop {
             self.worker.turn();
@@ -413,12 +419,12 @@ impl TaskRun<'_> {
     }
 
     /// Waits until a commit has ended.
-    fn commit(&mut self, point: CommitPoint) -> Result<(), Undone> {
+    fn commit(&mut self, point: CommitPoint) -> Result<(), TaskError> {
         loop {
             match self.worker.session().commit_state_or_wake(point) {
                 CommitState::Durable => return Ok(()),
                 CommitState::Failed => return Err(refused(Refusal::StoreFailed)),
-                CommitState::Pending => self.wait(Undone::Unconfirmed)?,
+                CommitState::Pending => self.wait(TaskError::Unconfirmed)?,
             }
             self.worker.turn();
         }
@@ -427,7 +433,7 @@ impl TaskRun<'_> {
 
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Nature {
+enum CommandEnding {
     /// With its reply. If the connection closes, the reply is incomplete.
     Replies,
     /// The connection closes after the reply.
@@ -436,23 +442,23 @@ enum Nature {
     Asks,
 }
 
-impl Nature {
-    fn of(input: &[u8]) -> Nature {
+impl CommandEnding {
+    fn of(input: &[u8]) -> CommandEnding {
         match text::parse(input, &mut Vec::<&[u8]>::new()) {
             Parse::Request {
                 request: Request::Quit | Request::Admin(Admin::Shutdown(_)), ..
             }
-            | Parse::Refused { then: Then::Close, .. } => Nature::Closes,
+            | Parse::Refused { then: Then::Close, .. } => CommandEnding::Closes,
             Parse::Request {
                 request: Request::Admin(Admin::Device(_) | Admin::Grow(_)), ..
-            } => Nature::Asks,
-            _ => Nature::Replies,
+            } => CommandEnding::Asks,
+            _ => CommandEnding::Replies,
         }
     }
 }
 
-fn refused(refusal: Refusal) -> Undone {
-    Undone::Refused(refusal_line(refusal, false).trim_end().to_owned())
+fn refused(refusal: Refusal) -> TaskError {
+    TaskError::Refused(refusal_line(refusal, false).trim_end().to_owned())
 }
 
 fn look(session: &Session, key: &[u8]) -> Outcome<Option<Seen>> {
@@ -523,7 +529,7 @@ mod tests {
         Engine::open_without_threads(options).unwrap()
     }
 
-    fn execute(engine: &Arc<Engine>, patience: Duration, task: Task) -> Result<Done, Undone> {
+    fn execute(engine: &Arc<Engine>, patience: Duration, task: Task) -> Result<Done, TaskError> {
         execute_until(engine, patience, &InnerEnd::default(), task)
     }
 
@@ -532,7 +538,7 @@ mod tests {
         patience: Duration,
         end: &InnerEnd,
         task: Task,
-    ) -> Result<Done, Undone> {
+    ) -> Result<Done, TaskError> {
         let context = Arc::new(ServerContext::new(Arc::clone(engine), 0, Box::new(NoHooks)));
         let session = engine.session(waker_of_this_thread());
         let mut worker = connection::Worker::new(context, session, Box::new(|| NOW));
@@ -560,7 +566,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     /// Executes a task while another thread makes commits.
-    fn with_commits(engine: &Arc<Engine>, task: Task) -> Result<Done, Undone> {
+    fn with_commits(engine: &Arc<Engine>, task: Task) -> Result<Done, TaskError> {
         with_commits_until(engine, &InnerEnd::default(), task)
     }
 
@@ -568,7 +574,7 @@ mod tests {
         engine: &Arc<Engine>,
         limit: &InnerEnd,
         task: Task,
-    ) -> Result<Done, Undone> {
+    ) -> Result<Done, TaskError> {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -589,13 +595,13 @@ mod tests {
     fn nothing_is_told_before_it_is_durable() {
         let (engine, _) = store();
         let short = SHORT;
-        assert_eq!(execute(&engine, short, set()).unwrap_err(), Undone::Unconfirmed);
+        assert_eq!(execute(&engine, short, set()).unwrap_err(), TaskError::Unconfirmed);
         let look = || Task::Look(b"a".to_vec());
-        assert_eq!(execute(&engine, short, look()).unwrap_err(), Undone::Unconfirmed);
+        assert_eq!(execute(&engine, short, look()).unwrap_err(), TaskError::Unconfirmed);
         assert!(engine.commit());
         assert!(matches!(execute(&engine, short, look()), Ok(Done::Seen(Some(_)))));
         let delete = || Task::Delete(b"a".to_vec());
-        assert_eq!(execute(&engine, short, delete()).unwrap_err(), Undone::Unconfirmed);
+        assert_eq!(execute(&engine, short, delete()).unwrap_err(), TaskError::Unconfirmed);
         let done = with_commits(&engine, set()).unwrap();
         assert!(matches!(done, Done::Replied(reply) if reply.bytes == b"STORED\r\n"));
         assert!(matches!(with_commits(&engine, delete()), Ok(Done::Deleted(true))));
@@ -611,7 +617,7 @@ mod tests {
         let Ok(Done::Replied(reply)) = with_commits(&engine, set()) else { panic!("no reply") };
         assert!(reply.bytes.starts_with(b"SERVER_ERROR"), "{}", reply.bytes.escape_ascii());
         let deleted = with_commits(&engine, Task::Delete(b"a".to_vec()));
-        assert!(matches!(deleted, Err(Undone::Refused(_))), "{deleted:?}");
+        assert!(matches!(deleted, Err(TaskError::Refused(_))), "{deleted:?}");
         device.mend();
         let Ok(Done::Seen(Some(seen))) = with_commits(&engine, Task::Look(b"a".to_vec())) else {
             panic!("the delete was not kept, so the item is there")
@@ -628,10 +634,10 @@ mod tests {
         for line in ["gat 1000 long", "mg long v T800", "get long"] {
             assert_eq!(
                 execute(&engine, SHORT, command("touch long 500")).unwrap_err(),
-                Undone::Unconfirmed
+                TaskError::Unconfirmed
             );
             let done = execute(&engine, SHORT, command(line));
-            assert_eq!(done.unwrap_err(), Undone::Unconfirmed, "{line}");
+            assert_eq!(done.unwrap_err(), TaskError::Unconfirmed, "{line}");
             let Ok(Done::Replied(reply)) = with_commits(&engine, command(line)) else {
                 panic!("{line}: no reply")
             };
@@ -647,7 +653,7 @@ mod tests {
         with_commits(&engine, set_long()).unwrap();
         device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
         let done = with_commits(&engine, command("gat 700 long"));
-        assert_eq!(done.unwrap_err(), Undone::Broken);
+        assert_eq!(done.unwrap_err(), TaskError::Broken);
         device.mend();
         for line in ["quit", "GET / HTTP/1.1"] {
             let done = with_commits(&engine, command(line));
@@ -665,18 +671,21 @@ mod tests {
         let [first, second] = [1, 2].map(|seed| Arc::new(SimDevice::new(64 << 20, seed)));
         let engine = on(&[&first, &second]);
         let drain = |draining| Task::Drain("1".to_owned(), draining);
-        assert_eq!(execute(&engine, SHORT, drain(true)).unwrap_err(), Undone::Asked);
-        assert_eq!(execute(&engine, SHORT, command("store drain 1")).unwrap_err(), Undone::Asked);
+        assert_eq!(execute(&engine, SHORT, drain(true)).unwrap_err(), TaskError::Asked);
+        assert_eq!(
+            execute(&engine, SHORT, command("store drain 1")).unwrap_err(),
+            TaskError::Asked
+        );
         // A drain that has not begun can still be cancelled.
         assert!(matches!(execute(&engine, SHORT, drain(false)), Ok(Done::Drained)));
         engine.move_partitions();
         assert!(engine.lanes().iter().all(|lane| !lane.draining));
-        assert_eq!(execute(&engine, Duration::ZERO, drain(true)).unwrap_err(), Undone::Late);
+        assert_eq!(execute(&engine, Duration::ZERO, drain(true)).unwrap_err(), TaskError::Late);
         first.hold(Operation::Sync);
         let grow = command(&format!("store grow {} 0", 128 << 20));
         let grown = execute(&engine, SHORT, grow);
         first.release();
-        assert_eq!(grown.unwrap_err(), Undone::Asked);
+        assert_eq!(grown.unwrap_err(), TaskError::Asked);
     }
 
     /// During a stop, the task that is being executed has some time left. Its result must say
@@ -689,7 +698,7 @@ mod tests {
         later.set(Instant::now() + Duration::from_secs(60));
         let long = Duration::from_secs(60);
         let unconfirmed = execute_until(&engine, long, &over, set());
-        assert_eq!(unconfirmed.unwrap_err(), Undone::Unconfirmed);
+        assert_eq!(unconfirmed.unwrap_err(), TaskError::Unconfirmed);
         let done = with_commits_until(&engine, &later, set());
         assert!(matches!(done, Ok(Done::Replied(reply)) if reply.bytes == b"STORED\r\n"));
         // A second request to stop shortens the time of the first one.
@@ -703,7 +712,7 @@ mod tests {
             let waiting = waited.recv().unwrap();
             later.set(Instant::now() + SHORT);
             waiting.unpark();
-            assert_eq!(thread.join().unwrap().unwrap_err(), Undone::Unconfirmed);
+            assert_eq!(thread.join().unwrap().unwrap_err(), TaskError::Unconfirmed);
         });
         // A command that need not wait gets its reply even after the deadline of the stop.
         assert!(matches!(execute_until(&engine, long, &over, command("mn")), Ok(Done::Replied(_))));
@@ -712,7 +721,7 @@ mod tests {
     #[test]
     fn a_task_whose_time_is_over_is_not_executed() {
         let (engine, _) = store();
-        assert_eq!(execute(&engine, Duration::ZERO, set()).unwrap_err(), Undone::Late);
+        assert_eq!(execute(&engine, Duration::ZERO, set()).unwrap_err(), TaskError::Late);
         let Ok(Done::Seen(seen)) = execute(&engine, PATIENCE, Task::Look(b"a".to_vec())) else {
             panic!("no reply")
         };

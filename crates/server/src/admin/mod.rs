@@ -51,7 +51,7 @@ use tokio::sync::oneshot;
 use crate::settings::Settings;
 use crate::stats;
 use actions::ACTIONS;
-use door::{Door, Visitor};
+use door::{AdminClient, AdminListener};
 pub(crate) use state::AdminState;
 use state::Serving;
 pub(crate) use token::AdminToken;
@@ -85,7 +85,7 @@ impl Admin {
         let address = listener.local_addr()?;
         let state = Arc::new(AdminState::new(settings.clone(), token, address));
         let router = router(Arc::clone(&state));
-        let service = router.into_make_service_with_connect_info::<Visitor>();
+        let service = router.into_make_service_with_connect_info::<AdminClient>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
@@ -100,7 +100,7 @@ impl Admin {
                 // delay the stop.
                 _ = ended => {}
                 () = live::beat(watched) => {}
-                result = axum::serve(Door::new(listener), service) => if let Err(error) = result {
+                result = axum::serve(AdminListener::new(listener), service) => if let Err(error) = result {
                     tracing::error!(event = "admin_failed", %error);
                 },
             }

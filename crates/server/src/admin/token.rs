@@ -26,7 +26,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::door::{Stay, Visitor};
+use super::door::{AdminClient, Stay};
 use super::host::is_this_machine;
 use super::{AdminState, HARDENED};
 use crate::process;
@@ -249,8 +249,8 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, ()> {
     }
 }
 
-fn visitor_of(parts: &Parts) -> Option<&Visitor> {
-    parts.extensions.get::<ConnectInfo<Visitor>>().map(|visitor| &visitor.0)
+fn visitor_of(parts: &Parts) -> Option<&AdminClient> {
+    parts.extensions.get::<ConnectInfo<AdminClient>>().map(|visitor| &visitor.0)
 }
 
 /// Returns true if the client is on this machine and no header says that it is a proxy of another
@@ -294,7 +294,7 @@ impl FromRequestParts<Arc<AdminState>> for Authorized {
         };
         match state.token.check(given, client, is_from_here(parts), Instant::now()) {
             Checked::Right => {
-                Ok(Authorized { client, _stay: visitor_of(parts).map(Visitor::stay) })
+                Ok(Authorized { client, _stay: visitor_of(parts).map(AdminClient::stay) })
             }
             Checked::Wrong => Err(refuse(StatusCode::UNAUTHORIZED, "the token is wrong\n")),
             Checked::TooMany => {
@@ -455,7 +455,7 @@ mod tests {
     }
 
     fn parts(client: &str, headers: &[(&str, &str)]) -> Parts {
-        let visitor = Visitor::at(client.parse().unwrap());
+        let visitor = AdminClient::at(client.parse().unwrap());
         let mut request = axum::http::Request::builder().extension(ConnectInfo(visitor));
         for (name, value) in headers {
             request = request.header(*name, *value);

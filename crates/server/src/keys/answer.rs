@@ -3,7 +3,7 @@
 
 /// What a reply says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum KeyOutcome {
     /// The key was found. The number is the length of the part of the reply that belongs to the
     /// key, in bytes.
     Found(usize),
@@ -18,46 +18,46 @@ const HEADER: usize = 24;
 /// Returns what the reply to a retrieval says about `key`, one of the answered keys. The reply may
 /// end inside a long value, the rest of which is sent later. The length that the value's header
 /// states counts.
-pub(super) fn told(reply: &[u8], key: &[u8]) -> Told {
+pub(super) fn told(reply: &[u8], key: &[u8]) -> KeyOutcome {
     match reply {
-        [0x81, ..] => of_header(reply).unwrap_or(Told::Nothing),
-        [b'H', b'D', ..] | [b'M', b'E', b' ', ..] => Told::Found(reply.len()),
-        _ => of_lines(reply, key).unwrap_or(Told::Nothing),
+        [0x81, ..] => of_header(reply).unwrap_or(KeyOutcome::Nothing),
+        [b'H', b'D', ..] | [b'M', b'E', b' ', ..] => KeyOutcome::Found(reply.len()),
+        _ => of_lines(reply, key).unwrap_or(KeyOutcome::Nothing),
     }
 }
 
 /// As [`told`], for a reply of the binary protocol.
-fn of_header(reply: &[u8]) -> Option<Told> {
+fn of_header(reply: &[u8]) -> Option<KeyOutcome> {
     let header = reply.get(..HEADER)?;
     let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
     Some(match header[6..8] {
-        [0, 0] => Told::Found(HEADER.saturating_add(body as usize)),
-        [0, 1] => Told::Missing,
-        _ => Told::Nothing,
+        [0, 0] => KeyOutcome::Found(HEADER.saturating_add(body as usize)),
+        [0, 1] => KeyOutcome::Missing,
+        _ => KeyOutcome::Nothing,
     })
 }
 
 /// As [`told`], for the lines and values of the other protocols.
-fn of_lines(reply: &[u8], key: &[u8]) -> Option<Told> {
+fn of_lines(reply: &[u8], key: &[u8]) -> Option<KeyOutcome> {
     let mut at = 0_usize;
     loop {
         // If `reply` ends here, the key is missing. No line says so if the end of the reply is sent
         // later, or if misses get no reply.
         let Some(rest) = reply.get(at..).filter(|rest| !rest.is_empty()) else {
-            return Some(Told::Missing);
+            return Some(KeyOutcome::Missing);
         };
         let line = &rest[..memchr::memchr(b'\n', rest)?];
         let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
         let (name, value) = match words.next()? {
             b"VA" => (None, words.next()?),
             b"VALUE" => (Some(words.next()?), words.nth(1)?),
-            b"END" | b"EN" => return Some(Told::Missing),
+            b"END" | b"EN" => return Some(KeyOutcome::Missing),
             _ => return None,
         };
         let value: usize = std::str::from_utf8(value).ok()?.parse().ok()?;
         let len = value.checked_add(line.len() + b"\n\r\n".len())?;
         if name.is_none_or(|name| name == key) {
-            return Some(Told::Found(len));
+            return Some(KeyOutcome::Found(len));
         }
         at = at.checked_add(len)?;
     }
@@ -71,42 +71,42 @@ mod tests {
     #[test]
     fn the_reply_tells_what_was_found() {
         let text = b"VALUE a 0 3\r\nVAL\r\nVALUE b 7 5 99\r\nabcde\r\nEND\r\n";
-        assert_eq!(told(text, b"a"), Told::Found("VALUE a 0 3\r\nVAL\r\n".len()));
-        assert_eq!(told(text, b"b"), Told::Found("VALUE b 7 5 99\r\nabcde\r\n".len()));
-        assert_eq!(told(text, b"c"), Told::Missing);
+        assert_eq!(told(text, b"a"), KeyOutcome::Found("VALUE a 0 3\r\nVAL\r\n".len()));
+        assert_eq!(told(text, b"b"), KeyOutcome::Found("VALUE b 7 5 99\r\nabcde\r\n".len()));
+        assert_eq!(told(text, b"c"), KeyOutcome::Missing);
         // The value looks like the line of another key.
         let twisted = b"VALUE a 0 17\r\nVALUE c 0 100000\n\r\nEND\r\n";
-        assert_eq!(told(twisted, b"c"), Told::Missing);
-        assert_eq!(told(b"END\r\n", b"a"), Told::Missing);
-        assert_eq!(told(b"", b"a"), Told::Missing);
+        assert_eq!(told(twisted, b"c"), KeyOutcome::Missing);
+        assert_eq!(told(b"END\r\n", b"a"), KeyOutcome::Missing);
+        assert_eq!(told(b"", b"a"), KeyOutcome::Missing);
         // Only the beginning of a long value has been sent.
         let long = b"VALUE a 0 1000000\r\nxxxx";
-        assert_eq!(told(long, b"a"), Told::Found(19 + 1_000_000 + 2));
-        assert_eq!(told(long, b"b"), Told::Missing);
-        assert_eq!(told(b"VA 2 f0\r\nhi\r\n", b"a"), Told::Found(13));
-        assert_eq!(told(b"HD t30\r\n", b"a"), Told::Found(8));
-        assert_eq!(told(b"EN\r\n", b"a"), Told::Missing);
-        assert_eq!(told(b"ME a exp=-1\r\n", b"a"), Told::Found(13));
+        assert_eq!(told(long, b"a"), KeyOutcome::Found(19 + 1_000_000 + 2));
+        assert_eq!(told(long, b"b"), KeyOutcome::Missing);
+        assert_eq!(told(b"VA 2 f0\r\nhi\r\n", b"a"), KeyOutcome::Found(13));
+        assert_eq!(told(b"HD t30\r\n", b"a"), KeyOutcome::Found(8));
+        assert_eq!(told(b"EN\r\n", b"a"), KeyOutcome::Missing);
+        assert_eq!(told(b"ME a exp=-1\r\n", b"a"), KeyOutcome::Found(13));
         let mut binary = [0; 24];
         (binary[0], binary[11]) = (0x81, 9);
-        assert_eq!(told(&binary, b"a"), Told::Found(33));
+        assert_eq!(told(&binary, b"a"), KeyOutcome::Found(33));
         binary[7] = 1;
-        assert_eq!(told(&binary, b"a"), Told::Missing);
+        assert_eq!(told(&binary, b"a"), KeyOutcome::Missing);
     }
 
     #[test]
     fn an_error_tells_nothing() {
-        assert_eq!(told(b"SERVER_ERROR out of memory\r\n", b"a"), Told::Nothing);
+        assert_eq!(told(b"SERVER_ERROR out of memory\r\n", b"a"), KeyOutcome::Nothing);
         let after_value = b"VALUE a 0 1\r\nx\r\nSERVER_ERROR out of memory\r\n";
-        assert_eq!(told(after_value, b"a"), Told::Found(16));
-        assert_eq!(told(after_value, b"b"), Told::Nothing);
-        assert_eq!(told(b"CLIENT_ERROR bad\r\n", b"a"), Told::Nothing);
-        assert_eq!(told(b"VALUE a 0 99999999999999999999\r\n", b"a"), Told::Nothing);
+        assert_eq!(told(after_value, b"a"), KeyOutcome::Found(16));
+        assert_eq!(told(after_value, b"b"), KeyOutcome::Nothing);
+        assert_eq!(told(b"CLIENT_ERROR bad\r\n", b"a"), KeyOutcome::Nothing);
+        assert_eq!(told(b"VALUE a 0 99999999999999999999\r\n", b"a"), KeyOutcome::Nothing);
         let mut binary = [0; 24];
         // Out of memory.
         (binary[0], binary[7]) = (0x81, 0x82);
-        assert_eq!(told(&binary, b"a"), Told::Nothing);
-        assert_eq!(told(&binary[..9], b"a"), Told::Nothing);
+        assert_eq!(told(&binary, b"a"), KeyOutcome::Nothing);
+        assert_eq!(told(&binary[..9], b"a"), KeyOutcome::Nothing);
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::answer::{Told, told};
+use super::answer::{KeyOutcome, told};
 use super::hot::{HotKeys, RequestKind, SeenRequest};
 use super::sampling::Sampling;
 use larder_engine::Key;
@@ -64,14 +64,14 @@ impl KeySampler {
         while let Some(key) = usize::try_from(at).ok().and_then(|at| keys.get(at)) {
             let key = key.bytes();
             let told = told(request.reply, key);
-            let read = if let Told::Found(len) = told { len } else { 0 };
+            let read = if let KeyOutcome::Found(len) = told { len } else { 0 };
             let written = if request.writes { request.len } else { 0 };
             let bytes = read.saturating_add(written);
             let kind = match told {
                 _ if request.writes => RequestKind::Write,
-                Told::Found(_) => RequestKind::Hit,
-                Told::Missing => RequestKind::Miss,
-                Told::Nothing => RequestKind::Untold,
+                KeyOutcome::Found(_) => RequestKind::Hit,
+                KeyOutcome::Missing => RequestKind::Miss,
+                KeyOutcome::Nothing => RequestKind::Untold,
             };
             let (weight, time_ms) = (self.sampling.weight(), self.time_ms.get());
             self.hot.take(&SeenRequest { key, kind, bytes, weight, time_ms });

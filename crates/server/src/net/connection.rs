@@ -131,7 +131,8 @@ pub(super) struct Core<S: Service, I> {
     pub(super) shared: Arc<Shared>,
     pub(super) counters: Arc<Counters>,
     pub(super) index: usize,
-    /// The latest order that this worker has followed.
+    /// The latest [order](Order) to all workers, for example to stop, that this worker has
+    /// followed.
     pub(super) order: Order,
     /// Time of the first tick after the order to stop, in coarse milliseconds.
     stopping_since: Option<u64>,

@@ -15,13 +15,13 @@ use super::error::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
 
 /// A device of the settings, with its content.
-struct Given<'a> {
+struct ConfiguredDevice<'a> {
     store: &'a StorePath,
     glance: Glance,
     content: Content,
 }
 
-impl Given<'_> {
+impl ConfiguredDevice<'_> {
     fn name(&self) -> String {
         self.store.path.display().to_string()
     }
@@ -59,7 +59,7 @@ pub(super) type Used = Vec<(PathBuf, u64)>;
 /// Checks that every device of the store is given once and in its role. Returns the number of bytes
 /// that the store uses on each.
 pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
-    let mut given: Vec<Given<'_>> = Vec::new();
+    let mut given: Vec<ConfiguredDevice<'_>> = Vec::new();
     for store in &settings.store {
         let glance = Glance::at(&store.path).map_err(StartError::Store)?;
         if let Some(first) = given.iter().find(|other| other.glance.is_same(&glance)) {
@@ -74,10 +74,10 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
         if let Some(error) = newer(&content, store) {
             return Err(StartError::Recovery { store: store.path.display().to_string(), error });
         }
-        given.push(Given { store, glance, content });
+        given.push(ConfiguredDevice { store, glance, content });
     }
     for &lane in &settings.forget {
-        let knows = |given: &Given<'_>| match &given.content {
+        let knows = |given: &ConfiguredDevice<'_>| match &given.content {
             Content::Store(superblock) => superblock.lanes.is_member(lane),
             _ => false,
         };
@@ -121,7 +121,10 @@ fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
 }
 
 /// Returns the devices of a lane, each with the number of bytes that the store uses on it.
-fn used_parts<'g, 'a>(given: &'g [Given<'a>], lane: &LanePaths<'_>) -> Vec<(&'g Given<'a>, u64)> {
+fn used_parts<'g, 'a>(
+    given: &'g [ConfiguredDevice<'a>],
+    lane: &LanePaths<'_>,
+) -> Vec<(&'g ConfiguredDevice<'a>, u64)> {
     let Some(fast) = find(given, lane.first) else { return Vec::new() };
     let Content::Store(superblock) = &fast.content else { return Vec::new() };
     let all = superblock.geometry.total_bytes();
@@ -133,13 +136,16 @@ fn used_parts<'g, 'a>(given: &'g [Given<'a>], lane: &LanePaths<'_>) -> Vec<(&'g 
     parts
 }
 
-fn find<'g, 'a>(given: &'g [Given<'a>], store: &StorePath) -> Option<&'g Given<'a>> {
+fn find<'g, 'a>(
+    given: &'g [ConfiguredDevice<'a>],
+    store: &StorePath,
+) -> Option<&'g ConfiguredDevice<'a>> {
     given.iter().find(|given| given.store == store)
 }
 
 /// Returns an error text if a lower device is given as the lane's fast device. Other mistakes with
 /// the fast device are detected when it is opened.
-fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
+fn wrong_fast(given: &[ConfiguredDevice<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     matches!(fast.content, Content::Lower(_) | Content::UnusableLower(_)).then(|| {
         format!(
@@ -153,7 +159,7 @@ fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
 
 /// Returns an error text if the lane's lower device is wrong or missing. [`wrong_fast`] must have
 /// checked the lane's fast device before.
-fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
+fn wrong_lower(given: &[ConfiguredDevice<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     let Some(lower) = lane.lower.and_then(|lower| find(given, lower)) else {
         return fast.has_lower().then(|| {
@@ -186,8 +192,9 @@ fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
 
 /// Returns the `--store` flags that give every device its right role. Names in capitals stand for
 /// devices that were not given.
-fn command_line(given: &[Given<'_>]) -> String {
-    let is_lower = |given: &&Given<'_>| given.content.is_lower() && !given.content.is_store();
+fn command_line(given: &[ConfiguredDevice<'_>]) -> String {
+    let is_lower =
+        |given: &&ConfiguredDevice<'_>| given.content.is_lower() && !given.content.is_store();
     let tiers = given.iter().any(|given| is_lower(&given) || given.has_lower());
     let mut text = String::new();
     let mut flag = |store: Option<&StorePath>, placeholder: &str, tier: &str| {
@@ -205,7 +212,7 @@ fn command_line(given: &[Given<'_>]) -> String {
         flag(Some(fast.store), "", "fast");
         let lower = given.iter().filter(is_lower).find(|lower| lower.lane_id() == fast.lane_id());
         if tiers {
-            used.extend(lower.map(Given::name));
+            used.extend(lower.map(ConfiguredDevice::name));
             flag(lower.map(|lower| lower.store), "ITS-LOWER-DEVICE", "big");
         }
     }

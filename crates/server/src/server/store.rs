@@ -103,16 +103,16 @@ pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
 pub type Tell = Box<dyn FnMut(&str) + Send>;
 
 /// Reports the progress of a recovery to the admin page, the service manager and the log.
-pub(super) struct Teller<'a> {
+pub(super) struct RecoveryReporter<'a> {
     state: Option<&'a AdminState>,
     tell: Option<Tell>,
     told: Instant,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> RecoveryReporter<'a> {
     /// Begins to report on a recovery.
     pub(super) fn new(state: Option<&'a AdminState>, tell: Option<Tell>) -> Self {
-        let mut teller = Teller { state, tell, told: Instant::now() };
+        let mut teller = RecoveryReporter { state, tell, told: Instant::now() };
         // This message is not logged, because most recoveries end a moment later.
         teller.say("recovering: reading the store");
         teller

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::units::{Bare, parse_size, show_size};
+use super::units::{DefaultUnit, parse_size, show_size};
 
 /// The smallest size of a store's device, in bytes: 16 segments of the smallest size, and the
 /// store's overhead.
@@ -106,7 +106,7 @@ impl fmt::Display for StorePath {
 /// # Errors
 /// Returns what is wrong with the size.
 pub fn parse_store_size(text: &str) -> Result<u64, String> {
-    let size = parse_size(text, Bare::Mebibytes)?;
+    let size = parse_size(text, DefaultUnit::Mebibytes)?;
     match size < MIN_STORE {
         true => Err(format!("a store has at least {}", show_size(MIN_STORE))),
         false => Ok(size),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The unit of a size that is written without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bare {
+pub(super) enum DefaultUnit {
     /// Bytes, as in memcached's `-I`.
     Bytes,
     /// Mebibytes, as in memcached's `-m`.
@@ -12,11 +12,11 @@ pub(super) enum Bare {
 }
 
 /// Reads a size: `64`, `512MB`, `1.5g`. Units count in 1024s, with or without `B` or `iB`.
-pub(super) fn parse_size(text: &str, bare: Bare) -> Result<u64, String> {
+pub(super) fn parse_size(text: &str, bare: DefaultUnit) -> Result<u64, String> {
     let complaint = || {
         let meaning = match bare {
-            Bare::Bytes => "a bare number counts bytes",
-            Bare::Mebibytes => "a bare number counts MiB",
+            DefaultUnit::Bytes => "a bare number counts bytes",
+            DefaultUnit::Mebibytes => "a bare number counts MiB",
         };
         format!("{text:?} is not a size: write for example 64, 512MB or 2GB ({meaning})")
     };
@@ -25,7 +25,7 @@ pub(super) fn parse_size(text: &str, bare: Bare) -> Result<u64, String> {
     let (number, unit) = text.split_at(split);
     let unit = unit.to_ascii_lowercase();
     let shift = match unit.as_str() {
-        "" if bare == Bare::Mebibytes => 20,
+        "" if bare == DefaultUnit::Mebibytes => 20,
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
@@ -84,27 +84,27 @@ mod tests {
 
     #[test]
     fn sizes_accept_all_units() {
-        let cases: [(&str, Bare, Option<u64>); 20] = [
-            ("64", Bare::Mebibytes, Some(64 << 20)),
-            ("64", Bare::Bytes, Some(64)),
-            ("512MB", Bare::Mebibytes, Some(512 << 20)),
-            ("512mib", Bare::Mebibytes, Some(512 << 20)),
-            ("2GB", Bare::Bytes, Some(2 << 30)),
-            ("2 GB", Bare::Bytes, Some(2 << 30)),
-            ("1.5g", Bare::Bytes, Some(3 << 29)),
-            ("0.5k", Bare::Bytes, Some(512)),
-            ("1m", Bare::Bytes, Some(1 << 20)),
-            ("512k", Bare::Bytes, Some(512 << 10)),
-            ("100b", Bare::Mebibytes, Some(100)),
-            ("1t", Bare::Bytes, Some(1 << 40)),
-            ("", Bare::Bytes, None),
-            ("MB", Bare::Bytes, None),
-            ("-1", Bare::Bytes, None),
-            ("64X", Bare::Bytes, None),
-            ("1e9", Bare::Bytes, None),
-            ("1.2.3", Bare::Bytes, None),
-            ("99999999999999999999999999999999999999999999", Bare::Bytes, None),
-            ("9999999999t", Bare::Bytes, None),
+        let cases: [(&str, DefaultUnit, Option<u64>); 20] = [
+            ("64", DefaultUnit::Mebibytes, Some(64 << 20)),
+            ("64", DefaultUnit::Bytes, Some(64)),
+            ("512MB", DefaultUnit::Mebibytes, Some(512 << 20)),
+            ("512mib", DefaultUnit::Mebibytes, Some(512 << 20)),
+            ("2GB", DefaultUnit::Bytes, Some(2 << 30)),
+            ("2 GB", DefaultUnit::Bytes, Some(2 << 30)),
+            ("1.5g", DefaultUnit::Bytes, Some(3 << 29)),
+            ("0.5k", DefaultUnit::Bytes, Some(512)),
+            ("1m", DefaultUnit::Bytes, Some(1 << 20)),
+            ("512k", DefaultUnit::Bytes, Some(512 << 10)),
+            ("100b", DefaultUnit::Mebibytes, Some(100)),
+            ("1t", DefaultUnit::Bytes, Some(1 << 40)),
+            ("", DefaultUnit::Bytes, None),
+            ("MB", DefaultUnit::Bytes, None),
+            ("-1", DefaultUnit::Bytes, None),
+            ("64X", DefaultUnit::Bytes, None),
+            ("1e9", DefaultUnit::Bytes, None),
+            ("1.2.3", DefaultUnit::Bytes, None),
+            ("99999999999999999999999999999999999999999999", DefaultUnit::Bytes, None),
+            ("9999999999t", DefaultUnit::Bytes, None),
         ];
         for (text, bare, expected) in cases {
             assert_eq!(parse_size(text, bare).ok(), expected, "{text}");
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn shown_sizes_read_back() {
         for bytes in [0, 1, 1023, 1024, 64 << 20, 3 << 29, 2 << 30, 1 << 40] {
-            assert_eq!(parse_size(&show_size(bytes), Bare::Mebibytes), Ok(bytes));
+            assert_eq!(parse_size(&show_size(bytes), DefaultUnit::Mebibytes), Ok(bytes));
         }
     }
 

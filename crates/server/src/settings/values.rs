@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_engine::WhenFull;
 
-use super::units::{Bare, parse_duration, parse_size};
+use super::units::{DefaultUnit, parse_duration, parse_size};
 use super::{ListenAddress, LogFormat, LogLevel, Port, Protocol, Settings};
 use crate::net::BackendChoice;
 
@@ -44,7 +44,7 @@ pub(crate) fn log_level_name(level: LogLevel) -> String {
     name_of(level, LOG_LEVELS)
 }
 
-/// Returns the name of `when_full` in the settings.
+/// Returns the word for this value of `--when-full`, for example `refuse`.
 pub(crate) fn when_full_name(when_full: WhenFull) -> String {
     name_of(when_full, WHEN_FULL)
 }
@@ -212,11 +212,11 @@ pub(super) fn set_admin(settings: &mut Settings, text: &str) -> Result<(), Strin
 }
 
 pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
-    parse_size(text, Bare::Mebibytes)
+    parse_size(text, DefaultUnit::Mebibytes)
 }
 
 pub(super) fn parse_item_size(text: &str) -> Result<u64, String> {
-    let size = parse_size(text, Bare::Bytes)?;
+    let size = parse_size(text, DefaultUnit::Bytes)?;
     if !(1024..=1 << 30).contains(&size) {
         return Err(format!("{text:?} is out of range: it must lie between 1k and 1GB"));
     }

@@ -85,8 +85,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Makes a device fail while segments move down. Either the write to the lower device fails, or
-    /// the write with which the fast device records that the segments have left it.
+    /// Makes the next write or the next sync of a lane's devices fail while segments move down to
+    /// the lower device.
     fn fail_in_a_move(&mut self) -> Check {
         self.pile_up()?;
         let lane = self.some_lane();

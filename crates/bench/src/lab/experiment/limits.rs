@@ -177,8 +177,8 @@ fn judged(point_id: PointId, summary: &Summary, decides: bool, bound: u64) -> Po
     };
     let due = bound.min(total.requests);
     let is_right = match point_id.case.as_str() {
-        // The bucket fills over time, so fewer units than the bound are correct. But at least the
-        // burst must be admitted, because it is available from the start.
+        // The bound counts all units that the bucket gains until the end. The requests may come too
+        // early for some of them. But the burst is available from the start.
         "token-bucket" => (BURST.min(total.requests)..=due).contains(&admitted),
         _ => admitted == due,
     };

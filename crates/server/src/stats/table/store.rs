@@ -239,7 +239,7 @@ pub(super) static METRICS: &[Metric] = &[
     .named("larder_lane_partitions"),
     of_lane("larder_lane_N_items", Gauge, "The lane's items.", |lane| some(lane.stats.items))
         .named("larder_lane_items"),
-    of_lane("larder_lane_N_bytes", Gauge, "Bytes of these items.", |lane| {
+    of_lane("larder_lane_N_bytes", Gauge, "Bytes of the lane's items.", |lane| {
         some(lane.stats.item_bytes)
     })
     .bytes()

@@ -3,7 +3,7 @@
 use super::long::store_with_a_on_the_device;
 use super::timed::{MS, clock, timed};
 use super::{Client, Flow, LOST, Store};
-use crate::clients::{Spoken, Unfinished};
+use crate::clients::{ClientProtocol, Unfinished};
 use crate::connection::Worker;
 use crate::net::Service;
 use crate::slow::{SentBy, SlowCommand};
@@ -60,7 +60,7 @@ fn a_write_waits_for_its_commit() {
     assert_eq!((waits(&slow).as_str(), slow.class.name(), slow.commands), ("commit", "set", 1));
     assert_eq!((slow.took_ns, slow.key), (12 * MS, hash(&client.worker, "a")));
     assert_eq!((slow.request_bytes, slow.reply_bytes), (request.len() as u64, 8));
-    assert!(matches!(slow.sent_by, SentBy::Connection { protocol: Spoken::Text, .. }));
+    assert!(matches!(slow.sent_by, SentBy::Connection { protocol: ClientProtocol::Text, .. }));
     assert_eq!(client.worker.context.latencies.totals().slow, 1);
     // A write of 9 ms is not recorded, and neither is the get whose reply waits behind it.
     client.sends(b"set b 0 0 1\r\nx\r\nget none\r\n", b"");
