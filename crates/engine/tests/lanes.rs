@@ -103,6 +103,10 @@ impl Machine {
         matches!(stored, Some(Stored::Stored { .. }))
     }
 
+    fn has(&mut self, name: &[u8]) -> bool {
+        self.call(|s| s.get(&s.key(name)).map(|found| found.is_some())) == Some(true)
+    }
+
     fn delete(&mut self, key: u32) -> bool {
         let name = format!("key{key}");
         let deleted = self.call(|s| s.delete(&s.key(name.as_bytes()), &Delete::default()));
@@ -383,54 +387,45 @@ impl std::task::Wake for Sleeper {
     fn wake(self: Arc<Self>) {}
 }
 
-/// An unreadable item counts as evicted, but a crash may bring it back until its segment is
-/// cleaned. Until then the device accepts no partitions. The drain to it must end nevertheless.
-#[test]
-fn a_device_is_drained_to_one_with_unreadable_records() {
-    let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));
+/// Returns a machine with devices "a" and "b" of `parts` × [`DEVICE`] bytes, and the names of its
+/// `keys` items, which take more than the memory.
+fn beyond_memory(parts: [u64; 2], when_full: WhenFull, keys: u32) -> (Machine, Vec<Vec<u8>>) {
+    let devices = (1..).zip(parts).map(|(seed, part)| SimDevice::new(part * DEVICE, seed));
     let devices: Vec<_> =
-        ["a", "b"].map(str::to_owned).into_iter().zip(devices.map(Arc::new)).collect();
-    let options = Options { memory: 16 << 20, ..options(&devices, Durability::Async) };
+        ["a".to_owned(), "b".to_owned()].into_iter().zip(devices.map(Arc::new)).collect();
+    let options = Options { memory: 16 << 20, when_full, ..options(&devices, Durability::Async) };
     let mut machine = Machine::with(devices, options).expect("a machine that starts");
-    // More than memory holds.
-    let names: Vec<_> = (0..4000).map(|key| format!("key{key}").into_bytes()).collect();
+    let names: Vec<_> = (0..keys).map(|key| format!("key{key}").into_bytes()).collect();
     let value = [b'v'; 6000];
     for name in &names {
         machine.call(|s| s.store(&s.key(name), Store::set(&value, 0, Expiry::NEVER)).map(drop));
         machine.turn();
     }
+    (machine, names)
+}
+
+/// An unreadable item counts as evicted, but a crash may bring it back until its segment is
+/// cleaned. Until then the device accepts no partitions. The drain to it must end nevertheless.
+#[test]
+fn a_device_is_drained_to_one_with_unreadable_records() {
+    let (mut machine, names) = beyond_memory([3, 3], WhenFull::Evict, 4000);
     for at in (1 << 20..3 * DEVICE).step_by(50_000) {
         machine.devices[1].1.flip_bit(at, 3);
     }
-    let found = |machine: &mut Machine, name: &[u8]| {
-        machine.call(|s| s.get(&s.key(name)).map(|found| found.is_some())) == Some(true)
-    };
-    let lost: Vec<_> = names.iter().filter(|name| !found(&mut machine, name)).collect();
+    let lost: Vec<_> = names.iter().filter(|name| !machine.has(name)).collect();
     assert!((1..1000).contains(&lost.len()), "{} cannot be read", lost.len());
     machine.engine.drain("a").expect("a drain");
     machine.settle();
     let lanes = machine.engine.lanes();
     assert!(lanes[0].drained, "{lanes:?}");
-    assert!(!lost.into_iter().any(|name| found(&mut machine, name)));
+    assert!(!lost.into_iter().any(|name| machine.has(name)));
 }
 
 /// A store that may lose nothing has copied the items by then, so records that become unreadable in
 /// the source must not hold up the motion, and with it all later ones.
 #[test]
 fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
-    let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));
-    let devices: Vec<_> =
-        ["a", "b"].map(str::to_owned).into_iter().zip(devices.map(Arc::new)).collect();
-    let when_full = WhenFull::Refuse;
-    let options = Options { memory: 16 << 20, when_full, ..options(&devices, Durability::Async) };
-    let mut machine = Machine::with(devices, options).expect("a machine that starts");
-    // More than memory holds.
-    let names: Vec<_> = (0..4000).map(|key| format!("key{key}").into_bytes()).collect();
-    let value = [b'v'; 6000];
-    for name in &names {
-        machine.call(|s| s.store(&s.key(name), Store::set(&value, 0, Expiry::NEVER)).map(drop));
-        machine.turn();
-    }
+    let (mut machine, names) = beyond_memory([3, 3], WhenFull::Refuse, 4000);
     let in_a = |machine: &Machine, name: &&Vec<u8>| machine.engine.lane_of(name) == Some(0);
     let of_a: Vec<_> = names.iter().filter(|name| in_a(&machine, name)).collect();
     machine.engine.drain("a").expect("a drain");
@@ -451,27 +446,14 @@ fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
         machine.engine.lost_with(leaving) == [1]
     });
     assert!(ended, "the motion is still under way");
-    let read = machine.call(|s| s.get(&s.key(leaving)).map(|found| found.is_some()));
-    assert_eq!(read, Some(true));
+    assert!(machine.has(leaving));
 }
 
 /// With devices of different sizes, keys of both share a stripe. An unreadable item of the target
 /// says nothing about the keys that move there.
 #[test]
 fn a_device_is_drained_to_one_that_may_lose_nothing_and_has_unreadable_items() {
-    let devices = [("a", 6), ("b", 3)]
-        .map(|(name, part)| (name.to_owned(), Arc::new(SimDevice::new(part * DEVICE, part))));
-    let devices = Vec::from(devices);
-    let when_full = WhenFull::Refuse;
-    let options = Options { memory: 16 << 20, when_full, ..options(&devices, Durability::Async) };
-    let mut machine = Machine::with(devices, options).expect("a machine that starts");
-    // More than memory holds.
-    let names: Vec<_> = (0..6000).map(|key| format!("key{key}").into_bytes()).collect();
-    let value = [b'v'; 6000];
-    for name in &names {
-        machine.call(|s| s.store(&s.key(name), Store::set(&value, 0, Expiry::NEVER)).map(drop));
-        machine.turn();
-    }
+    let (mut machine, names) = beyond_memory([6, 3], WhenFull::Refuse, 6000);
     let in_b = |machine: &Machine, name: &&Vec<u8>| machine.engine.lane_of(name) == Some(1);
     let of_b: Vec<_> = names.iter().filter(|name| in_b(&machine, name)).collect();
     assert!((1000..3000).contains(&of_b.len()), "{}", of_b.len());
@@ -482,10 +464,7 @@ fn a_device_is_drained_to_one_that_may_lose_nothing_and_has_unreadable_items() {
     machine.settle();
     let lanes = machine.engine.lanes();
     assert!(lanes[1].drained, "{lanes:?}");
-    let found = |machine: &mut Machine, name: &[u8]| {
-        machine.call(|s| s.get(&s.key(name)).map(|found| found.is_some())) == Some(true)
-    };
-    assert!(of_b.iter().all(|name| found(&mut machine, name)));
+    assert!(of_b.iter().all(|name| machine.has(name)));
 }
 
 fn all_there_from(machine: &mut Machine, first: u32, keys: u32) {

@@ -54,8 +54,9 @@ impl Durable {
     }
 
     /// Lets the committer's thread wait until all clients are back, but not longer than expected.
-    pub(super) fn wait_for_clients(&self, Returning { clients, until_us }: Returning) {
+    pub(super) fn wait_for_clients(&self, Returning { clients, within_us }: Returning) {
         let answers = &self.answers;
+        let until_us = answers.since_us.load(Ordering::Relaxed).saturating_add(within_us);
         answers.needed.store(clients, Ordering::SeqCst);
         while answers.count.load(Ordering::SeqCst) < clients {
             let left_us = until_us.saturating_sub(self.now_us());
@@ -73,8 +74,8 @@ impl Durable {
 pub(super) struct Returning {
     /// The number of all clients, those that are back included.
     pub(super) clients: u64,
-    /// The time until which the next commit waits for them, in microseconds.
-    pub(super) until_us: u64,
+    /// How long the next commit waits for them after the end of the last one, in microseconds.
+    pub(super) within_us: u64,
 }
 
 /// The committer's estimate of the clients that wait for commits, and of the time in which they
@@ -88,8 +89,6 @@ pub(super) struct Gather {
     held: u64,
     /// The number of answers that wait for the commit under way, and for those that failed before.
     served: u64,
-    /// The time at which the last commit ended, in microseconds.
-    since_us: u64,
     /// The average time between two clients that return, in nanoseconds.
     interval_ns: u64,
 }
@@ -106,7 +105,6 @@ impl Gather {
         let waiting = answers.count.load(Ordering::Relaxed);
         let delays_us = answers.delays_us.swap(0, Ordering::Relaxed);
         self.note(waiting, delays_us, took_us);
-        self.since_us = now_us;
         answers.since_us.store(now_us, Ordering::Relaxed);
     }
 
@@ -132,8 +130,8 @@ impl Gather {
         let are_fast = self.clients > 1 && all_us <= (commit_us / 4 * 3).min(RETURN_MOST_US);
         // Clients that have left, or that do something else first, delay a commit by the same time
         // once more.
-        let until_us = self.since_us.saturating_add(all_us.saturating_mul(2));
-        are_fast.then_some(Returning { clients: self.clients, until_us })
+        let within_us = all_us.saturating_mul(2);
+        are_fast.then_some(Returning { clients: self.clients, within_us })
     }
 }
 
@@ -166,8 +164,8 @@ mod tests {
             commit(&mut gather, 5, &delays);
         }
         assert_eq!(clients(&gather), Some(10));
-        let until_us = gather.returning(COMMIT_US).unwrap().until_us;
-        assert!((200..=800).contains(&until_us), "{until_us}");
+        let within_us = gather.returning(COMMIT_US).unwrap().within_us;
+        assert!((200..=800).contains(&within_us), "{within_us}");
         let delays: Vec<u64> = (1..=10).map(|at| 20 * at).collect();
         commit(&mut gather, 10, &delays[5..]);
         for _ in 0..20 {

@@ -63,7 +63,7 @@ fn reports_of_all_clients_end_the_committers_wait() {
     for _ in 0..1000 {
         thread::scope(|scope| {
             let committer = scope.spawn(|| {
-                durable.wait_for_clients(Returning { clients: 4, until_us: 600_000_000 });
+                durable.wait_for_clients(Returning { clients: 4, within_us: 600_000_000 });
             });
             *lock(&durable.thread) = Some(committer.thread().clone());
             for _ in 0..2 {
@@ -79,7 +79,7 @@ fn the_committer_waits_for_clients_no_longer_than_expected() {
     let engine = engine();
     let durable = engine.lanes[0].durable.as_ref().unwrap();
     durable.add_answers(1);
-    durable.wait_for_clients(Returning { clients: 4, until_us: 0 });
+    durable.wait_for_clients(Returning { clients: 4, within_us: 0 });
 }
 
 #[test]

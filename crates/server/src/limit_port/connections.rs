@@ -59,7 +59,7 @@ pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 #[derive(Debug)]
 struct LimitClient {
     /// Number of requests that are being executed.
-    requests: Cell<usize>,
+    executing: Cell<usize>,
     /// Number of these requests, and of requests whose bodies are arriving.
     begun: Cell<usize>,
     /// Time when the last request began or ended, or of the connect if there was no request.
@@ -86,7 +86,7 @@ impl Clients {
             clients.swap_remove(at);
         }
         let client = Rc::new(LimitClient {
-            requests: Cell::new(0),
+            executing: Cell::new(0),
             begun: Cell::new(0),
             waits_since: Cell::new(Instant::now()),
             leave: Notify::new(),
@@ -98,41 +98,29 @@ impl Clients {
 
 impl LimitClient {
     fn is_busy(&self) -> bool {
-        self.requests.get() > 0
+        self.executing.get() > 0
     }
 }
 
-/// Counts a request of a client as long as it is being executed. A request may end early, because
-/// the client has left.
-struct Executing(Rc<LimitClient>);
+/// Counts a request of a client until it is dropped. A request may end early, because the client
+/// has left.
+struct Counted {
+    client: Rc<LimitClient>,
+    count: fn(&LimitClient) -> &Cell<usize>,
+}
 
-impl Executing {
-    fn begin(client: &Rc<LimitClient>) -> Executing {
-        client.requests.set(client.requests.get() + 1);
-        Executing(Rc::clone(client))
+impl Counted {
+    fn begin(client: &Rc<LimitClient>, count: fn(&LimitClient) -> &Cell<usize>) -> Counted {
+        count(client).set(count(client).get() + 1);
+        Counted { client: Rc::clone(client), count }
     }
 }
 
-impl Drop for Executing {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.requests.set(self.0.requests.get() - 1);
-        self.0.waits_since.set(Instant::now());
-    }
-}
-
-/// Counts a request of a client from its headers to its reply.
-struct Begun(Rc<LimitClient>);
-
-impl Begun {
-    fn begin(client: &Rc<LimitClient>) -> Begun {
-        client.begun.set(client.begun.get() + 1);
-        Begun(Rc::clone(client))
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        self.0.begun.set(self.0.begun.get() - 1);
+        let count = (self.count)(&self.client);
+        count.set(count.get() - 1);
+        self.client.waits_since.set(Instant::now());
     }
 }
 
@@ -231,17 +219,16 @@ async fn answer(
 ) -> Result<Response, Infallible> {
     // A request that has no body yet shows that its client is there.
     client.waits_since.set(Instant::now());
-    let _begun = Begun::begin(&client);
-    let response = match request.version() {
+    let _begun = Counted::begin(&client, |client| &client.begun);
+    let begin = || Counted::begin(&client, |client| &client.executing);
+    Ok(match request.version() {
         // A connection is not busy while a body arrives: bodies that never end must not keep it.
-        Version::HTTP_2 => envoy::answer(request, &server, || Executing::begin(&client)).await,
+        Version::HTTP_2 => envoy::answer(request, &server, begin).await,
         _ => {
-            let _executing = Executing::begin(&client);
+            let _executing = begin();
             answer_http(&request, &server).await
         }
-    };
-    client.waits_since.set(Instant::now());
-    Ok(response)
+    })
 }
 
 /// Answers a request of HTTP/1. Its body, if it has one, is not read.
@@ -326,7 +313,7 @@ mod tests {
                 client
             })
             .collect();
-        inside[0].requests.set(1);
+        inside[0].executing.set(1);
         inside[1].waits_since.set(began + SILENCE);
         let has_to_leave = |at: usize| {
             let leave = pin!(inside[at].leave.notified());
@@ -337,7 +324,7 @@ mod tests {
         assert!(has_to_leave(2));
         assert!(![0, 1, 3].into_iter().any(has_to_leave));
         // A busy connection is never replaced.
-        inside.iter().chain([&newest]).for_each(|client| client.requests.set(1));
+        inside.iter().chain([&newest]).for_each(|client| client.executing.set(1));
         assert!(clients.enter().is_none());
         drop(newest);
         assert!(clients.enter().is_some());

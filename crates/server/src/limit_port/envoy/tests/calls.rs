@@ -89,6 +89,15 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
+/// Reads a frame of HTTP/2 and returns its kind; `None` at the end of the connection.
+fn next_kind(client: &mut impl Read) -> Option<u8> {
+    let mut head = [0; 9];
+    client.read_exact(&mut head).ok()?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+    client.read_exact(&mut vec![0; length]).ok()?;
+    Some(head[3])
+}
+
 /// Returns the frame that begins every connection of HTTP/2, with no settings.
 pub(in crate::limit_port) fn no_settings() -> Vec<u8> {
     frame(SETTINGS, 0, 0, &[])
@@ -268,17 +277,10 @@ fn a_stop_tells_idle_proxies() {
     let mut client = connect(server.limit_addresses()[0]);
     client.write_all(&[PREFACE, &no_settings()].concat()).unwrap();
     let mut kinds = Vec::new();
-    let mut next_kind = || {
-        let mut head = [0; 9];
-        client.read_exact(&mut head).ok()?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        client.read_exact(&mut vec![0; length]).ok()?;
-        Some(head[3])
-    };
-    kinds.extend(next_kind());
+    kinds.extend(next_kind(&mut client));
     assert_eq!(kinds, [SETTINGS]);
     server.shutdown(Duration::from_secs(600)).unwrap();
-    kinds.extend(std::iter::from_fn(next_kind));
+    kinds.extend(std::iter::from_fn(|| next_kind(&mut client)));
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
 }
 
@@ -292,13 +294,7 @@ fn a_stop_waits_for_a_body_that_is_arriving() {
     let begun = [PREFACE, &no_settings(), &call, &frame(DATA, 0, 1, &message[..9])].concat();
     client.write_all(&begun).unwrap();
     let mut rest = client.try_clone().unwrap();
-    let mut next = || {
-        let mut head = [0; 9];
-        client.read_exact(&mut head).ok()?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        client.read_exact(&mut vec![0; length]).ok()?;
-        Some(head[3])
-    };
+    let mut next = || next_kind(&mut client);
     // The server has read all that was sent when it acknowledges the settings.
     let mut seen: Vec<_> = (0..2).filter_map(|_| next()).collect();
     let stopping = std::thread::spawn(move || server.shutdown(Duration::from_secs(600)));
