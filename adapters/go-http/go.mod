@@ -1,3 +1,3 @@
 module github.com/larder/larder/adapters/go-http
 
-go 1.18
+go 1.21

@@ -48,7 +48,8 @@ func (l *Limiter) setHeaders(header http.Header, d Decision) {
 	}
 	header.Add("RateLimit-Policy", policy)
 
-	// t is the time until more units are available. Retry-After must not be earlier, so it is the same.
+	// In RateLimit, t is the time until more units are available. Retry-After must not be earlier
+	// than t, so both fields have the same value.
 	state := fmt.Sprintf(`"%s";r=%d`, l.name, atMost(d.Remaining))
 	until := d.Reset
 	if !d.Allowed {
@@ -63,8 +64,9 @@ func (l *Limiter) setHeaders(header http.Header, d Decision) {
 	}
 }
 
-// ClientAddress returns the address of the request's peer. IPv6 addresses count by their /64 network, which
-// one client usually has to itself. Behind a proxy, use the header that the proxy sets instead.
+// ClientAddress returns the address of the request's peer. For IPv6 it returns the /64 network,
+// because one client usually has a whole /64. Behind a proxy, use the header that the proxy sets
+// instead.
 func ClientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 // keyChars is the largest length of a key in the form in which it is sent.
 const keyChars = 250
 
-// lineBytes is the size of a connection's read buffer. No reply to these commands is longer.
+// lineBytes is the size of a connection's read buffer. No reply to the limiter's commands is
+// longer.
 const lineBytes = 1024
 
 var (
@@ -95,7 +96,7 @@ type Limiter struct {
 	backoff        time.Duration
 	logf           func(format string, arguments ...any)
 
-	slots chan struct{} // One per connection in use.
+	slots chan struct{} // Holds an element per connection in use.
 	idle  chan *conn
 
 	mu      sync.Mutex
@@ -174,29 +175,32 @@ func (l *Limiter) Take(ctx context.Context, key string, cost uint64) (Decision, 
 	}
 	d := Decision{Allowed: reply[0] == "HD"}
 	for _, flag := range reply[1:] {
-		n, err := strconv.ParseInt(flag[1:], 10, 64)
-		if err != nil && flag[0] != 'r' {
-			return Decision{}, fmt.Errorf("%w: it answered %q", ErrUnavailable, strings.Join(reply, " "))
-		}
+		var n int64
+		var err error
 		switch flag[0] {
-		case 'r':
-			d.Remaining, _ = strconv.ParseUint(flag[1:], 10, 64)
+		case 'r': // The only number that may exceed an int64.
+			d.Remaining, err = strconv.ParseUint(flag[1:], 10, 64)
 		case 't':
+			n, err = strconv.ParseInt(flag[1:], 10, 64)
 			d.Reset = duration(n, time.Second)
 		case 'w':
+			n, err = strconv.ParseInt(flag[1:], 10, 64)
 			d.Retry = duration(n, time.Millisecond)
+		}
+		if err != nil {
+			return Decision{}, fmt.Errorf("%w: it answered %q", ErrUnavailable, strings.Join(reply, " "))
 		}
 	}
 	return d, nil
 }
 
-// GiveBack gives units back that Take took.
+// GiveBack returns units that Take has taken.
 func (l *Limiter) GiveBack(ctx context.Context, key string, units uint64) error {
 	_, err := l.ask(ctx, fmt.Sprintf("ma %s MD D%d", encode(l.prefix+key), units))
 	return err
 }
 
-// Reset makes key's limit as new.
+// Reset clears the use of key's limit, so that all units are available again.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	_, err := l.ask(ctx, "md "+encode(l.prefix+key))
 	return err
@@ -287,6 +291,8 @@ func (l *Limiter) exchange(ctx context.Context, command string) (string, error) 
 func (l *Limiter) exchangeOn(ctx context.Context, c *conn, command string) (string, error) {
 	deadline, _ := ctx.Deadline()
 	err := c.SetDeadline(deadline)
+	// A caller that gives up ends the exchange at once: a deadline in the past wakes reads and writes.
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	if err == nil {
 		_, err = c.Write([]byte(command + "\r\n"))
 	}
@@ -294,12 +300,17 @@ func (l *Limiter) exchangeOn(ctx context.Context, c *conn, command string) (stri
 	if err == nil {
 		line, err = c.reader.ReadSlice('\n')
 	}
+	interrupted := !stop()
 	if err != nil {
 		c.Close()
 		return "", err
 	}
 	text := strings.TrimRight(string(line), "\r\n")
-	l.idle <- c // Never blocks: idle has room for as many connections as there are slots.
+	if interrupted { // The past deadline could be set after the next request has begun.
+		c.Close()
+	} else {
+		l.idle <- c // Never blocks: idle has room for as many connections as there are slots.
+	}
 	return text, nil
 }
 

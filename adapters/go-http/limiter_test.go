@@ -167,7 +167,7 @@ func take(t *testing.T, l *Limiter, key string, cost uint64) Decision {
 	return must(l.Take(context.Background(), key, cost))(t)
 }
 
-// get asks a handler for a page as a client does.
+// get passes a request from the address remote to a handler, and returns the response.
 func get(handler http.Handler, remote string) *http.Response {
 	request := httptest.NewRequest("GET", "/", nil)
 	request.RemoteAddr = remote
@@ -195,11 +195,11 @@ func applications(t *testing.T, name, address, prefix string, budget uint64, win
 	return urls
 }
 
-// answer is a request that was admitted.
+// answer holds the times at which an admitted request was sent and answered.
 type answer struct{ sent, received time.Time }
 
-// hammer sends requests to all applications at once: the given number on each connection, or as many as
-// fit into a duration. It returns those that were admitted, in the order of their answers.
+// hammer sends requests to all applications at once. Each connection sends the given number, or as
+// many as fit into a duration. hammer returns the admitted requests, in the order of their answers.
 func hammer(t *testing.T, urls []string, requests int, lasts time.Duration) (admitted []answer, took time.Duration) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: goroutines}}
@@ -239,7 +239,8 @@ func hammer(t *testing.T, urls []string, requests int, lasts time.Duration) (adm
 	return admitted, time.Since(began)
 }
 
-// most returns the largest number of requests that were certainly admitted within one interval.
+// most returns the largest number of requests that were certainly admitted within one interval of
+// the given length.
 func most(admitted []answer, interval time.Duration) int {
 	largest := 0
 	for _, from := range admitted {
@@ -275,7 +276,8 @@ func TestEachFixedWindowAdmitsExactlyTheBudget(t *testing.T) {
 		t.Errorf("admitted %d", len(admitted))
 	}
 	for i := 0; i+budget < len(admitted); i += budget {
-		// A window begins after its first request was sent, and the next one at the earliest window later.
+		// A window begins after its first request was sent. The next window begins at least one
+		// window length later.
 		first := admitted[i].sent
 		for _, a := range admitted[i : i+budget] {
 			if a.sent.Before(first) {
@@ -326,10 +328,11 @@ func TestHeadersTellTheDecision(t *testing.T) {
 	policy := `"api";q=2;w=60`
 	want(get(handler, "192.0.2.1:9"), 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=1;t=120`, "Retry-After", "")
 	want(get(handler, "192.0.2.1:9"), 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=120`, "Retry-After", "")
-	// One of two units is free only after half of the next window.
+	// Until half of the next window has passed, a sliding window still counts more than one of the
+	// two units. So the next unit is free after 1.5 windows.
 	want(get(handler, "192.0.2.1:9"), 429, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=90`, "Retry-After", "90")
 	want(get(handler, "192.0.2.2:9"), 200)
-	// A /64 network is one client.
+	// Both addresses are in one /64 network, so they share a limit.
 	want(get(handler, "[2001:db8::1]:9"), 200, "RateLimit", `"api";r=1;t=120`)
 	want(get(handler, "[2001:db8::2]:9"), 200, "RateLimit", `"api";r=0;t=120`)
 
@@ -425,7 +428,7 @@ func fails(t *testing.T, address string, least, mostTime time.Duration, why stri
 		l := must(New(address, Fixed(5, time.Minute), options...))(t)
 		handler := l.Handler(hello)
 		var group sync.WaitGroup
-		for i := 0; i < 40; i++ { // More than there are connections.
+		for i := 0; i < 40; i++ { // More callers than the limiter has connections.
 			group.Add(1)
 			go func() {
 				defer group.Done()
@@ -466,7 +469,7 @@ func TestALateAnswerNeverReachesALaterRequest(t *testing.T) {
 			if _, err := c.Read(buffer); err != nil {
 				return
 			}
-			// The answer to the first command goes out when the second arrives.
+			// The server answers the first command only when the second one arrives.
 			if n == 1 && commands == 1 {
 				go func() {
 					<-second
@@ -490,7 +493,7 @@ func TestALateAnswerNeverReachesALaterRequest(t *testing.T) {
 }
 
 func TestAServerThatAnswersNonsense(t *testing.T) {
-	for _, nonsense := range []string{"HD rx tx wx", "", strings.Repeat("x", 5000), "SERVER_ERROR out of memory"} {
+	for _, nonsense := range []string{"HD rx tx wx", "HD rx t60 w0", "", strings.Repeat("x", 5000), "SERVER_ERROR out of memory"} {
 		nonsense := nonsense
 		address := listen(t, func(_ int, c net.Conn) { fmt.Fprintf(c, "%s\r\n", nonsense) })
 		l := newLimiter(t, address, Fixed(5, time.Minute))
@@ -504,7 +507,7 @@ func TestACallerInAHurryIsNoFailureOfTheServer(t *testing.T) {
 	l := newLimiter(t, larder(t), Fixed(5, time.Minute))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for i := 0; i < 20; i++ { // Some of these calls get as far as connecting.
+	for i := 0; i < 20; i++ { // At random, a call fails before or while it connects.
 		if _, err := l.Take(ctx, "k", 1); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("error %v", err)
 		}
@@ -512,12 +515,35 @@ func TestACallerInAHurryIsNoFailureOfTheServer(t *testing.T) {
 	take(t, l, "k", 1)
 }
 
+func TestACallerThatCancelsDoesNotWaitForTheServer(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	address := listen(t, func(_ int, c net.Conn) {
+		_, _ = c.Read(make([]byte, 1000))
+		asked <- struct{}{}
+		_, _ = io.Copy(io.Discard, c)
+	})
+	l := newLimiter(t, address, Fixed(5, time.Minute), WithTimeout(time.Minute))
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-asked
+		cancel()
+	}()
+	began := time.Now()
+	if _, err := l.Take(ctx, "k", 1); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %v after the caller had cancelled", took)
+	}
+}
+
 func TestTheServerComesBack(t *testing.T) {
 	address := freeAddress(t)
 	server := startLarder(t, address)
 	l := newLimiter(t, address, Fixed(5, time.Minute), WithBackoff(0))
 	for i := 0; i < 3; i++ {
-		// The connection of the last round was closed while it was idle.
+		// In round 1, the limiter's idle connection is one that the stopped server has closed. The
+		// limiter must then connect again without an error.
 		if d := take(t, l, "k", 1); d.Remaining != 4 {
 			t.Errorf("round %d: %+v", i, d)
 		}

@@ -1,4 +1,5 @@
-// Command bench measures the decisions of a fixed window, in memcached with gomemcache and in Larder.
+// Command bench compares the time of a rate-limit decision with a fixed window: in memcached,
+// through gomemcache, and in Larder.
 // Usage: go run . HOST:PORT-OF-MEMCACHED HOST:PORT-OF-LARDER
 package main
 

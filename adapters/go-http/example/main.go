@@ -17,7 +17,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// At most 5 log-ins a minute for each user. Nobody logs in while the server is away.
+	// At most 5 log-ins a minute for each user. All log-ins are refused while Larder cannot be
+	// reached.
 	login, err := larderlimit.New("127.0.0.1:11211", larderlimit.Sliding(5, time.Minute),
 		larderlimit.WithName("login"), larderlimit.WithPrefix("login:"), larderlimit.WithFailClosed(),
 		larderlimit.WithKey(func(r *http.Request) string { return r.FormValue("user") }))
