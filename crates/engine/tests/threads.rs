@@ -20,7 +20,7 @@ fn session(engine: &Arc<Engine>) -> Session {
     session
 }
 
-/// Repeats a call until it is no longer short of space.
+/// Repeats a call until it is answered. Calls in these tests wait for space, or for another flush.
 fn finish<T>(session: &mut Session, mut call: impl FnMut(&Session) -> Outcome<T>) -> T {
     loop {
         if let Outcome::Ready(answer) = call(session) {
@@ -33,7 +33,7 @@ fn finish<T>(session: &mut Session, mut call: impl FnMut(&Session) -> Outcome<T>
     }
 }
 
-/// Returns a value that names its key in every part.
+/// Returns a value that repeats the number of its key.
 fn value_of(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }
@@ -218,4 +218,27 @@ fn lanes_in_memory_are_one_cache() {
     }
     assert!(matches!(session.flush_all(None), Outcome::Ready(_)));
     assert_eq!(engine.stats().items, 0);
+}
+
+/// Two threads change the memory limit again and again. Afterwards the lanes together have exactly
+/// the limit that the engine reports.
+#[test]
+fn lanes_divide_the_last_memory_limit() {
+    const MIB: u64 = 1 << 20;
+    let options = Options { memory: 512 * MIB, lanes: 8, ..Options::default() };
+    let engine = Engine::open(options).unwrap();
+    for round in 0..200 {
+        thread::scope(|scope| {
+            for thread in 0..2 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for step in 0..4 {
+                        engine.set_memory_limit((512 + thread * 256 + step * 64) * MIB).unwrap();
+                    }
+                });
+            }
+        });
+        let shares: u64 = engine.lane_stats().iter().map(|lane| lane.memory_limit).sum();
+        assert_eq!(shares / MIB, engine.memory_limit() / MIB, "round {round}");
+    }
 }

@@ -14,21 +14,21 @@ const STALE_US: u64 = 1_000_000;
 pub struct LaneState {
     /// The lane's number in the store.
     pub number: LaneNumber,
-    /// The name of its device.
+    /// The name of the lane's device.
     pub name: String,
-    /// The number of partitions that it owns, of 4096.
+    /// The number of partitions that the lane owns, of 4096.
     pub partitions: usize,
-    /// The lane is being emptied.
+    /// True if the lane is being emptied.
     pub draining: bool,
-    /// The lane was emptied. The store no longer needs its device.
+    /// True if the lane was emptied. The store no longer needs its device.
     pub drained: bool,
-    /// The health of its device.
+    /// The health of the lane's device.
     pub health: Health,
-    /// The size of its device, in bytes.
+    /// The size of the lane's device, in bytes.
     pub capacity: u64,
-    /// Items in its index.
+    /// The number of items in the lane's index.
     pub items: u64,
-    /// The name of its lower device, if it has one.
+    /// The name of the lane's lower device, if the lane has one.
     pub lower: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl std::error::Error for DrainError {}
 /// request that another session has made meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
-    /// The oldest first. A device has at most one request that has not begun.
+    /// The requests, oldest first. A device has at most one request that has not begun.
     requests: Vec<DrainRequest>,
 }
 
@@ -76,8 +76,8 @@ pub(super) struct DrainRequest {
     draining: bool,
     /// The wakers of the sessions that wait for the result, each once.
     waiters: Vec<Waker>,
-    /// The wakers of sessions whose opposite request this one cancelled. They wait until this
-    /// request ends, and then repeat their own.
+    /// The wakers of sessions whose opposite request was cancelled by this request. These sessions
+    /// wait until this request ends, and then repeat their own.
     cancelled: Vec<Waker>,
     state: DrainState,
 }
@@ -85,7 +85,7 @@ pub(super) struct DrainRequest {
 #[derive(Debug)]
 enum DrainState {
     Asked,
-    /// The devices record the change.
+    /// The mover is writing the changed table of lanes to the devices.
     Begun,
     Failed {
         at_us: u64,
@@ -127,7 +127,8 @@ fn add(wakers: &mut Vec<Waker>, waker: Waker) {
 }
 
 impl Drains {
-    /// Returns the failure of this session's request, once. Its next call is a new request.
+    /// Returns the failure of this session's request, once. The session's next call is a new
+    /// request.
     pub(super) fn failure(
         &mut self,
         name: &str,

@@ -25,7 +25,7 @@ impl Engine {
     /// See [`GrowError`].
     pub fn grow(&self, name: Option<&str>, bytes: u64) -> Result<(), GrowError> {
         self.growing(name)?.grow(bytes).map_err(GrowError::Refused)?;
-        // With more space, the lane should own more partitions.
+        // With more space, the lane should own more partitions. The mover moves them.
         self.kick_mover();
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Engine {
                 (request.name.clone(), request.bytes, request.size)
             };
             let result = match self.grow(name.as_deref(), bytes) {
-                // Another request has meanwhile made the device even larger, so this one is
+                // Another request has meanwhile made the device even larger, so this request is
                 // fulfilled.
                 Err(GrowError::Refused(LogError::Smaller { .. }))
                     if size.is_some_and(|size| bytes >= size) =>
@@ -135,8 +135,9 @@ impl Engine {
 }
 
 impl Lane {
-    /// Returns two sizes in bytes, both 0 without a lower device: the part of the store on the fast
-    /// device, and the label area at the start of the lower device, which is no part of the store.
+    /// Returns two sizes in bytes. The first is the size of the part of the store on the fast
+    /// device. The second is the size of the label area at the start of the lower device, which is
+    /// no part of the store. Both sizes are 0 without a lower device.
     fn beside_growing(&self) -> Option<(u64, u64)> {
         let before =
             self.log.store()?.superblock().fast_part().map_or(0, |fast| fast.total_bytes());

@@ -25,7 +25,7 @@ pub enum GrowError {
         /// The names of all devices.
         names: Vec<String>,
     },
-    /// The device has a lower device. Only the lower one can grow.
+    /// The device has a lower device. Only the lower device can grow.
     HasLower {
         /// The name of the lower device.
         lower: String,
@@ -125,7 +125,8 @@ impl Growths {
 mod tests {
     use super::*;
 
-    /// Clients may leave before they have fetched a result.
+    /// A result that a session has not fetched within its limit is stale. Clients may leave before
+    /// they have fetched a result.
     #[test]
     fn results_that_no_session_fetches_are_dropped() {
         let ended = |result| GrowRequest {

@@ -7,8 +7,8 @@ use larder_log::format::{LaneNumber, Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;
 use std::ops::Range;
 
-/// Added to the table's version when a lane is forgotten, so that the lost lane is recognised as
-/// out of date if it turns up again. The lost lane may have a higher version than the other lanes,
+/// Added to the table's version when a lane is forgotten. If the lost lane turns up again, it is
+/// thus recognised as out of date. The lost lane may have a higher version than the other lanes,
 /// because it may have recorded changes that failed on them. The difference is far below `AHEAD`.
 const AHEAD: u64 = 1 << 32;
 
@@ -30,11 +30,12 @@ pub(crate) struct Member<'a> {
 /// The store that the given devices form.
 #[derive(Debug)]
 pub(crate) struct Assembled<'a> {
-    /// Sorted by lane number.
+    /// The lanes, sorted by lane number.
     pub(crate) lanes: Vec<Member<'a>>,
-    /// The table in all superblocks while the lanes are opened. It still names the previous owners.
+    /// The table of lanes in all superblocks while the lanes are opened. This table still names the
+    /// previous owners.
     pub(crate) opening: Lanes,
-    /// The table once the engine serves.
+    /// The table of lanes once the engine serves clients.
     pub(crate) table: Lanes,
     /// True if lanes are being forgotten.
     pub(crate) forgets: bool,
@@ -72,8 +73,8 @@ pub(crate) fn assemble(
         // At least one lane must hold the keys.
         table.draining = 0;
     }
-    // In a new store no partition has an owner. In an existing store, partitions may belong to a
-    // lane that was joining, never served and was just removed.
+    // In a new store no partition has an owner. In an existing store, a partition may belong to a
+    // lane that was just removed, because it was joining and never served.
     give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
@@ -95,7 +96,8 @@ fn read_superblocks(
 ) -> Result<(Vec<Formatted<'_>>, Vec<&StoreDevice>), StoreError> {
     let (mut stores, mut empty) = (Vec::new(), Vec::new());
     for device in &options.devices {
-        // Data that a killed server wrote but did not sync can be readable without being durable.
+        // The sync makes data durable that a killed server wrote but did not sync. Such data can be
+        // readable without being durable.
         device.device.sync()?;
         let found = read_superblock(&*device.device)?;
         match found.and_then(|superblock| superblock.may_write().map(|()| superblock)) {
@@ -187,7 +189,7 @@ fn forget(table: &mut Lanes, lost: &[LaneNumber], capacities: &[(LaneNumber, u64
     // every lane, those of the motion included.
     table.motion = None;
     give_away_lost(table, capacities, false);
-    // See `AHEAD`.
+    // A lost lane that turns up again must be recognised as out of date; see `AHEAD`.
     table.version += AHEAD;
 }
 

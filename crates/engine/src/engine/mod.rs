@@ -32,15 +32,18 @@ use std::thread::Thread;
 #[derive(Debug)]
 pub struct Engine {
     options: Options,
-    /// Sorted by lane number.
+    /// The lanes, sorted by lane number.
     pub(crate) lanes: Box<[Arc<Lane>]>,
     pub(crate) partitions: Partitions,
     /// The memory limit of all lanes together, in bytes.
     memory: AtomicU64,
+    /// Locked while the memory is divided among the lanes. Otherwise a division by an earlier limit
+    /// could end last.
+    sharing: Mutex<()>,
     /// The table of lanes, as in the superblock of every lane.
     pub(crate) table: Mutex<Lanes>,
-    /// Held while the table is written to the devices. It is separate from `table`, so that readers
-    /// of the table do not wait for a device.
+    /// Held while the table is written to the devices. This lock is separate from `table`, so that
+    /// readers of the table do not wait for a device.
     pub(crate) table_writer: Mutex<()>,
     /// Locked while the mover takes a step, which may wait for a device, and by callers that must
     /// not see a half-done step.
@@ -114,7 +117,6 @@ impl Engine {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
         self.memory_shares(bytes)?;
-        // A motion that ends meanwhile divides the memory again, and must divide the new limit.
         self.memory.store(bytes, Ordering::Relaxed);
         self.share_memory()
     }
@@ -122,6 +124,7 @@ impl Engine {
     /// Divides the memory among the lanes: the minimum for each, and the rest in proportion to the
     /// partitions that they own.
     pub(crate) fn share_memory(&self) -> Result<(), OpenError> {
+        let _sharing = lock(&self.sharing);
         let shares = self.memory_shares(self.memory.load(Ordering::Relaxed))?;
         for (lane, share) in self.lanes.iter().zip(shares) {
             lane.set_memory(share);
@@ -252,7 +255,7 @@ impl Engine {
     }
 
     fn set_draining(&self, name: &str, draining: bool) -> Result<(), DrainError> {
-        // The mover, which removes emptied lanes from the table, waits meanwhile.
+        // Makes the mover wait, because the mover removes emptied lanes from the table.
         let still = lock(&self.mover);
         if let Some(number) = self.change_of_draining(name, draining)? {
             let change = |table: &mut Lanes| {
@@ -356,7 +359,7 @@ impl Engine {
         };
         still().or_else(|| {
             lock(&self.step_waiting).push(waker.clone());
-            // The step may have ended before the waker was added.
+            // The step may have ended before the waker was added, so the lock is tried once more.
             still()
         })
     }
@@ -397,8 +400,8 @@ impl Drop for MoverPause<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // While it waits, the mover's thread holds no strong reference. Once woken, it finds that
-        // the engine is gone, and ends.
+        // The mover's thread holds no strong reference to the engine while it waits. Once woken,
+        // the thread finds that the engine is gone, and ends.
         self.kick_mover();
     }
 }
@@ -451,8 +454,8 @@ impl Engine {
         self.lanes[lane].open_commit()
     }
 
-    /// Returns the largest number of memory requests that any lane has made so far. Each lane
-    /// refuses its own `nth` request.
+    /// Returns the largest number of memory requests that any lane has made so far.
+    /// [`Engine::open_refusing_memory`] counts the requests of each lane separately.
     pub fn memory_requests(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.memory_requests()).max().unwrap_or(0)
     }

@@ -103,8 +103,8 @@ impl Engine {
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
         let engine = Self::of(options, lanes, table);
         if table != opening {
-            // Writes the new table to all lanes. In it, new lanes may own partitions, and the
-            // partitions of lost lanes belong to the remaining lanes.
+            // Writes the new table to all lanes. In the new table, new lanes may own partitions,
+            // and the partitions of lost lanes belong to the remaining lanes.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)
@@ -123,6 +123,7 @@ impl Engine {
             });
         Arc::new(Engine {
             memory: AtomicU64::new(options.memory),
+            sharing: Mutex::new(()),
             options,
             lanes,
             partitions,
@@ -149,7 +150,8 @@ fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: 
     memory.next_multiple_of(1 << 20)
 }
 
-/// Opens the lanes of an engine without a store. Their number and their partitions never change.
+/// Opens the lanes of an engine without a store. The number of these lanes and their partitions
+/// never change.
 fn open_lanes_in_memory(
     options: &Options,
     table: &Lanes,
@@ -268,7 +270,8 @@ fn open_lanes(
     Ok(opened.into_iter().map(|(_, lane)| lane).collect())
 }
 
-/// Passes a scheduled flush on to new lanes. Only the existing lanes have it in their superblocks.
+/// Passes a scheduled flush on to new lanes. Only the existing lanes have the flush in their
+/// superblocks.
 fn join_flushes(lanes: &[Arc<Lane>]) -> io::Result<()> {
     let Some(at) = lanes.iter().map(|lane| lane.flush_time()).filter(|&at| at != 0).max() else {
         return Ok(());

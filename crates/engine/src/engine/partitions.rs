@@ -53,7 +53,8 @@ impl Partitions {
         usize::from(self.lanes[partition(key.lo)].load(Ordering::Acquire))
     }
 
-    /// Returns the position of a partition's lane; an invalid position while it is moving.
+    /// Returns the position of a partition's lane; an invalid position while the partition is
+    /// moving.
     pub(crate) fn owner(&self, partition: usize) -> usize {
         usize::from(self.lanes[partition].load(Ordering::Acquire))
     }
@@ -84,7 +85,8 @@ impl Partitions {
         for lane in &self.lanes[partitions] {
             lane.store(CLOSED, Ordering::Release);
         }
-        // Stored last: a thread that reads the new number also sees the partitions closed.
+        // The count is stored last: a thread that reads the new count also sees the partitions
+        // closed.
         self.closings.store(time, Ordering::Release);
     }
 
@@ -121,7 +123,8 @@ impl Partitions {
             waiting.push(waker.clone());
         }
         drop(waiting);
-        // The partition may have been opened just before.
+        // The partition may have been opened before the waker was added, so the waiting calls are
+        // woken at once.
         let nothing_closed = !self.lanes.iter().any(|lane| lane.load(Ordering::Acquire) == CLOSED);
         if nothing_closed || self.stuck.load(Ordering::Acquire) {
             self.wake();

@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// Tells the engine that the thread is about to block in the kernel and holds no items. The
-    /// next `tick` ends this.
+    /// next `tick` ends the sleep.
     #[inline]
     pub fn sleep(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::sleep);
@@ -154,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Prefetches the lock of the key's stripe for writing, shortly before a write of the key. If
-    /// that happens too early, other processors take the cache line back.
+    /// Prefetches the lock of the key's stripe for writing, shortly before a write of the key. A
+    /// prefetch that comes too early is useless: other processors take the cache line back.
     #[inline]
     pub fn prefetch_lock(&self, key: &Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -172,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Reads an item, with side effects.
+    /// Reads an item, with the side effects that `get` asks for.
     #[inline]
     pub fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
         self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.get_with(key, get))
@@ -262,8 +262,9 @@ impl Session {
         lane.large_value(len)
     }
 
-    /// Charges the memory for the first `filled` bytes of a large value. The caller may fill them
-    /// once this returns `Ready`. All bytes must be charged before the value is stored.
+    /// Charges the memory for the first `filled` bytes of a large value. The caller may fill these
+    /// bytes once this function returns `Ready`. All bytes must be charged before the value is
+    /// stored.
     pub fn grow_large(&self, large: &mut LargeValue, filled: usize) -> Outcome<()> {
         let lane = self.lanes.iter().find(|lane| large.is_charged_to(&lane.lane.budget));
         lane.unwrap_or(&self.lanes[0]).grow_large(large, filled)
@@ -301,7 +302,7 @@ impl Session {
             return state;
         }
         self.wake_on_commit(point);
-        // The commit may have ended before the waker was registered.
+        // The commit may have ended before the waker was registered, so its state is read again.
         self.commit_state(point)
     }
 
@@ -323,10 +324,10 @@ impl Session {
     }
 
     /// Returns true if a thread that was told to [sleep](Session::sleep) should look for work again
-    /// instead of blocking. That is so when an event is due at any moment: the next of many reads,
-    /// the commit that answers wait for, or the next requests of the clients that this commit
-    /// released. Blocking would delay clients twice: waking a thread takes as long as a fast sync,
-    /// and an idle processor notices the end of a sync later.
+    /// instead of blocking, because an event is due at any moment. Such events are the next of many
+    /// reads, the commit that answers wait for, and the next requests of the clients that this
+    /// commit released. Blocking would delay clients twice: waking a thread takes as long as a fast
+    /// sync, and an idle processor notices the end of a sync later.
     #[inline]
     pub fn polls(&mut self) -> bool {
         self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)

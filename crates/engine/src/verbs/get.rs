@@ -46,7 +46,7 @@ impl LaneSession {
         self.answer(Some(self.item(slot, seen)))
     }
 
-    /// Performs a get with options. It counts nothing before the result is known, because the
+    /// Performs a get with options. Nothing is counted before the result is known, because the
     /// caller may have to repeat the call.
     pub(crate) fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
         let found = match get.touch {
@@ -164,7 +164,12 @@ impl LaneSession {
         self.update(key, |guard| {
             let existing = self.existing(guard, key)?;
             if let Some(Existing { place, record, gone: false }) = existing {
+                // Another thread has created the item since the look-up. It keeps its expiry, even
+                // if `get` touches.
                 self.count_get(get, true, expired);
+                if !get.no_bump {
+                    self.bump(key);
+                }
                 let item = self.item_locked(place.slot(), record);
                 let old_expiry = item.expiry();
                 return Ok(Some(self.found(key, get, item, old_expiry)));
@@ -190,8 +195,8 @@ impl LaneSession {
         })
     }
 
-    /// Decides whether this caller recaches: the first reader of a stale item, or of one that
-    /// expires soon, does.
+    /// Decides whether this caller must recache. The first reader of a stale item, or of an item
+    /// that expires soon, must.
     fn found<'a>(&self, key: &Key<'_>, get: &Get, item: Item<'a>, old_expiry: Expiry) -> Got<'a> {
         let wanted = get.recache.is_some_and(|recache| {
             let expiry = if recache.touched { item.expiry() } else { old_expiry };
