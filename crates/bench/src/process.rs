@@ -129,12 +129,13 @@ impl Probe {
         if threads.is_empty() {
             cpu_ns = process_clock(self.pid).unwrap_or(cpu_ns);
         }
-        // The kernel counts the bytes of devices only per process.
-        let (written, read) = match threads {
-            [] => device_bytes(self.pid).unwrap_or_default(),
-            _ => (0, 0),
-        };
-        let system_ns = tree::member(self.pid).map_or(0, |member| nanoseconds(member.system_ticks));
+        // These are known only for whole processes.
+        let (mut system_ns, mut written, mut read) = (0, 0, 0);
+        if threads.is_empty() {
+            let system_ticks = tree::member(self.pid).map_or(0, |member| member.system_ticks);
+            system_ns = nanoseconds(system_ticks);
+            (written, read) = device_bytes(self.pid).unwrap_or_default();
+        }
         Some(Sample { cpu_ns, system_ns, wait_ns, rss: resident(self.pid)?, written, read })
     }
 }
@@ -214,7 +215,7 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
         }
         match schedstat(task.join("schedstat").to_str()?) {
             Some((cpu, wait)) => sum = (sum.0 + cpu, sum.1 + wait),
-            // The kernel was built without these statistics.
+            // The kernel was built without scheduler statistics, so coarse clock ticks must do.
             None if task.exists() && threads.is_empty() => return Some((process_ticks(pid)?, 0)),
             // The thread has ended, or the kernel has no statistics of single threads.
             None => {}
@@ -322,7 +323,7 @@ mod tests {
         let after = probe.sample().unwrap();
         assert!(after.cpu_ns > before.cpu_ns + 1_000_000, "{before:?} {after:?}");
         assert!(after.rss > 1 << 20);
-        // Clock ticks are coarse, so this may take a while.
+        // Clock ticks are coarse, so this loop may run for a while.
         while process_ticks(std::process::id()).unwrap() == 0 {}
     }
 

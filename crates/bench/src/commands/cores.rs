@@ -110,7 +110,7 @@ struct Row {
     ns_per_request: Spread,
     /// Throughput relative to the first row, computed from processor time as if each thread had its
     /// own processor. Each run is compared with the first row's run of the same round.
-    times_the_work: Spread,
+    relative_throughput: Spread,
     /// Processor time of the cleaners per request, in nanoseconds.
     cleaner_ns: Spread,
     /// Processor time of the committers and early writers per request, in nanoseconds.
@@ -120,7 +120,7 @@ struct Row {
 
 /// The counts and times of one run.
 #[derive(Clone, Copy, Debug, Default)]
-struct CoreRun {
+struct EngineRun {
     requests: u64,
     worker_ns: u64,
     cleaner_ns: u64,
@@ -128,7 +128,7 @@ struct CoreRun {
     seconds: f64,
 }
 
-impl CoreRun {
+impl EngineRun {
     fn per_request(&self, ns: u64) -> f64 {
         ns as f64 / self.requests.max(1) as f64
     }
@@ -199,10 +199,10 @@ fn row(
     store: bool,
     work: Work,
     threads: usize,
-    runs: &[CoreRun],
-    (first, alone): (usize, &[CoreRun]),
+    runs: &[EngineRun],
+    (first, alone): (usize, &[EngineRun]),
 ) -> Row {
-    let all = |figure: &dyn Fn(&CoreRun) -> f64| {
+    let all = |figure: &dyn Fn(&EngineRun) -> f64| {
         Spread::of(&runs.iter().map(figure).collect::<Vec<f64>>())
     };
     let more = threads as f64 / first as f64;
@@ -218,7 +218,7 @@ fn row(
         work,
         threads,
         ns_per_request: all(&|run| run.per_request(run.worker_ns)),
-        times_the_work: Spread::of(&times),
+        relative_throughput: Spread::of(&times),
         cleaner_ns: all(&|run| run.per_request(run.cleaner_ns)),
         writer_ns: all(&|run| run.per_request(run.writer_ns)),
         requests_per_second: all(&|run| run.requests as f64 / run.seconds),
@@ -259,18 +259,18 @@ impl Wake for Unpark {
 }
 
 /// The session and the requests of one thread.
-struct CoreWorker {
+struct EngineWorker {
     session: Session,
     keys: [[u8; KEY_BYTES]; BATCH],
 }
 
-impl CoreWorker {
+impl EngineWorker {
     /// Returns a worker whose session wakes the calling thread.
-    fn new(engine: &Arc<Engine>) -> CoreWorker {
+    fn new(engine: &Arc<Engine>) -> EngineWorker {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut session = engine.session(waker);
         session.tick(NOW);
-        CoreWorker { session, keys: [[b'0'; KEY_BYTES]; BATCH] }
+        EngineWorker { session, keys: [[b'0'; KEY_BYTES]; BATCH] }
     }
 
     fn choose(&mut self, mut choice: impl FnMut() -> u64) {
@@ -305,7 +305,8 @@ impl CoreWorker {
                 session.prefetch_lock(later);
             }
             if !set(session, &keys[at], value)? {
-                // The other keys' look-ups were prepared before the wait and are stale after it.
+                // The remaining keys were prefetched before the wait, and their hints are stale
+                // after it.
                 self.set_the_rest(at, value)?;
                 break;
             }
@@ -340,7 +341,7 @@ fn set(session: &Session, key: &Key<'_>, value: &[u8]) -> Result<bool> {
 }
 
 fn fill(engine: &Arc<Engine>, keys: u64, value: &[u8]) -> Result<()> {
-    let (mut worker, mut next) = (CoreWorker::new(engine), 0);
+    let (mut worker, mut next) = (EngineWorker::new(engine), 0);
     while next < keys {
         worker.choose(|| {
             next += 1;
@@ -351,7 +352,8 @@ fn fill(engine: &Arc<Engine>, keys: u64, value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Runs `threads` threads for `time`. If there are several engines, each thread uses another one.
+/// Runs `threads` threads for `time`. If there are several engines, each thread uses a different
+/// one.
 fn run(
     engines: &[Arc<Engine>],
     work: Work,
@@ -360,7 +362,7 @@ fn run(
     keys: u64,
     first_new: &mut u64,
     value: &[u8],
-) -> Result<CoreRun> {
+) -> Result<EngineRun> {
     let cleaner = Probe::own_threads(&["cleaner"]);
     let writer = Probe::own_threads(&["committer", "early writer"]);
     let (cleaner_before, writer_before) = (cleaner.sample()?, writer.sample()?);
@@ -372,7 +374,7 @@ fn run(
             .map(|thread| {
                 let engine = &engines[thread % engines.len()];
                 scope.spawn(move || {
-                    let mut worker = CoreWorker::new(engine);
+                    let mut worker = EngineWorker::new(engine);
                     let mut random = Random::new(first.wrapping_add(thread as u64));
                     let mut new = first + thread as u64;
                     let (began, mut requests) = (thread_cpu(), 0);
@@ -399,11 +401,11 @@ fn run(
         handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| lost())).collect()
     });
     let seconds = began.elapsed().as_secs_f64();
-    let mut run = CoreRun {
-        cleaner_ns: cleaner.sample()?.cpu_ns - cleaner_before.cpu_ns,
-        writer_ns: writer.sample()?.cpu_ns - writer_before.cpu_ns,
+    let mut run = EngineRun {
+        cleaner_ns: cleaner.sample()?.cpu_ns.saturating_sub(cleaner_before.cpu_ns),
+        writer_ns: writer.sample()?.cpu_ns.saturating_sub(writer_before.cpu_ns),
         seconds,
-        ..CoreRun::default()
+        ..EngineRun::default()
     };
     for done in done {
         let (requests, worker_ns) = done?;
@@ -428,7 +430,7 @@ fn table(rows: &[Row]) -> Table {
             ("", &load),
             ("threads", &|row| row.threads.to_string()),
             ("ns per request", &|row| row.ns_per_request.show(0)),
-            ("times the work of the first row", &|row| row.times_the_work.show(2)),
+            ("times the work of the first row", &|row| row.relative_throughput.show(2)),
             ("cleaner, ns per request", &|row| row.cleaner_ns.show(0)),
             ("committer and early writer, ns per request", &|row| row.writer_ns.show(0)),
             ("requests/s", &|row| row.requests_per_second.show(0)),

@@ -26,21 +26,21 @@ pub trait Hooks: Send + Sync {
     /// Begins to shut down. If `graceful`, running requests get time to finish.
     fn shutdown(&self, graceful: bool);
     /// Applies a new `verbosity`: 0 logs at the level of the settings, 1 and 2 log more. The
-    /// default does nothing, for implementations without a log.
+    /// default implementation does nothing, because a server without a log has no log level.
     fn set_verbosity(&self, _level: u32) {}
 }
 
 /// The largest verbosity level, as in memcached. Larger arguments are lowered to it.
 const VERBOSITY_MAX: u32 = 2;
 
-/// Commands that operators may allow and forbid.
+/// The commands that operators can allow or forbid.
 #[derive(Clone, Copy, Debug)]
 pub struct Switches {
     /// Allows flush_all (memcached's -F forbids it).
     pub flush: bool,
-    /// Allows metadump, mgdump, stats cachedump and stats detail (-X forbids them).
+    /// Allows metadump, mgdump, stats cachedump and stats detail (memcached's -X forbids them).
     pub dump: bool,
-    /// Allows shutdown (as -A does).
+    /// Allows shutdown (memcached's -A allows it).
     pub shutdown: bool,
     /// Allows cache_memlimit, store grow, store drain and store keep.
     pub control: bool,
@@ -70,8 +70,8 @@ const ON_THE_WAY: u64 = 2 << 20;
 pub(super) struct DumpPlace {
     /// `None` after another dump has taken the place.
     pub(super) cursor: Mutex<Option<ScanCursor>>,
-    /// Time at which a client that reads at [`LEAST_RATE`] has read all sent bytes, as Unix time in
-    /// ms.
+    /// The latest time at which a client that reads at [`LEAST_RATE`] has read all sent bytes, in
+    /// milliseconds since the Unix epoch.
     arrives: AtomicU64,
 }
 
@@ -94,6 +94,17 @@ impl DumpPlace {
     /// dump has not continued since.
     fn stalls(&self, now: UnixSeconds) -> bool {
         u64::from(now.saturating_sub(STALLED)) * 1000 >= self.arrives.load(Relaxed)
+    }
+
+    /// Takes the place away from its dump, unless the dump is scanning now: then it is not stalled.
+    /// Does not wait for a scan, because the caller has locked the list of all dumps.
+    fn end(&self) -> bool {
+        match self.cursor.try_lock() {
+            Ok(mut cursor) => *cursor = None,
+            Err(TryLockError::Poisoned(cursor)) => *cursor.into_inner() = None,
+            Err(TryLockError::WouldBlock) => return false,
+        }
+        true
     }
 }
 
@@ -131,8 +142,8 @@ impl fmt::Debug for ServerContext {
 }
 
 impl ServerContext {
-    /// Creates the context of a server that started at `started`. Public fields may be changed
-    /// before the context is shared.
+    /// Creates the context of a server that started at `started`. The caller may change the public
+    /// fields before it shares the context.
     pub fn new(engine: Arc<Engine>, started: UnixSeconds, hooks: Box<dyn Hooks>) -> Self {
         let arrivals = Arc::new(Arrivals::new(&engine));
         ServerContext {
@@ -179,18 +190,10 @@ impl ServerContext {
         if dumps.len() >= DUMPS {
             let places = dumps.iter().enumerate();
             let places = places.filter_map(|(at, place)| Some((at, place.upgrade()?)));
-            let (at, slowest) = places.min_by_key(|(_, place)| place.arrives.load(Relaxed))?;
-            if !slowest.stalls(now) {
-                return None;
-            }
-            // A dump that is scanning is not stalled. Waiting for it would make every other new
-            // dump wait too.
-            match slowest.cursor.try_lock() {
-                Ok(mut cursor) => *cursor = None,
-                Err(TryLockError::Poisoned(cursor)) => *cursor.into_inner() = None,
-                Err(TryLockError::WouldBlock) => return None,
-            }
-            dumps.swap_remove(at);
+            let mut stalled: Vec<_> = places.filter(|(_, place)| place.stalls(now)).collect();
+            stalled.sort_by_key(|(_, place)| place.arrives.load(Relaxed));
+            let (at, _) = stalled.iter().find(|(_, place)| place.end())?;
+            dumps.swap_remove(*at);
         }
         let place = Arc::new(DumpPlace::new(now));
         dumps.push(Arc::downgrade(&place));
@@ -203,8 +206,8 @@ impl ServerContext {
         self.prefixes.clear();
         self.policies.reset_counters();
         self.hooks().reset_stats();
-        // Cleared after the hooks have reset the count of slow commands, so that no command is
-        // recorded that is not counted.
+        // The list of slow commands is cleared last, after the hooks have reset the count of slow
+        // commands. So every command in the list is also counted.
         self.slow.clear();
     }
 
@@ -218,7 +221,7 @@ impl ServerContext {
         *self.switches.lock().unwrap_or_else(PoisonError::into_inner) = switches;
     }
 
-    /// Returns the policies of rate limits. Each worker reads them through a reader of its own.
+    /// Returns the policies of rate limits. Each worker reads the policies through its own reader.
     pub fn policies(&self) -> &Arc<CurrentPolicies> {
         &self.policies
     }
@@ -239,7 +242,7 @@ impl ServerContext {
         &*self.hooks
     }
 
-    /// Returns the counters of a new worker.
+    /// Creates the counters of a new worker, and adds them to the sums that `counters` returns.
     pub(crate) fn register(&self) -> Arc<CommandCounters> {
         let counters = Arc::new(CommandCounters::default());
         self.lock().push(Arc::clone(&counters));
@@ -259,9 +262,9 @@ impl ServerContext {
 }
 
 counters! { pub(crate) CommandCounters, CommandTotals {
-    /// Meta commands (`cmd_meta`).
+    /// Executed meta commands (`cmd_meta` in `stats`).
     meta_commands,
-    /// Connections closed because an item vanished while it was being sent.
+    /// Connections closed because the rest of a long value was gone before it was sent.
     values_cut,
 } }
 
@@ -281,7 +284,7 @@ mod tests {
     }
 
     /// Each socket accepts 1.25 MiB at once, and then nothing for 20 s, while its client reads that
-    /// much at [`LEAST_RATE`]. No such dump may lose its place.
+    /// much at [`LEAST_RATE`]. No such dump may lose its place to a new dump.
     #[test]
     fn a_dump_that_is_read_slowly_but_steadily_keeps_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };
@@ -327,7 +330,8 @@ mod tests {
         assert!(context.begin_dump(1042).is_some());
     }
 
-    /// A dump may continue just when another one takes its place. Its scan may take a while.
+    /// While all places belong to dumps that are scanning, a new dump must be refused at once,
+    /// without waiting for a scan. When the scans have ended, a new dump gets a place.
     #[test]
     fn a_new_dump_does_not_wait_for_a_scan() {
         let options = Options { memory: 8 << 20, ..Options::default() };
@@ -343,6 +347,8 @@ mod tests {
             drop(scans);
             assert_eq!(began, Ok(false));
         });
+        // One scan does not protect the other dumps.
+        let _scan = dumps[0].cursor.lock().unwrap();
         assert!(context.begin_dump(1000 + STALLED).is_some());
     }
 }

@@ -1,8 +1,8 @@
 //! The sampled requests of all workers: a sketch of the hottest keys, and a window of the latest
 //! requests with the prefixes of their keys.
 //!
-//! Workers never wait here: a sample that finds the lock taken is lost and counted. Only the admin
-//! port takes the lock for long, to copy the data.
+//! A worker never waits for the lock: if the lock is taken, the sample is dropped and counted as
+//! lost. Only the admin port takes the lock for long, to copy the data.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use super::sampling::interval_for;
 use super::sketch::{Sampled, SketchEntry};
 use super::window::Window;
 
-/// The sketch counts keys by group. Here, all keys belong to this group.
+/// A sketch counts keys by group. In this sketch, all keys belong to this group.
 const ONE: u64 = 0;
 /// The age at which requests leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
-/// The number of samples per second to which `interval` adapts.
+/// The number of samples per second that `interval` aims at.
 const AIM: u64 = 1024;
-/// The least and the largest mean number of keys per sample. The least one bounds the cost of a
-/// request. The largest one bounds the time until a change of the load takes effect.
+/// The least and the greatest mean number of keys per sample. The least number bounds the cost of a
+/// request. The greatest number bounds the time until a change of the load takes effect.
 const INTERVALS: (u32, u32) = (16, 16_384);
 /// The mean number of keys per sample before the load is known.
 const FIRST: u32 = 64;
@@ -37,7 +37,7 @@ pub(super) enum RequestKind {
     Hit,
     Miss,
     /// A read whose reply does not tell whether the key was found.
-    Untold,
+    OutcomeUnknown,
     Write,
 }
 
@@ -70,15 +70,16 @@ type HotState = Option<Box<HotSamples>>;
 struct HotSamples {
     aged: AgedSketch,
     window: Window<RequestSample>,
-    /// Number of keys that the samples since the last [`beat`](HotKeys::beat) stand for.
+    /// Number of keys that the samples since `beat_ms` stand for. Each sample counts with its
+    /// weight.
     keys: u64,
     beat_ms: u64,
 }
 
-/// A copy of the state, for a report.
+/// A copy of the samples, from which a report is made without the lock.
 pub(super) struct HotCopy {
     pub(super) entries: Vec<SketchEntry>,
-    /// The seconds that the weights of the entries stand for.
+    /// The seconds by which the weights of the entries must be divided to get rates.
     pub(super) seconds: f64,
     pub(super) window: Window<RequestSample>,
     pub(super) interval: u32,
@@ -118,8 +119,9 @@ impl HotKeys {
 
     /// Turns sampling on or off. Each worker notices the change in its next turn.
     pub(crate) fn set_on(&self, on: bool) {
+        // The interval is read under the lock, so that two calls cannot both find a change.
+        let mut state = self.lock();
         if on != self.is_on() {
-            let mut state = self.lock();
             *state = None;
             self.interval.store(if on { FIRST } else { 0 }, Relaxed);
         }
@@ -154,15 +156,15 @@ impl HotKeys {
         samples.aged.age(now_ms);
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
-        // `keys` is the sum of the samples' weights: a worker with few requests may still sample at
-        // an earlier interval.
+        // `keys` sums the weights of the samples. The number of samples times the interval would be
+        // wrong, because a worker with few requests may still sample at an earlier interval.
         if let Some(interval) = interval_for(samples.keys, elapsed_ms, AIM, INTERVALS) {
             (samples.beat_ms, samples.keys) = (now_ms, 0);
             self.interval.store(interval, Relaxed);
         }
     }
 
-    /// Returns a copy of the state; `None` while sampling is off.
+    /// Returns a copy of the samples; `None` while sampling is off.
     pub(super) fn copy(&self, now_ms: u64) -> Option<HotCopy> {
         let mut state = self.lock();
         let interval = self.interval();
@@ -229,7 +231,8 @@ mod tests {
             }
             hot.beat((second + 1) * 1000);
         }
-        // One half-life later, the estimate of each key is half of the steady rate of 160.
+        // One half-life after the change, each of the two keys must have half of the steady rate of
+        // 160.
         for key in [&b"old"[..], b"new"] {
             let rate = rate(230_000, key);
             assert!((rate - 80.0).abs() < 2.0, "{rate}");

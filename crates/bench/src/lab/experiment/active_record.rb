@@ -64,6 +64,7 @@ puts JSON.generate(
   p95_us: percentile.call(0.95),
   p99_us: percentile.call(0.99),
   p999_us: percentile.call(0.999),
+  p99999_us: percentile.call(0.99999),
   max_us: percentile.call(1.0),
   client: "Ruby #{RUBY_VERSION}, ActiveRecord #{ActiveRecord.version}"
 )

@@ -30,6 +30,7 @@ struct Measured {
     p95_us: f64,
     p99_us: f64,
     p999_us: f64,
+    p99999_us: f64,
     max_us: f64,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Res
         p95_us: measured.p95_us,
         p99_us: measured.p99_us,
         p999_us: measured.p999_us,
-        p99999_us: measured.max_us,
+        p99999_us: measured.p99999_us,
         max_us: measured.max_us,
         cpu_us: cpu / measured.acknowledged.max(1) as f64,
         rss: after.rss,

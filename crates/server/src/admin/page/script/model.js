@@ -101,7 +101,7 @@ export class Model {
     const first = this.#recent.find((beat) => beat.time >= latest.time - seconds - 0.5);
     const [from, to] = [numberIn(first, row), numberIn(latest, row)];
     if (from === null || to === null || first === latest) return null;
-    // `stats reset` sets counters back.
+    // A counter that fell was set back by `stats reset`.
     return to < from ? null : (to - from) / (latest.time - first.time);
   }
 
@@ -120,21 +120,23 @@ export class Model {
       this.past = past;
       this.#hasPast = true;
     } catch {
-      // The past so far stays. `listen` in `connection.js` reports a server that is away.
+      // The page keeps the past that it has. `listen` in `connection.js` reports a server that is
+      // away.
     } finally {
       this.#asking = false;
     }
   }
 
-  /** Asks for new events. Messages contain none, so this is done from time to time. */
+  /** Asks for new events. Messages contain no events, so the page asks from time to time. */
   async #fetchEvents() {
-    const { past } = this;
     try {
       const { events } = await pastOf(2 * EVENTS_EVERY);
+      // The past may have been replaced while this function waited.
+      const { past } = this;
       const isNew = (event) => !past.events.some((known) => known.time === event.time && known.text === event.text);
       past.events.push(...events.filter(isNew));
     } catch {
-      // The next attempt finds them.
+      // The next call fetches the missing events.
     }
   }
 }
@@ -156,7 +158,7 @@ function isOtherRun(before, after) {
 function append(past, beat) {
   past.times.push(beat.time);
   for (const [name, value] of Object.entries(beat.values)) {
-    // A series that the past does not have has no values up to now.
+    // A series that is new to the past has no values for the earlier times.
     past.columns[name] ??= Array(past.times.length - 1).fill(null);
     past.columns[name].push(value);
   }
