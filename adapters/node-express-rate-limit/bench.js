@@ -1,4 +1,5 @@
-// Measures hits through the real library, in memcached with rate-limit-memcached and in Larder.
+// Compares the time of a hit through express-rate-limit: in memcached, with rate-limit-memcached,
+// and in Larder.
 // usage: npm run bench   ($SERVER and $MEMCACHED name the binaries)
 import { LarderStore } from './index.js';
 import { MemcachedStore } from 'rate-limit-memcached';

@@ -4,9 +4,9 @@ import { connect } from 'node:net';
 import { performance } from 'node:perf_hooks';
 
 const KEY_CHARS = 250; // The largest length of a key in the form in which it is sent.
-const REPLY_CHARS = 4096; // No reply to these commands is longer.
+const REPLY_CHARS = 4096; // No reply to the store's commands is longer.
 const WAITING = 10_000; // The largest number of unanswered requests. Further ones fail at once.
-const BUDGETS = '18446744073709551615'; // No number of hits exceeds this budget.
+const BUDGETS = '18446744073709551615'; // The largest budget. No number of hits exceeds it.
 
 export class LarderError extends Error {
   constructor(code, message, status) {
@@ -219,8 +219,8 @@ export class LarderStore {
     const now = Date.now();
     const after = (ms) => new Date(now + Math.min(ms, this.#windowMs));
     if (this.#options.algorithm === 'fixed') {
-      // The server rounds t up to a second. The library gives hits back until resetTime. So if it gives
-      // hits back, resetTime must not lie after the end of the window.
+      // The server rounds t up to a second. The library gives hits back until resetTime. In that
+      // case, resetTime must not lie after the end of the window.
       const resetTime = this.#givesBack ? new Date(sent + (flags.t - 1) * 1000) : after(flags.t * 1000);
       return { totalHits: Number(value), resetTime };
     }

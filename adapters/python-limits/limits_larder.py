@@ -132,7 +132,7 @@ class Client:
             except IndexError:
                 break
             try:
-                # No reply is due, so a readable connection is one that the server has closed.
+                # No reply is due on an idle connection. So a readable one was closed by the server.
                 connection.setblocking(False)
                 connection.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
@@ -217,7 +217,8 @@ class LarderStorage(Storage):
             return (0 if self._passes(error) else sys.maxsize), 0.0
         return int(value or 0), sum(float(word[1:]) for word in words if word.startswith("t"))
 
-    # The library's own strategy "fixed-window" calls these methods. It counts refused requests too.
+    # The library's own strategy "fixed-window" calls these methods. That strategy counts refused
+    # requests too.
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         ttl = expiry if expiry <= LONGEST_TTL else int(time.time()) + expiry
@@ -261,7 +262,7 @@ class LarderStorage(Storage):
 
 
 class LarderRateLimiter(RateLimiter):
-    """The base of the three strategies. A hit is one request, and the stats after it need none."""
+    """Base of the three strategies. A hit is one request, and the stats after a hit need none."""
 
     algorithm = "I"
 

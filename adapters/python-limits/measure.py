@@ -99,8 +99,8 @@ def admitted(uri, strategy):
     Returns the number of hits that passed, and the largest number that a sliding window allows by then.
     """
     item, user = limits.parse(f"{BUDGET}/{WINDOW} seconds"), f"user-{time.time_ns()}"
-    # The windows of limits follow the clock, and those of Larder begin with the first hit. Here both begin
-    # at the same moment.
+    # The windows of the library limits follow the clock. Those of Larder begin with the first hit.
+    # This function starts at the begin of a clock window, so both kinds begin at the same moment.
     start = (time.time() // WINDOW + 1) * WINDOW
     time.sleep(start - time.time() + 0.002)
     one = limiter(uri, strategy)

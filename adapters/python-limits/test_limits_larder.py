@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).parent
 SERVER = os.environ.get("SERVER", str(HERE / "../../target/release/larder"))
 OWN = ("larder-fixed-window", "larder-sliding-window", "larder-gcra")
 ALL = ("fixed-window", *OWN)
-# Only tests of time limits have short ones. A busy machine must not fail the other tests.
+# A busy machine must not fail tests that are not about time limits, so their time limits are long.
 PATIENT = {"timeout": 20.0, "connect_timeout": 20.0, "fail": "raise"}
 PROCESSES, THREADS = 4, 4
 SLACK = 1.0
@@ -341,7 +341,8 @@ def test_away(name, fail, away, user, caplog):
             assert time.monotonic() - began < limit
         assert not limiter.storage.check()
     warnings = [record for record in caplog.records if record.name == "limits_larder"]
-    # The loop takes less than a second, or little more on a busy machine.
+    # There is at most one warning a second. The loop takes less than a second, or little more on a
+    # busy machine.
     assert len(warnings) <= 3 and bool(warnings) == (fail != "raise")
 
 
@@ -487,7 +488,8 @@ def test_flask_limiter_asks_once_per_request(address, user):
         answers = [app.test_client().get("/") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert [answer.headers["X-RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
-        # Half of the next window must pass before one of two units is free.
+        # Until half of the next window has passed, a sliding window still counts more than one of
+        # the two units. So the next unit is free after 1.5 windows, which are 90 s.
         assert 90 - (time.monotonic() - began) - 1 <= int(answers[2].headers["Retry-After"]) <= 91
         assert len(proxy.lines) == 3
 

@@ -1,4 +1,5 @@
-// A process that serves one limiter. Its parent passes the settings as argument and receives the port.
+// A test process that serves an application with one limiter. The parent process passes the
+// settings as an argument and receives the port.
 import express from 'express';
 import { rateLimit } from 'express-rate-limit';
 import { LarderStore } from '../index.js';

@@ -24,7 +24,7 @@ export async function freePort() {
   return port;
 }
 
-/** Starts a server and waits until it accepts connections. It stops after the test `t`. */
+/** Starts a server and waits until it accepts connections. The server stops after the test `t`. */
 export async function startServer(t, { port, command } = {}) {
   port ??= await freePort();
   const [program, ...flags] = command?.(port) ?? [LARDER, 'serve', '-p', port, '--admin', 'off'];

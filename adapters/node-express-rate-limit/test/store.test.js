@@ -60,7 +60,8 @@ describe('with a server', { concurrency: false }, () => {
     const { admitted } = await hammer(ports, { connections: CONNECTIONS, ms: 3.5 * windowMs });
     let windows = 0;
     for (let i = 0; i + limit < admitted.length; i += limit, windows++) {
-      // A window begins after its first request was sent, and the next one at the earliest windowMs later.
+      // A window begins after its first request was sent. The next window begins at least windowMs
+      // later.
       const first = Math.min(...admitted.slice(i, i + limit).map(({ sent }) => sent));
       assert.ok(admitted[i + limit].received >= first + windowMs, `window ${windows} admitted too many`);
     }
@@ -101,7 +102,8 @@ describe('with a server', { concurrency: false }, () => {
     assert.equal((await request(port)).status, 200);
     const refused = await request(port);
     assert.equal(refused.status, 429);
-    // One of two units is free only after half of the next window.
+    // Until half of the next window has passed, a sliding window still counts more than one of the
+    // two units. So the next unit is free after 1.5 windows.
     const wait = Number(refused.headers['retry-after']);
     assert.ok(wait >= 89 && wait <= 90, `retry-after ${wait}`);
   });
@@ -127,7 +129,7 @@ describe('with a server', { concurrency: false }, () => {
     const peek = storeOf(t, { port: larder.port, ...PATIENT, ...store }, options);
     const used = async (wanted) => {
       for (let i = 0; ((await peek.get('127.0.0.1'))?.totalHits ?? 0) !== wanted; i++) {
-        assert.ok(i < 200, `never ${wanted} hits`); // Hits are given back after the response.
+        assert.ok(i < 200, `never ${wanted} hits`); // Hits come back after the response.
         await sleep(5);
       }
     };
@@ -222,7 +224,7 @@ describe('with a server', { concurrency: false }, () => {
     const store = storeOf(t, { port: larder.port, ...PATIENT, prefix: 'busy:', fail: 'closed', timeoutMs: 30 });
     await store.increment('k');
     const second = store.increment('k');
-    await new Promise((resolve) => setImmediate(resolve)); // The command is on its way.
+    await new Promise((resolve) => setImmediate(resolve)); // The socket sends the command.
     for (const end = performance.now() + 60; performance.now() < end; );
     assert.equal((await second).totalHits, 2);
   });
@@ -273,7 +275,7 @@ describe('without a server', { concurrency: false }, () => {
     const late = net.createServer((socket) => {
       sockets.push(socket);
       socket.on('error', () => {}).on('data', () => {
-        // The answer to the first command goes out when the second arrives.
+        // The server answers the first command only when the second one arrives.
         if (++commands > 1) sockets.forEach((each, i) => each.write(`VA 2 r1 t60 w0\r\n${i + 1}0\r\n`));
       });
     });

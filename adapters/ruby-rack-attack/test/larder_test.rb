@@ -14,10 +14,10 @@ SERVER = ENV.fetch('SERVER', File.expand_path('../../../target/release/larder', 
 PROCESSES = 4
 THREADS = 4
 SLACK = 1.0
-# Only tests of time limits have short ones. A busy machine must not fail the other tests.
+# A busy machine must not fail tests that are not about time limits, so their time limits are long.
 PATIENT = { timeout: 20, connect_timeout: 20, fail: :closed }.freeze
 
-# Real servers, and servers whose answers the test gives.
+# Starts real servers, and servers whose answers the test chooses.
 module Servers
   module_function
 
@@ -143,7 +143,8 @@ class LarderTest < Minitest::Test
     Rack::Attack::Larder.throttle('user', limit: limit, period: period, algorithm: algorithm, **options, &by)
   end
 
-  # The windows of Rack::Attack itself follow the clock. A run across the end of a window is repeated.
+  # Returns the result of a block that ran within one window. The windows of Rack::Attack itself
+  # follow the clock, so a run across the end of a window is repeated.
   def within_a_window(period)
     loop do
       window = Time.now.to_i / period
@@ -370,7 +371,8 @@ class LarderTest < Minitest::Test
           assert_operator now - began, :<, limit
         end
       end
-      # The loop takes less than a second, or little more on a busy machine.
+      # There is at most one warning a second. The loop takes less than a second, or little more on
+      # a busy machine.
       assert_includes 1..3, log.string.lines.size
       assert_includes log.string, fail == :open ? 'requests pass' : 'requests are refused'
     end
@@ -389,7 +391,7 @@ class LarderTest < Minitest::Test
   end
 
   def test_warnings_go_to_standard_error
-    # Rack has a class Logger of its own. The store must use Ruby's.
+    # Rack has its own class Logger. The store must use Ruby's class.
     assert Rack::Logger
     _, warning = capture_io { Rack::Attack::Larder::Store.new("127.0.0.1:#{free_port}").read('k') }
     assert_match(/WARN.*Larder is away, requests pass: Errno::ECONNREFUSED/, warning)

@@ -20,7 +20,7 @@ const LARGE_KEYS: usize = 8;
 /// The largest number of bytes that crowds send per system call. The kernel may not interrupt a
 /// system call, so a polite client on the same processor would wait until a longer call ends.
 const PART: usize = 16 << 10;
-/// The longest time for which a client waits for one step of the server.
+/// The longest time that a read of a crowd's client may take, and a write of a client that behaves.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The behaviour of a crowd.
@@ -87,8 +87,8 @@ impl Kind {
 
 /// What a connection of a crowd does.
 enum Act {
-    /// Sends this first, and afterwards only holds the connection open. The server may close it at
-    /// any time.
+    /// Sends the returned text first, and afterwards only holds the connection open. The server may
+    /// close the connection at any time.
     Begin(fn(usize) -> String),
     /// Runs until the crowd ends. The server may close the connection.
     Provoke(Run),
@@ -96,11 +96,11 @@ enum Act {
     Behave(Run),
 }
 
-type Run = fn(&Stream, usize, &AtomicBool, &Seen) -> io::Result<()>;
+type Run = fn(&Stream, usize, &AtomicBool, &CrowdCounts) -> io::Result<()>;
 
 /// Counts that the clients of a crowd share.
 #[derive(Debug, Default)]
-struct Seen {
+struct CrowdCounts {
     answers: AtomicU64,
     cut: AtomicU64,
     refused: AtomicU64,
@@ -108,10 +108,10 @@ struct Seen {
     why: OnceLock<io::Error>,
 }
 
-/// What polite clients measured beside a crowd of hostile connections.
+/// What the clients of a crowd counted, from its start to its end.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Answers that clients have read completely.
+    /// Answers that the crowd's clients have read completely.
     pub answers: u64,
     /// Connections that the server closed although the client read its answers and sent all that it
     /// announced.
@@ -126,7 +126,7 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 pub struct Crowd {
     stop: Arc<AtomicBool>,
-    seen: Arc<Seen>,
+    counts: Arc<CrowdCounts>,
     threads: Vec<JoinHandle<()>>,
     /// Connections without a thread, which are only held open.
     idle: Vec<Stream>,
@@ -150,7 +150,7 @@ impl Crowd {
         let (_, connections, act) = kind.conduct();
         for number in 0..connections {
             let stream = connect(server).map_err(failed)?;
-            let (stop, seen) = (Arc::clone(&crowd.stop), Arc::clone(&crowd.seen));
+            let (stop, counts) = (Arc::clone(&crowd.stop), Arc::clone(&crowd.counts));
             let (run, behaves) = match act {
                 Act::Begin(bytes) => {
                     let _ = (&stream).write_all(bytes(number).as_bytes());
@@ -161,14 +161,14 @@ impl Crowd {
                 Act::Behave(run) => (run, true),
             };
             let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
-                let ended = run(&stream, number, &stop, &seen);
+                let ended = run(&stream, number, &stop, &counts);
                 // The server must serve clients that behave until the crowd ends.
                 if let Err(why) = ended
                     && !stop.load(Relaxed)
                     && behaves
                 {
-                    seen.cut.fetch_add(1, Relaxed);
-                    let _ = seen.why.set(why);
+                    counts.cut.fetch_add(1, Relaxed);
+                    let _ = counts.why.set(why);
                 }
             });
             crowd.threads.push(thread.map_err(failed)?);
@@ -179,7 +179,7 @@ impl Crowd {
     /// Ends the crowd.
     pub fn end(mut self) -> Outcome {
         self.leave();
-        let Seen { answers, cut, refused, why } = &*self.seen;
+        let CrowdCounts { answers, cut, refused, why } = &*self.counts;
         Outcome {
             answers: answers.load(Relaxed),
             cut: cut.load(Relaxed),
@@ -206,7 +206,8 @@ impl Drop for Crowd {
 fn connect(address: &Address) -> io::Result<Stream> {
     let stream = Stream::connect(address, None)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // A server may stop reading. A client of a crowd then waits only this long by default.
+    // If the server stops reading, a client of a crowd waits only this long to send, unless its
+    // `Act` sets another time.
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
 }
@@ -238,7 +239,12 @@ fn gets(count: usize) -> String {
 
 /// Sends the first half of a value, or as much of it as the server reads. Afterwards only holds the
 /// connection open.
-fn half_set(mut stream: &Stream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
+fn half_set(
+    mut stream: &Stream,
+    number: usize,
+    stop: &AtomicBool,
+    _: &CrowdCounts,
+) -> io::Result<()> {
     write!(stream, "set half-set:{number} 0 0 {LARGE}\r\n")?;
     let half = vec![b'p'; LARGE / 2];
     let mut sent = 0;
@@ -253,7 +259,7 @@ fn half_set(mut stream: &Stream, number: usize, stop: &AtomicBool, _: &Seen) -> 
     Ok(())
 }
 
-fn trickle(mut stream: &Stream, _: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
+fn trickle(mut stream: &Stream, _: usize, stop: &AtomicBool, _: &CrowdCounts) -> io::Result<()> {
     stream.write_all(gets(1000).as_bytes())?;
     let mut bytes = [0; 1024];
     while !stop.load(Relaxed) {
@@ -271,7 +277,7 @@ fn large_values(
     mut stream: &Stream,
     number: usize,
     stop: &AtomicBool,
-    seen: &Seen,
+    counts: &CrowdCounts,
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
@@ -282,7 +288,7 @@ fn large_values(
             let len = 10_000 + random.below(390_000) as usize;
             stream.write_all(format!("set value:{key} 0 0 {len}\r\n").as_bytes())?;
             send(stream, &[&vec![key as u8; len][..], b"\r\n"].concat())?;
-            seen.refused.fetch_add(u64::from(replies.reply()?.0 != Reply::Stored), Relaxed);
+            counts.refused.fetch_add(u64::from(replies.reply()?.0 != Reply::Stored), Relaxed);
         } else {
             stream.write_all(format!("get value:{key}\r\n").as_bytes())?;
             let (mut reply, value) = replies.reply()?;
@@ -296,7 +302,7 @@ fn large_values(
                 return Err(wrong(format!("{reply:?} instead of END")));
             }
         }
-        seen.answers.fetch_add(1, Relaxed);
+        counts.answers.fetch_add(1, Relaxed);
     }
     Ok(())
 }
@@ -323,7 +329,7 @@ fn ask(
     })
 }
 
-fn fill(stream: &Stream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+fn fill(stream: &Stream, number: usize, stop: &AtomicBool, counts: &CrowdCounts) -> io::Result<()> {
     const SETS: usize = 1000;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
@@ -337,30 +343,35 @@ fn fill(stream: &Stream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::R
             pipeline.extend_from_slice(b"\r\n");
         }
         ask(stream, &mut replies, &pipeline, SETS, |reply| {
-            seen.refused.fetch_add(u64::from(reply != Reply::Stored), Relaxed);
-            seen.answers.fetch_add(1, Relaxed);
+            counts.refused.fetch_add(u64::from(reply != Reply::Stored), Relaxed);
+            counts.answers.fetch_add(1, Relaxed);
             true
         })?;
     }
     Ok(())
 }
 
-fn flush(stream: &Stream, _: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+fn flush(stream: &Stream, _: usize, stop: &AtomicBool, counts: &CrowdCounts) -> io::Result<()> {
     const FLUSHES: usize = 1700;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut replies = ReplyReader::new(stream);
     let pipeline = b"flush_all\r\n".repeat(FLUSHES);
     while !stop.load(Relaxed) {
         ask(stream, &mut replies, &pipeline, FLUSHES, |reply| {
-            seen.refused.fetch_add(u64::from(reply != Reply::Ok), Relaxed);
-            seen.answers.fetch_add(1, Relaxed);
+            counts.refused.fetch_add(u64::from(reply != Reply::Ok), Relaxed);
+            counts.answers.fetch_add(1, Relaxed);
             true
         })?;
     }
     Ok(())
 }
 
-fn stats(stream: &Stream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+fn stats(
+    stream: &Stream,
+    number: usize,
+    stop: &AtomicBool,
+    counts: &CrowdCounts,
+) -> io::Result<()> {
     const STATS: usize = 200;
     const SETS: usize = 2000;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -376,7 +387,7 @@ fn stats(stream: &Stream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::
         let each = ["stats\r\n", "stats settings\r\n", "stats items\r\n", "stats slabs\r\n"];
         let pipeline = each.concat().repeat(STATS / each.len()) + "stats detail dump\r\n";
         ask(stream, &mut replies, pipeline.as_bytes(), STATS + 1, |reply| reply == Reply::End)?;
-        seen.answers.fetch_add(STATS as u64, Relaxed);
+        counts.answers.fetch_add(STATS as u64, Relaxed);
     }
     Ok(())
 }

@@ -275,7 +275,8 @@ impl<'a> Answers<'a> {
         self.replies += 1;
     }
 
-    /// Notes a value. Its size says nothing: another request may have stored it with another size.
+    /// Notes a value. The value's length is not checked: another request of the trace may have
+    /// stored the key with another length.
     fn value(&mut self, key: &[u8]) {
         let rest = &self.batch[self.next..];
         match rest.iter().position(|access| access.key == key) {

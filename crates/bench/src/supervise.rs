@@ -29,7 +29,7 @@ const WATCH: &str = "trap '' HUP INT QUIT TERM
 while read -r line; do :; done
 kill -KILL 0";
 /// Interval between two checks whether a process has ended.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest time that the kernel may take to end a killed process. A process that waits for a
 /// device ends only after the device has answered.
 const KILL: Duration = Duration::from_secs(30);
@@ -111,7 +111,7 @@ impl Processes {
         let asked = Instant::now();
         let mut ended = self.ended().is_some();
         while !ended && asked.elapsed() < patience {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             ended = self.ended().is_some();
         }
         self.kill_with(known);
@@ -137,7 +137,7 @@ impl Processes {
             if known.is_empty() || asked.elapsed() > KILL {
                 break;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         for child in [&mut self.server, &mut self.watcher] {
             let _ = child.kill();
@@ -192,7 +192,7 @@ fn send(pid: u32, signal: libc::c_int) {
 /// The lowest port that [`free_port`] returns.
 const FIRST_PORT: u16 = 15_000;
 
-/// Finds a free loopback port. It lies below the ports that the kernel gives to outgoing
+/// Finds a free loopback port. The port lies below those that the kernel gives to outgoing
 /// connections: a client that retries such a port while its server is down can connect to itself.
 ///
 /// # Errors
@@ -302,7 +302,8 @@ mod tests {
         }
     }
 
-    /// Set for [`a_lab_to_be_killed`], which other tests start as a separate process.
+    /// The environment variable that makes [`a_lab_to_be_killed`] start a server. Only other tests
+    /// set it, for a separate process.
     const SACRIFICE: &str = "LARDER_BENCH_SACRIFICE";
 
     #[test]

@@ -175,7 +175,7 @@ fn rare(line: &[u8]) -> Option<Reply<'_>> {
         b"VERSION" => Some(Reply::Version(rest)),
         b"STAT" if !rest.is_empty() => Some(Reply::Stat(rest)),
         b"PREFIX" if !rest.is_empty() => Some(Reply::Prefix(rest)),
-        // `shutdown` is refused with a colon.
+        // A server that refuses `shutdown` replies `SERVER_ERROR:`, with a colon.
         b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" | b"SERVER_ERROR:" => Some(Reply::Error(line)),
         _ => None,
     }
@@ -228,7 +228,7 @@ enum State {
         offset: usize,
         length: usize,
     },
-    /// After a value, with the number of bytes of its line end already seen.
+    /// Behind a value. `seen` bytes of the value's line end have arrived.
     BodyEnd {
         meta: bool,
         length: usize,
@@ -346,7 +346,7 @@ impl Parser {
         let (meta, key, length) = match reply {
             Reply::Value { key, length, .. } => (false, key, length),
             Reply::Meta(Code::Value(length), _) if self.values == 0 => (true, &b""[..], length),
-            // A get that fails after some values ends with the error.
+            // If a get fails after some values, the error line ends its reply.
             Reply::End | Reply::Error(_) => {
                 sink.reply(reply, std::mem::take(&mut self.values));
                 return Ok(());

@@ -69,7 +69,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// From then on, reads return what the device holds, not the lost writes. Otherwise a restart
     /// would trust data that the operating system still caches and will never write. Only one call
     /// of `sync` reports a loss, whichever thread made it, so threads that share a device must tell
-    /// each other.
+    /// each other about a failed sync.
     fn sync(&self) -> io::Result<()>;
 
     /// Prepares a range so that later writes to it are as cheap as possible to

@@ -6,8 +6,8 @@
 //! processes use the same store, or a file loses its length or name in a power loss although its
 //! content survives.
 //!
-//! The kernel gets no read-ahead advice. With `POSIX_FADV_RANDOM`, single 4 KiB reads were as fast
-//! as without, because the kernel detects them itself, and reading whole segments from a cold cache
+//! The kernel gets no read-ahead advice. With `POSIX_FADV_RANDOM`, single 4 KiB reads were no
+//! faster, because the kernel detects random reads itself. Reading whole segments from a cold cache
 //! took twice as long.
 
 mod kernel;
@@ -44,11 +44,11 @@ const GRAIN: u64 = 4096;
 /// The largest range that one call allocates, in bytes. All writes to the file wait for that call.
 const ALLOCATION_STEP: u64 = 256 << 20;
 
-/// The smallest read or write that bypasses the page cache, in bytes. Smaller ones profit from the
-/// cache, which combines adjacent ones.
+/// The smallest read or write that bypasses the page cache, in bytes. Smaller reads and writes
+/// profit from the cache, which combines adjacent ones.
 const DIRECT: usize = 64 << 10;
 
-/// The number of bytes of an existing file that `open_checked` passes to the check.
+/// The number of bytes of an existing file that `open_checked` passes to the caller's check.
 const HEAD: usize = 8192;
 
 /// A file or block device that this process has locked.
@@ -56,8 +56,8 @@ const HEAD: usize = 8192;
 pub struct FileDevice {
     file: File,
     /// A descriptor of the same file that bypasses the page cache, and its alignment in bytes.
-    /// `None` if the file system does not support this. It is opened together with `file`, because
-    /// the process may drop its privileges later.
+    /// `None` if the file system does not support this. The descriptor is opened together with
+    /// `file`, because the process may drop its privileges later.
     direct: Option<(File, usize)>,
     /// True if the file system refused a large read or write that bypasses the page cache.
     refuses_direct: AtomicBool,
@@ -65,14 +65,15 @@ pub struct FileDevice {
     notes_first_writes: bool,
     target: Target,
     size: Arc<AtomicU64>,
-    /// True if the file has grown and the growth may not be durable.
+    /// True if the size of the file has changed and the change may not be durable.
     grew: AtomicBool,
     is_new: bool,
 }
 
 impl FileDevice {
     /// Opens `path`: a directory (the store is the file [`FILE_NAME`] in it), a file, which is
-    /// created if it is missing, or a block device. It stays locked until this value is dropped.
+    /// created if it is missing, or a block device. The file or device stays locked until this
+    /// value is dropped.
     ///
     /// `size` is in bytes, rounded down to a multiple of 4096. A new file gets this size; without
     /// `size`, it gets [`DEFAULT_SIZE`], but at most a quarter of the free space in its file
@@ -235,7 +236,8 @@ impl Device for FileDevice {
             buffer.copy_from_slice(&around);
             return read;
         }
-        // Without these pages in its cache, the kernel must read from the device.
+        // Drops the clean pages of the file from the page cache, so that the kernel must read from
+        // the device.
         kernel::forget_clean_pages(&self.file);
         self.file.read_exact_at(buffer, offset)
     }
@@ -292,30 +294,31 @@ impl Device for FileDevice {
     }
 }
 
-/// What a path leads to. To find out, nothing is created, changed, locked or opened for writing.
+/// What a path leads to. Finding this out creates, changes and locks nothing, and opens nothing for
+/// writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct PathInfo {
     /// The file or block device; a directory is already resolved.
     pub path: PathBuf,
-    /// Its first bytes (up to 8192); empty if it does not exist.
+    /// The first bytes of the file or device (up to 8192); empty if it does not exist.
     pub head: Vec<u8>,
-    /// Its length in bytes; 0 if it does not exist.
+    /// The length of the file or device in bytes; 0 if it does not exist.
     pub length: u64,
     /// Identifies the file or block device on this machine; `None` if it does not exist.
     identity: Option<[u64; 3]>,
 }
 
-impl Glance {
+impl PathInfo {
     /// Examines what [`FileDevice::open`] would open.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn at(path: &Path) -> Result<Glance, OpenError> {
+    pub fn at(path: &Path) -> Result<PathInfo, OpenError> {
         let target = Target::find(path)?;
         let file = match File::open(&target.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Glance {
+                return Ok(PathInfo {
                     path: target.path,
                     head: Vec::new(),
                     length: 0,
@@ -332,11 +335,11 @@ impl Glance {
         };
         let length = target.length(&file)?;
         let head = target.head(&file, length)?;
-        Ok(Glance { path: target.path, head, length, identity: Some(identity) })
+        Ok(PathInfo { path: target.path, head, length, identity: Some(identity) })
     }
 
     /// Returns true if both lead to the same file or block device.
-    pub fn is_same(&self, other: &Glance) -> bool {
+    pub fn is_same(&self, other: &PathInfo) -> bool {
         match (self.identity, other.identity) {
             (Some(this), Some(other)) => this == other,
             (None, None) => path::absolute(&self.path).ok() == path::absolute(&other.path).ok(),
@@ -391,15 +394,16 @@ impl Target {
         move |source| OpenError::Io { path, action, source }
     }
 
-    /// Opens and locks the file or device; only for writing, creates a missing file. The lock
-    /// belongs to the open file, so the kernel releases it however the process ends.
+    /// Opens and locks the file or device. Creates a missing file if `access` is [`Access::Write`].
+    /// The lock belongs to the open file, so the kernel releases it however the process ends.
     fn open(&self, access: Access) -> Result<File, OpenError> {
         let writes = access == Access::Write;
         let mut options = OpenOptions::new();
         options.read(true).write(writes);
         if self.is_block_device {
             // Without O_CREAT, O_EXCL claims the device itself, whichever node leads to it. The
-            // kernel returns EBUSY if another process has claimed it or it is mounted.
+            // kernel returns EBUSY if another process has claimed the device or the device is
+            // mounted.
             options.custom_flags(libc::O_EXCL);
         } else if writes {
             options.create(true).mode(0o600);
@@ -462,8 +466,8 @@ impl Target {
             return Err(OpenError::TooSmall { path: path(), size });
         }
         let size = self.lengthen(file, length, size)?;
-        // An existing file needs this too: the process that created it may have died before this
-        // point.
+        // An existing file needs these syncs, too: the process that created it may have died before
+        // its own syncs.
         file.sync_all().map_err(self.io("sync"))?;
         sync_directory(&directory_of(&self.path)).map_err(self.io("sync the directory of"))?;
         Ok(size)

@@ -1,11 +1,11 @@
 //! Histograms of times in nanoseconds and of sizes in bytes. Both have the same buckets, so one
-//! type serves both. It is part of this crate, because this crate times its devices and is the
-//! lowest crate that all others may use.
+//! type serves both. The type is part of this crate, because this crate times its devices and is
+//! the lowest crate that all others may use.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The upper bounds of the first buckets. The bounds of each further decade are ten times those of
-/// the one before.
+/// the decade before.
 const DECADE: [u64; 6] = [100, 150, 200, 300, 500, 700];
 /// Decades from 100 ns to 10 s, or from 100 bytes to 10 GB.
 const DECADES: usize = 8;
@@ -32,9 +32,9 @@ const fn bounds() -> [u64; BOUND_COUNT] {
 /// The number of buckets.
 const BUCKETS: usize = BOUND_COUNT + 1;
 
-/// The index consists of the exponent of a value and the next two bits below it. The entry is the
-/// bucket of the least value with this index. The bounds lie further apart than these steps, so any
-/// value with this index is in that bucket or the next one.
+/// Maps the exponent of a value and the two bits below it to the bucket of the least value with
+/// these bits. The bounds lie further apart than these steps. So every value with these bits is in
+/// that bucket or the next one.
 const FIRST_BUCKET: [u8; 256] = first_buckets();
 
 const fn first_buckets() -> [u8; 256] {
@@ -79,8 +79,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Adds `n` times the same value. Only one thread may call this, because it loads and stores in
-    /// separate steps. This saves a locked instruction.
+    /// Adds `n` times the same value. Only one thread may call this function, because it loads and
+    /// stores in separate steps. These save a locked instruction.
     #[inline]
     pub fn add(&self, value: u64, n: u64) {
         let add = |counter: &AtomicU64, by| {
@@ -90,7 +90,8 @@ impl Recorder {
         add(&self.sum, value.saturating_mul(n));
     }
 
-    /// Adds a value. Any thread may call this, but then none may call [`add`](Recorder::add).
+    /// Adds a value. Any thread may call this function, but then no thread may call
+    /// [`add`](Recorder::add) on the same recorder.
     #[inline]
     pub fn add_shared(&self, value: u64) {
         self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
@@ -302,7 +303,7 @@ mod tests {
         let mut later = class.clone();
         later.buckets[0] = 10;
         assert_eq!(later.growth(&class).buckets_text(), "100:3");
-        // After a reset all counts are new.
+        // A count has fallen, so the counts were reset, and all of them are new.
         assert_eq!(class.growth(&later), class);
         // Counts that another server makes up must not cause a panic.
         later.add(&class);

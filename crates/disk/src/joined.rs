@@ -69,8 +69,8 @@ impl Part {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The changes counted here have ended, so the device's sync covers them. It may cover later
-        // ones too, but that is not certain.
+        // The changes counted here have ended, so the device's sync covers them. The sync may also
+        // cover later changes, but that is not certain.
         let changes = self.changes.load(Ordering::Acquire);
         if self.covered.load(Ordering::Acquire) >= changes {
             return Ok(());
@@ -183,7 +183,7 @@ impl Device for Joined {
         self.parts[1].shrink(self.second_size(size)?)
     }
 
-    /// Creates a queue in which each read must lie on one of the devices.
+    /// Creates a queue that refuses reads across the border between the two devices.
     fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let [first, second] = &self.parts;
         let queues = [first.device.read_queue(event)?, second.device.read_queue(event)?];

@@ -40,7 +40,7 @@ mod timed;
 
 pub use device::Device;
 pub use error::OpenError;
-pub use file::{DEFAULT_SIZE, FILE_NAME, FileDevice, Glance};
+pub use file::{DEFAULT_SIZE, FILE_NAME, FileDevice, PathInfo};
 pub use histogram::{Histogram, Recorder};
 pub use joined::Joined;
 pub use random::Random;

@@ -1,4 +1,4 @@
-//! Reads that run while their thread does other things.
+//! Reads that run while the thread that requested them does other things.
 
 use crate::spare;
 use std::alloc::Layout;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 /// The reads of one thread; many can be in flight at once.
 pub trait ReadQueue: Send + fmt::Debug {
-    /// Adds a read of `len` bytes from `offset`. `token` identifies it until it
+    /// Adds a read of `len` bytes from `offset`. `token` identifies the read until the read
     /// [ends](ReadQueue::ended). The read starts with the next [`submit`](ReadQueue::submit).
     ///
     /// # Errors
@@ -32,8 +32,8 @@ const PAGE: usize = 4096;
 const MANY: usize = 16;
 /// The number of polls that each ended read allows. A poll takes well below half a microsecond.
 const POLLS_PER_READ: u32 = 64;
-/// The largest number of polls without an ended read. It covers the gaps of a device that completes
-/// reads in batches.
+/// The largest number of polls without an ended read. So many polls cover the gaps of a device that
+/// completes reads in batches.
 const MAX_POLLS: u32 = 2000;
 
 /// Decides whether a thread without work polls for ended reads instead of blocking in the kernel.

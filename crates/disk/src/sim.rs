@@ -1,4 +1,5 @@
-//! A device in memory that deliberately does, from a seed, everything that a real one may do.
+//! A device in memory that deliberately does everything that a real device may do. A seed decides
+//! what happens.
 //!
 //! It keeps the promises of [`Device`] and nothing beyond them. [`crash`](SimDevice::crash) loses,
 //! tears or reorders un-synced writes. Calls fail when the plan says so, and a failed write or sync
@@ -117,7 +118,8 @@ impl SimDevice {
 
     /// Returns the device as a new process finds it after `kill -9` now. Every write is there, and
     /// un-synced writes **stay un-synced**: a later [`crash`](SimDevice::crash) of the new device
-    /// may lose them. It has no faults and its counts begin at 0. This device is unchanged.
+    /// may lose them. The new device has no faults and its counts begin at 0. This device is
+    /// unchanged.
     pub fn image(&self) -> SimDevice {
         let state = self.state();
         SimDevice::with(state.cache.clone().reopened(), state.random.clone())
@@ -226,7 +228,7 @@ impl SimDevice {
     }
 
     /// Inverts bit `bit % 8` of the byte at `offset` on the medium. Un-synced content is not on the
-    /// medium yet: it is unchanged and will overwrite the damage.
+    /// medium yet: it does not change, and it overwrites the damage when it is synced.
     ///
     /// # Panics
     /// If `offset` does not lie inside the device.

@@ -30,7 +30,8 @@ impl Spare {
         Some(memory)
     }
 
-    /// Keeps the memory and returns true, or returns false if it is too large or enough is kept.
+    /// Keeps the memory and returns true. Returns false if the memory is too large, or if the
+    /// thread keeps enough already.
     fn give(&mut self, memory: NonNull<u8>, layout: Layout) -> bool {
         if layout.size() > LARGEST || self.bytes + layout.size() > KEPT {
             return false;

@@ -76,7 +76,7 @@ impl DeviceTimes {
     }
 }
 
-/// A device that is timed.
+/// Wraps a device and measures the time of its calls.
 #[derive(Debug)]
 pub struct Timed {
     device: Arc<dyn Device>,
@@ -154,7 +154,7 @@ impl Device for Timed {
     }
 }
 
-/// A read queue that is timed.
+/// Wraps a read queue and measures the time of its reads.
 #[derive(Debug)]
 struct TimedReads {
     queue: Box<dyn ReadQueue>,
@@ -168,8 +168,9 @@ struct TimedReads {
     began_ns: Option<u64>,
 }
 
-/// The reads that have not ended. A read's place here is its token in the timed queue, so finding a
-/// read takes no search. The caller limits the number of its reads, and so the number of places.
+/// The reads that have not ended. A read's index in `places` is its token in the inner queue, so
+/// finding a read takes no search. The caller limits the number of its reads, and so the number of
+/// places.
 #[derive(Debug, Default)]
 struct PendingReads {
     /// The caller's token of each read, and its beginning in nanoseconds.
@@ -358,7 +359,7 @@ mod tests {
             (read.count(), read.sum / MS)
         };
         assert_eq!(sum(&timed), (4, 2 + 5 + 6 + 10));
-        // Places are reused, and the times of a queue outlive it.
+        // Places are reused, and the times of a queue are kept after the queue is dropped.
         for token in 0..100 {
             queue.push(token, 0, 8).unwrap();
             queue.submit();

@@ -6,7 +6,7 @@ use larder_log::format::{KeyHash, key_hash};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// A key of 1 to 250 bytes and its seeded 128-bit hash. The hash function is XXH3. Its output never
+/// A key of 1 to 250 bytes and its seeded 128-bit hash, computed by XXH3. The output of XXH3 never
 /// changes, which matters because stores keep hashes on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
@@ -39,8 +39,8 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
-    /// Returns a part of the key's hash. A list can recognize the key by it without storing the
-    /// key.
+    /// Returns a part of the key's hash. A list can recognize the key by this part without storing
+    /// the key.
     #[inline]
     pub fn secret_hash(&self) -> SecretHash {
         SecretHash(NonZeroU64::MIN | self.lo)
@@ -64,15 +64,16 @@ impl<'a> Key<'a> {
         stripe << POSITION_BITS | self.position()
     }
 
-    /// Returns 44 bits of the hash that distinguish the key from others at its position. They are
-    /// among the 96 bits that identify keys on a device.
+    /// Returns 44 bits of the hash that distinguish the key from other keys at its position. These
+    /// bits are among the 96 bits that identify keys on a device.
     #[inline]
     pub(crate) fn beyond_position(&self) -> u64 {
         const LOW: u32 = 12;
         (self.hi & 0xFFFF_FFFF) << LOW | self.lo >> POSITION_BITS & ((1 << LOW) - 1)
     }
 
-    /// Returns the number of the slot to look at first, if the prefetch has found one.
+    /// Returns the number of the slot that a look-up should try first, if the prefetch has found
+    /// one.
     #[inline]
     pub(crate) fn hint(&self) -> Option<usize> {
         self.hint.checked_sub(1).map(usize::from)

@@ -25,7 +25,7 @@ pub struct LargeValue {
     mapping: Option<Mapping>,
     len: usize,
     charged: u64,
-    /// The last charge failed, and the budget has a reservation for it.
+    /// True if the last charge failed. Then the budget has a reservation for it.
     waits: bool,
     budget: Arc<Budget>,
 }
@@ -77,7 +77,7 @@ impl LargeValue {
         self.len == 0
     }
 
-    /// Returns the value's bytes. Those not filled yet are zero.
+    /// Returns the value's bytes. Bytes that were not filled yet are zero.
     pub fn bytes(&self) -> &[u8] {
         let Some(mapping) = &self.mapping else { return &[] };
         // SAFETY: the mapping is owned, longer than headroom and value, and zeroed by the kernel.
@@ -113,7 +113,8 @@ impl LargeValue {
         // unaligned. The log needs no alignment.
         debug_assert!(head + JUMBO_HEADROOM <= HEADROOM);
         let mapping = self.mapping.take()?;
-        // Charges the rest, because the segment will release the whole mapping.
+        // The whole mapping must be charged from now on, because the segment will release the
+        // charge of the whole mapping.
         self.budget.charge(mapping.len() as u64 - std::mem::take(&mut self.charged));
         Some((mapping, HEADROOM - head))
     }

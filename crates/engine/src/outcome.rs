@@ -57,8 +57,8 @@ pub enum Outcome<T> {
 
 impl Outcome<Infallible> {
     /// Converts an outcome without an answer to an outcome of any type. Functions that never return
-    /// an answer have the type `Outcome<Infallible>`. It fits into a register, so the compiler need
-    /// not pass a larger outcome through memory.
+    /// an answer have the type `Outcome<Infallible>`. This type fits into a register, so the
+    /// compiler need not pass a larger outcome through memory.
     #[inline(always)]
     pub(crate) fn for_any<T>(self) -> Outcome<T> {
         self.map(|never| match never {})

@@ -48,7 +48,8 @@ counters! {
     get_hits,
     /// Look-ups that found no item.
     get_misses,
-    /// Look-ups that found an expired item (also in `get_misses`).
+    /// Look-ups that found an expired item (also in `get_misses`, or in `get_hits` if the call
+    /// created the item).
     get_expired,
     /// Touches that found an item.
     touch_hits,
@@ -122,7 +123,7 @@ counters! {
     /// Segments that the cleaner emptied without reading their records, because none was alive.
     dead_segments,
     /// Segments whose items the cleaner moved to the lower device. Recently read items stay on the
-    /// fast one.
+    /// fast device.
     cooled_segments,
     /// Bytes of all records that calls wrote, tombstones included.
     written_bytes,
@@ -162,7 +163,7 @@ macro_rules! stats {
     };
 }
 
-// Each figure, with the function that combines the figures of two lanes.
+// Each figure of the statistics, with the function that combines the figures of two lanes.
 stats! {
     /// Items in the index, including expired ones that were not removed yet.
     items: sum,

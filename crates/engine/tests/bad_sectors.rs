@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const SIZE: u64 = 32 << 20;
-/// Bytes of the bad range. It has the size of eight segments of 64 KiB but begins within one, so
-/// two are only partly covered.
+/// Bytes of the bad range. It has the size of eight segments of 64 KiB but begins within a segment,
+/// so two segments are only partly covered.
 const BAD: Range<u64> = (6 << 20) + 12_288..(6 << 20) + 12_288 + (512 << 10);
 const VALUE: usize = 900;
 /// Number of turns after which a waiting call counts as stuck.
@@ -84,7 +84,7 @@ impl Machine {
         }
     }
 
-    /// Returns true if the key exists with its value of that round.
+    /// Returns true if the key exists with its value of `round`.
     fn has(&mut self, key: u32, round: u32) -> Result<bool, Refusal> {
         let (name, value) = (format!("key{key}"), value(key, round, VALUE));
         self.done(|session| {
@@ -184,7 +184,7 @@ impl Machine {
         self.engine.recovered().is_some_and(|recovered| recovered.from_image)
     }
 
-    /// Restarts, so that memory is empty.
+    /// Restarts the machine, so that memory is empty.
     fn restarted(self, durability: Durability, when_full: WhenFull) -> Machine {
         Machine::start(self.device.image(), durability, when_full)
     }
@@ -252,7 +252,7 @@ fn a_store_that_refuses_reports_the_bad_range_and_continues() {
     machine.device.spoil(BAD);
     let (there, gone, errors) = machine.count(0..22_000, 4);
     assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
-    // Everything is overwritten repeatedly.
+    // Overwrites everything repeatedly. Few writes may be refused.
     for round in 5..8 {
         let mut refused = 0;
         for key in (0..22_000).map(|n| n * 7919 % 22_000) {
@@ -431,7 +431,7 @@ fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
 
 /// A failed commit must cut its segments even if the metas that record the cut cannot be read.
 #[test]
-fn a_failed_commit_is_mended_although_no_meta_can_be_read() {
+fn a_failed_commit_is_cut_although_no_meta_can_be_read() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
     machine.set_all(0..100, 0);
@@ -470,7 +470,7 @@ fn unreadable_places_are_remembered_through_a_clean_stop() {
     }
 }
 
-/// Later starts must not use a place again that was given up.
+/// Later starts must not use a place again after it was given up.
 #[test]
 fn unreadable_places_are_remembered() {
     let device = SimDevice::new(SIZE, 1);
@@ -492,8 +492,8 @@ fn unreadable_places_are_remembered() {
     }
 }
 
-/// Without its metas, it is unknown whether the records of a segment were superseded. So they count
-/// as lost, and evicted items do not come back.
+/// If both metas of a segment are unreadable, it is unknown whether its records were superseded. So
+/// the records must count as lost, and evicted items must not come back.
 #[test]
 fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
@@ -508,10 +508,11 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
         machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
     }
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
-    // One of these places may have been reused just before, so the items of a segment may be lost.
+    // One of these places may have been reused just before, so the items of one segment may be
+    // lost.
     let back = machine.engine.stats().items;
     assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
-    // Those places are not used any more; all others are.
+    // The unreadable places must not be used any more, and all others must be.
     machine.set_all(80_000..120_000, 1);
     machine.turn();
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
@@ -544,7 +545,7 @@ fn a_segment_with_an_unreadable_meta_brings_no_older_version_back() {
             assert!(round > 2 || (100..1400).contains(&there), "{there}, {gone}, {errors}");
             assert_eq!(errors, 0);
             assert_eq!(machine.count(1500..2000, 0), (0, 500, 0));
-            // The segments are cleaned meanwhile.
+            // These writes let the cleaner clean the segments.
             machine.set_all(10_000..10_000 + round * 15_000, round);
             machine.turn();
             machine.count(0..1500, 1);
@@ -588,7 +589,7 @@ fn an_unreadable_tail_place_is_reported_once() {
     }
     let mut machine = accepted_once(&machine.device);
     assert_eq!(machine.count(0..7, 0), (7, 0, 0));
-    // New writes do not depend on the bad tail places.
+    // New writes must not depend on the bad tail places.
     machine.set_all(0..5000, 1);
     machine.turn();
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);

@@ -77,7 +77,7 @@ fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
     assert!(engine.serve_reads());
     let woken = wakes.0.load(SeqCst);
     assert!(woken > 0);
-    // This turn began before the record arrived.
+    // This turn began before the record arrived, so the call must still wait.
     assert_eq!(asked(&session), None);
     assert!(!engine.serve_reads(), "it is read once");
     assert!(wakes.0.load(SeqCst) > woken);
@@ -387,7 +387,8 @@ impl LargeValues {
         }
     }
 
-    /// Runs a turn of everything. The sessions' time stays the same.
+    /// Runs one turn of the cleaner, a commit, the reads, and a tick of every session. The
+    /// sessions' time stays the same.
     fn turn(&mut self) {
         self.engine.clean(&mut self.cleaner);
         self.engine.commit();
@@ -600,8 +601,8 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
     assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
 }
 
-/// Without eviction, an index at its memory limit must refuse new keys. It must leave the memory
-/// that is kept for connections.
+/// Without eviction, an index at its memory limit must refuse new keys. The index must leave the
+/// memory that is kept for connections.
 #[test]
 fn a_full_index_refuses_new_items_in_refuse_mode() {
     const MEMORY: u64 = 8 << 20;
@@ -644,7 +645,7 @@ fn a_full_index_refuses_new_items_in_refuse_mode() {
     assert!((98..=100).contains(&percent), "{percent} % at the first refusal");
     let warned = warned.unwrap();
     assert!(warned * 100 / items <= 97, "warned at {warned} of {items} items");
-    // One stripe may be fuller than the others.
+    // One stripe may be fuller than the others, so some further keys may still be accepted.
     let refused = (kept..kept + 1000).filter(|&n| !set(&mut session, n)).count();
     let stats = engine.stats();
     assert!(stats.items > 400_000 && refused > 0, "{refused} refused: {stats:?}");

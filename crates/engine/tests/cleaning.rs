@@ -57,7 +57,7 @@ fn set(machine: &mut Machine, number: u64) {
     panic!("{key} waits for ever: {:?}", machine.engine.stats());
 }
 
-/// Sets `sets` of `keys` keys at random.
+/// Sets a random one of `keys` keys, `sets` times.
 fn overwrite(machine: &mut Machine, keys: u64, sets: u64) -> Stats {
     let mut random = Random::new(7);
     for at in 0..sets {
@@ -114,7 +114,7 @@ fn segments_that_items_were_evicted_from_are_told_apart() {
     assert!(totals.evictions > 50_000, "{stats:?}");
     assert!(totals.evicted_segments > 10, "{stats:?}");
     assert_eq!(totals.evicted_segments, totals.cleaned_segments, "{stats:?}");
-    // Nothing was read, so nothing is kept.
+    // Nothing was read, so the cleaner must keep nothing.
     assert_eq!((totals.moved_items, totals.moved_bytes), (0, 0));
     assert!(totals.cleaned_live_bytes * 10 > totals.cleaned_bytes * 9, "{stats:?}");
 }

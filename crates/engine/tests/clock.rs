@@ -51,13 +51,14 @@ fn a_boot_has_one_time_through_crashes_and_with_new_devices() {
     machine.since_boot += NANOS;
     let (time, mut devices) = open(&devices, machine);
     assert_eq!(time - START.wall, machine.since_boot - START.since_boot);
-    // The new device has recorded the time, too: the result is the same if it is given first.
+    // The new device must have recorded the time, too: the result is the same if it is given first.
     devices.rotate_right(1);
     machine.since_boot += NANOS;
     let (time, devices) = open(&devices, machine);
     assert_eq!(time - START.wall, machine.since_boot - START.since_boot);
 
-    // After the next boot the store takes the wall clock, unless that is behind the store's time.
+    // After the next boot, the store must take the wall clock, unless that is behind the store's
+    // time.
     let second = time / NANOS * NANOS;
     machine = MachineTime { boot_id: 2, wall: START.wall, ..START };
     let (time, devices) = open(&devices, machine);

@@ -175,7 +175,7 @@ fn deletes_all_over_cold_items_write_few_maps() {
     assert!(freed > 20 << 20, "{freed} bytes freed");
     assert!(maps * 20 <= freed, "{maps} bytes of maps for {freed}");
     assert!(load.machine.engine.commit());
-    // Opens the store as another process does.
+    // Opens the store as another process would.
     load.machine = machine(load.machine.device.image());
     for cold in (0..COLD).step_by(7) {
         assert_eq!(load.is_there(&format!("cold{cold}")), !deleted[cold as usize], "cold{cold}");

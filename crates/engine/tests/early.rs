@@ -169,7 +169,7 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
             let at = device.counts().writes + nth;
             device.plan(Fault::once(Operation::Write, at, failure));
             assert!(!engine.write_early(0));
-            // No further write is tried until the commit.
+            // No further write may be tried until the commit.
             let writes = device.counts().writes;
             assert!(!engine.write_early(0));
             assert_eq!(device.counts().writes, writes);

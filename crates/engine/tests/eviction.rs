@@ -71,8 +71,8 @@ fn a_scan_evicts_its_own_items_and_not_those_that_are_read() {
     let mut cache = Cache::open();
     cache.set_and_read_a_quarter("item", 10_000);
     (0..100_000).for_each(|n| cache.set(&format!("scan:{n}")));
-    // Even unread items are kept if others written with them were read. A few segments are evicted
-    // before all were examined.
+    // Even unread items are kept if other items of their segment were read. A few segments are
+    // evicted before all segments were examined, so a few items may be missing.
     let kept = (0..10_000).filter(|n| cache.get(&format!("item:{n}"))).count();
     assert!(kept >= 9800, "{kept} of 10000");
     assert!(cache.get("scan:99999"));
@@ -107,7 +107,7 @@ fn values_being_read_are_not_copied_while_memory_is_plentiful() {
 #[test]
 fn overwritten_items_take_a_fraction_of_memory() {
     let mut cache = Cache::open();
-    // 1.3 MB, written 20 times over, and a few items that are written once.
+    // 1.3 MB of items, written 20 times over, and a few items that are written once.
     for round in 0..20 {
         (0..2000).for_each(|n| cache.set(&format!("item:{}", (n * 7 + round) % 2000)));
         (0..20).for_each(|n| cache.set(&format!("once:{round}:{n}")));
@@ -136,7 +136,8 @@ fn large_values_being_freed_count_with_all_their_memory() {
         .count();
     assert!(stored >= 12, "{stored}");
     // The cleaner knows the bytes that the session made dead from its second turn on. After that
-    // the session stays awake, so no memory comes back.
+    // the session stays awake, so no memory comes back. The cleaner must not evict more than needed
+    // meanwhile.
     cache.engine.clean(&mut cache.cleaner);
     cache.session.tick(NOW);
     for _ in 0..10 {

@@ -122,7 +122,8 @@ enum Task {
     StoreLarge,
 }
 
-/// Makes the change after `last` and returns the number stored.
+/// Makes one change: increments the number, or stores the number after `last`. Returns the new
+/// number.
 fn change(session: &Session, task: Task, key: &[u8], last: u64) -> Outcome<u64> {
     let key = session.key(key);
     match task {

@@ -31,9 +31,9 @@ const LARGE: usize = 40_000;
 /// How the store was left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
-    /// By a clean stop, with an index image.
+    /// The store was left by a clean stop, with an index image.
     Clean,
-    /// By a kill: a start reads the log.
+    /// The store was left by a kill, so a start reads the log.
     Killed,
 }
 
@@ -159,7 +159,7 @@ fn open_and_look(left: Left) {
     let recovered = machine.engine.recovered().expect("there is a store").clone();
     assert_eq!(recovered.clean, left == Left::Clean, "{recovered:?}");
     look(&mut machine);
-    // The store accepts writes, and a restart finds them.
+    // The store must accept writes, and a restart must find them.
     machine.set("new", b"of this version", 0, Expiry::NEVER);
     machine.commit();
     let device = machine.device.image();

@@ -108,7 +108,7 @@ fn a_hanging_device_stops_only_calls_that_wait_for_it() {
         thread::spawn(move || engine.commit())
     };
     assert!(world.device.wait_until_held(Duration::from_secs(30)));
-    // While the commit hangs in the device, a flush and every later answer are held back.
+    // While the commit hangs in the device, a flush and every later answer must be held back.
     let point = world.flush();
     let after = world.set(7).expect("it waits");
     let (there, waits) = world.get(8);
@@ -158,7 +158,7 @@ fn a_failed_flush_is_not_undone_and_answers_wait_until_it_is_durable() {
     assert!(!there);
     let waits = waits.expect("the fence is not durable");
     assert_eq!(world.state(waits), CommitState::Pending);
-    // Further flushes are refused while the device fails.
+    // Further flushes must be refused while the device fails.
     assert!(matches!(world.session.flush_all(None), Outcome::Refused(Refusal::StoreFailed)));
     world.device.mend();
     assert!(world.engine.commit() || world.engine.commit());
@@ -211,7 +211,7 @@ fn a_drain_is_recorded_by_another_thread() {
     assert!(matches!(asked("second"), Outcome::Ready(Ok(()))));
     assert!(matches!(asked("store"), Outcome::Ready(Err(DrainError::Last))));
     assert!(engine.lanes()[1].draining);
-    // If the devices fail, the caller gets their error.
+    // If the devices fail, the caller must get their error.
     devices.iter().for_each(|d| d.plan(Fault::lasting(Operation::Write, 1, Failure::Io)));
     let keep = || session.drain("second", false);
     assert!(matches!(keep(), Outcome::NeedsSpace));

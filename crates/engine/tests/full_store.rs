@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 3000;
-/// The largest number of accepted sets after a delete.
+/// The largest number of sets with which a client fills the store again after a delete.
 const MOST_SETS: usize = 400;
 const COUNTERS: u32 = 16;
 
@@ -32,9 +32,9 @@ fn options(device: &Arc<SimDevice>, durability: Durability) -> Options {
     Options { memory, max_item_size: 1 << 20, when_full, store: Some(store), ..Options::default() }
 }
 
-/// Access to an engine: calls are repeated until they are done.
+/// Access to an engine. Calls are repeated until they are done.
 trait Caller {
-    /// Returns `None` if there is no room.
+    /// Repeats the call until it is done. Returns `None` if there is no room.
     fn done<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Option<T>;
 
     fn set(&mut self, key: u64, len: usize) -> bool {
@@ -215,7 +215,7 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     let again = client.fill(usize::MAX);
     assert!(again > fill / 3, "{again} of {fill} have room again");
     client.rounds(rounds / 10, true);
-    // Another process finds the same items and counters.
+    // Another process must find the same items and counters.
     let Client { caller, items, counters, .. } = &mut client;
     assert!(caller.engine.commit());
     let device = Arc::new(caller.device.image());
@@ -243,8 +243,8 @@ fn a_full_store_of_items_that_fill_half_a_segment_deletes_counts_and_touches() {
     delete_one_and_fill_up(Durability::Async, 8_000..32_000, 3000);
 }
 
-/// Large values have their own places. A touch of one needs room for a second copy of it, so this
-/// test touches none.
+/// Large values have their own places. A touch of a large value needs room for a second copy, so
+/// this test touches none.
 #[test]
 fn a_full_store_of_large_values_deletes_and_counts() {
     let device = Arc::new(SimDevice::new(24 << 20, 1));
@@ -257,7 +257,7 @@ fn a_full_store_of_large_values_deletes_and_counts() {
     client.check();
 }
 
-/// In a store that is full of other items, counters can be incremented for ever.
+/// In a store that is full of other items, increments of counters must succeed for ever.
 #[test]
 fn a_full_store_counts_for_ever() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));

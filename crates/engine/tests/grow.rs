@@ -141,7 +141,7 @@ fn a_full_store_that_grows_takes_sets_at_once() {
         assert!(!world.set(full), "it stays full");
         let before = world.places();
         world.engine.grow(None, 24 * MIB).unwrap();
-        // Neither the cleaner nor a commit runs in between.
+        // Neither the cleaner nor a commit runs before this set.
         let key = full.to_string();
         let set = world.session.store(
             &world.session.key(key.as_bytes()),
@@ -185,8 +185,8 @@ fn a_power_loss_in_the_middle_leaves_the_old_size_or_the_new_one() {
     assert!(world.engine.commit());
     let (old, device) = (world.places(), Arc::clone(&world.devices[0]));
     let mut sizes = HashSet::new();
-    // The power fails at the device's growth, its sync, and each copy of the superblock with its
-    // sync; with the last number it does not fail.
+    // The power fails at the device's growth, at its sync, and at each copy of the superblock and
+    // its sync. With the last number, the power does not fail.
     for change in 1..=7 {
         let image = Arc::new(device.image());
         let mut world = World::open(&[image], false, Durability::Sync);
@@ -233,7 +233,7 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
         );
         assert_eq!(world.places(), places);
         assert!(!world.set(full));
-        // Other writes still succeed.
+        // Other writes must still succeed.
         assert!(world.set(1));
         assert!(world.engine.commit());
         assert_eq!(world.engine.health(), Health::Good);
@@ -281,7 +281,7 @@ fn both_copies_of_the_superblock_know_the_new_size() {
     assert!(sizes[0] > 20 * MIB && sizes[0] == sizes[1], "{sizes:?}");
 }
 
-/// A device whose growth takes as long as the test wants.
+/// A device that reports when a growth begins, and waits for the test before it grows.
 #[derive(Debug)]
 struct SlowToGrow {
     device: Arc<SimDevice>,
@@ -356,7 +356,10 @@ fn impossible_growths_are_refused_with_the_reason() {
     assert_eq!(grow(&world, None, least), "grown");
     assert_eq!(grow(&world, None, least), "grown", "to grow to what is there is nothing");
     let said = grow(&world, None, 1 << 50);
-    assert!(said.contains("bytes while it runs, for its tables may take a quarter"), "{said}");
+    assert!(
+        said.contains("bytes while it runs, for its tables may take at most a quarter"),
+        "{said}"
+    );
     let most: u64 = said.split(' ').find_map(|word| word.parse().ok()).unwrap();
     assert!(most > 100 * MIB, "{most}");
     let said = grow(&world, None, u64::MAX);
@@ -429,8 +432,8 @@ fn a_lane_that_grows_gets_more_of_the_keys() {
     world.check(1..1000);
 }
 
-/// A dump that began before the growth does not know the new places. It must still show items that
-/// are moved there.
+/// A dump that began before the growth does not know the new places. The dump must still show items
+/// that are moved there.
 #[test]
 fn a_dump_goes_on_while_the_store_grows() {
     let mut world = World::one(24 * MIB, Durability::Async);
@@ -526,7 +529,7 @@ impl TwoSessions {
         TwoSessions { device, sessions, wakers, told: [first_told, second_told] }
     }
 
-    /// Requests growth, and makes the device hold the call.
+    /// Requests a growth, and waits until the device holds it.
     fn begin(&self, session: usize, bytes: u64) {
         self.device.hold(Operation::Write);
         assert!(matches!(self.sessions[session].grow(None, bytes), Outcome::NeedsSpace));
@@ -563,7 +566,7 @@ fn a_session_that_asks_often_is_remembered_once() {
 
 #[test]
 fn a_growth_succeeds_although_another_request_grew_the_device_further() {
-    // The smaller request comes first; its session is slow to fetch the answer.
+    // The smaller request comes first. Its session fetches the answer after the larger growth.
     let two = TwoSessions::open();
     two.begin(0, 24 * MIB);
     assert!(matches!(two.sessions[1].grow(None, 32 * MIB), Outcome::NeedsSpace));
@@ -589,7 +592,7 @@ fn an_unfetched_failure_does_not_answer_another_session() {
     two.device.release();
     two.wait(0);
     two.answer(1, 24 * MIB).unwrap();
-    // The first session still gets its failure. Its next call is a new request.
+    // The first session must still get its failure. Its next call is a new request.
     two.answer(0, 24 * MIB).unwrap_err();
     two.answer(0, 24 * MIB).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Clean stops: the next start loads the index from its image and reads what was in memory back
-//! while it serves. If the image cannot be used, it reads the log.
+//! Clean stops: the next start loads the index from its image, and reads back what was in memory
+//! while it serves. If the image cannot be used, the start reads the log.
 
 #[path = "common/store.rs"]
 mod common;
@@ -27,7 +27,7 @@ fn open(device: &Arc<SimDevice>, memory: u64) -> (Arc<Engine>, Session) {
     (engine, session)
 }
 
-/// Repeats a call once the record it needs has been read.
+/// Repeats a call until it is done. A call may wait only for the read of its record.
 fn ready<T>(
     engine: &Engine,
     session: &mut Session,

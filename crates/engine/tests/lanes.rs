@@ -219,10 +219,10 @@ fn a_device_that_is_added_gets_its_share_while_clients_are_served() {
     assert!(partitions.values().all(|&count| count.abs_diff(4096 / 3) < 130), "{partitions:?}");
     let items: u64 = machine.engine.lanes().iter().map(|lane| lane.items).sum();
     assert_eq!(items, 3999, "nothing is anywhere twice");
-    // Flags, expiry and cas ids have moved, too.
+    // Flags, expiry and cas ids must have moved, too.
     let after: Vec<_> = (0..3000).map(|key| machine.get(key)).collect();
     assert!(before == after);
-    // No cas id is handed out twice.
+    // No cas id may be handed out twice.
     for key in (0..4000).filter(|&key| key != 7) {
         let (.., cas) = machine.get(key).flatten().expect("it is there");
         assert!(machine.set(key, 1));
@@ -256,7 +256,7 @@ fn a_device_that_is_drained_is_not_needed_any_more() {
     for key in 0..3000 {
         assert_eq!(machine.version(key), Some(u32::from(key < 500)), "key {key}");
     }
-    // The last device has no other to move to.
+    // The last device cannot be drained, because its keys have no other device to move to.
     machine.engine.drain("a").expect("a drain");
     machine.settle();
     assert!(machine.engine.drain("c").is_err());
@@ -276,13 +276,13 @@ fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
     machine.settle();
     assert!(!is_draining(&machine.engine, "b"));
-    // The last request counts.
+    // Of these three requests of one session, the last must count.
     assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
     assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
     assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
     machine.engine.move_partitions();
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
-    // A drain likewise cancels a keep that has not begun.
+    // A drain must likewise cancel a keep that has not begun.
     assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
     machine.settle();
@@ -371,7 +371,7 @@ fn an_old_failure_does_not_answer_a_new_drain() {
     assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
     machine.settle();
     assert!(is_draining(&machine.engine, "b"));
-    // A failure does not answer the request of another session.
+    // A failure must not answer the request of another session.
     let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     fail(&machine);
     let other = machine.engine.session(Waker::from(Arc::new(Sleeper)));
@@ -405,7 +405,8 @@ fn beyond_memory(parts: [u64; 2], when_full: WhenFull, keys: u32) -> (Machine, V
 }
 
 /// An unreadable item counts as evicted, but a crash may bring it back until its segment is
-/// cleaned. Until then the device accepts no partitions. The drain to it must end nevertheless.
+/// cleaned. Until then the device accepts no partitions. A drain to this device must end
+/// nevertheless.
 #[test]
 fn a_device_is_drained_to_one_with_unreadable_records() {
     let (mut machine, names) = beyond_memory([3, 3], WhenFull::Evict, 4000);
@@ -421,8 +422,8 @@ fn a_device_is_drained_to_one_with_unreadable_records() {
     assert!(!lost.into_iter().any(|name| machine.has(name)));
 }
 
-/// A store that may lose nothing has copied the items by then, so records that become unreadable in
-/// the source must not hold up the motion, and with it all later ones.
+/// Records become unreadable in the source after their copies are durable in the target. These
+/// records must not hold up this motion and all later ones, although the store may lose nothing.
 #[test]
 fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
     let (mut machine, names) = beyond_memory([3, 3], WhenFull::Refuse, 4000);
@@ -449,8 +450,8 @@ fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
     assert!(machine.has(leaving));
 }
 
-/// With devices of different sizes, keys of both share a stripe. An unreadable item of the target
-/// says nothing about the keys that move there.
+/// With devices of different sizes, keys of both devices share a stripe. An unreadable item of the
+/// target says nothing about the keys that move there, so it must not hold up the drain.
 #[test]
 fn a_device_is_drained_to_one_that_may_lose_nothing_and_has_unreadable_items() {
     let (mut machine, names) = beyond_memory([6, 3], WhenFull::Refuse, 6000);
@@ -482,13 +483,14 @@ fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind
     assert_eq!(machine.engine.lanes().len(), 1);
     all_there(&mut machine, 500);
     assert!(machine.set(3, 1));
-    // The drained device is not used later either, when the store has changed without it.
+    // The drained device must not be used later either, when the store has changed without it.
     let mut machine =
         machine.restart(Some(3), |devices, _| devices.extend(names(&["c"]))).expect("a start");
     machine.settle();
     let mut machine = machine.restart(Some(4), |_, _| {}).expect("a start");
     assert_eq!((machine.engine.lanes().len(), machine.version(3)), (2, Some(1)));
-    // The contents of the old copy are out of date.
+    // The contents of the old copy of the device are out of date, so a start with it must be
+    // refused.
     let refused = machine.restart(Some(2), |devices, _| devices[1].1 = old);
     assert!(matches!(
         refused.map(drop),
@@ -523,7 +525,8 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
         assert_eq!(machine.version(key as u32), expected, "key {key}");
     }
     filled(&mut machine, 3000);
-    // Forgetting the same lane again changes nothing. Forgetting a lane that is present is refused.
+    // Forgetting the same lane again must change nothing. Forgetting a lane that is present must be
+    // refused.
     let mut machine = machine
         .restart(Some(3), |_, options| {
             options.store.as_mut().expect("a store").forget = vec![LaneNumber(1)]
@@ -836,7 +839,7 @@ fn items_that_exceed_memory_move_too() {
     for key in &keys {
         store(&mut machine, key, &big);
     }
-    // Large values have mappings of their own.
+    // A large value, which has a mapping of its own, must move, too.
     let larger = vec![b'l'; 700 << 10];
     store(&mut machine, "large", &larger);
     machine.options.memory = 16 << 20;

@@ -157,7 +157,7 @@ fn a_limiter_is_a_number_to_other_verbs() {
     let back = Arith { decrement: true, ..Arith::add(2) };
     assert!(matches!(answer(session.arith(&key, &back)), Counted::Value { value: 1, .. }));
     assert!(take(session, "l", limit));
-    // The limiter's version is that of its last change.
+    // The limiter's cas id must be that of its last change.
     let cas = answer(session.get(&key)).expect("it is there").cas();
     let stale = Store { compare: Some(cas - 1), ..Store::set(b"9", 0, Expiry::NEVER) };
     assert_eq!(answer(session.store(&key, stale)), Stored::Exists);
@@ -275,7 +275,7 @@ fn clean(cache: &mut Cache, now: u32) {
     cache.session.tick(now);
 }
 
-/// Sets a key, and cleans.
+/// Sets a key. Runs a turn of the cleaner after each attempt.
 fn set_or_clean(cache: &mut Cache, key: &str, now: u32) {
     loop {
         let store = Store::set(&[b'v'; 500], 0, Expiry::NEVER);
@@ -289,7 +289,7 @@ fn set_or_clean(cache: &mut Cache, key: &str, now: u32) {
 }
 
 /// The version of a change in place costs no space. Without a bound, more versions could be used up
-/// between two commits than are leased, and a restart would use them again.
+/// between two commits than are leased, and a restart would use those versions again.
 #[test]
 fn changes_in_place_stop_before_the_lease_of_versions_ends() {
     let machine = open(&Arc::new(SimDevice::new(16 << 20, 1)), Durability::Async);
@@ -304,7 +304,7 @@ fn changes_in_place_stop_before_the_lease_of_versions_ends() {
         counted += 1 << 16;
         assert!(counted < 1 << 24, "the lease is over");
     }
-    // The commit leases more.
+    // The commit leases more versions, so the next changes must be made in place.
     assert!(machine.engine.commit());
     count(&machine.session, "n");
     let before = changed(&machine.engine);
@@ -330,7 +330,7 @@ fn a_late_session_shortens_no_window() {
     assert!(take(&cache.session, "l", limit));
 }
 
-/// With `Durability::Async` in a sync store, no call waits for the commit. It must be made
+/// With `Durability::Async` in a sync store, no call waits for the commit. The commit must be made
 /// nevertheless.
 #[test]
 fn units_that_nobody_waits_for_become_durable() {

@@ -20,7 +20,7 @@ use std::task::Waker;
 
 /// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 100_000;
-/// Number of items that push everything written before out of memory.
+/// Number of items that, once set, push all earlier items out of memory.
 const FILL: u32 = 12_000;
 
 fn machine(device: &Arc<SimDevice>, durability: Durability) -> Machine {
@@ -39,7 +39,7 @@ fn start(durability: Durability) -> Machine {
     machine(&Arc::new(SimDevice::new(64 << 20, 1)), durability)
 }
 
-/// Ends the other threads of a test if one panics.
+/// Makes the other threads of a test end if the current thread panics.
 struct EndsWith<'a>(&'a AtomicBool);
 
 impl Drop for EndsWith<'_> {
@@ -132,7 +132,7 @@ impl Machine {
         self.engine.stats().older_slots
     }
 
-    /// Restarts after a kill that loses no written data.
+    /// Restarts the machine after a kill that loses no written data.
     fn killed(mut self, durability: Durability) -> Machine {
         self.turn();
         let device = Arc::new(self.device.image());
@@ -231,9 +231,9 @@ fn an_item_stays_when_another_key_is_set_over_its_slot() {
     assert_eq!(machine.get(&second).as_deref(), Some("second"));
 }
 
-/// The cleaner must resolve older slots and forget those whose records are dead.
+/// The cleaner must resolve older slots, and forget those that lead to dead records.
 #[test]
-fn cleaning_settles_older_slots() {
+fn cleaning_resolves_older_slots() {
     let mut machine = start(Durability::Async);
     let [first, second] = machine.twins();
     machine.set(&first, "first");
@@ -358,7 +358,7 @@ fn a_turn_settles_a_few_older_slots() {
 #[test]
 fn a_key_set_unread_and_then_deleted_stays_deleted() {
     const COLD: u32 = 20_000;
-    // Tombstones of long keys cost more than maps after a few moves.
+    // Tombstones of long keys cost more than maps after a few moves, so maps are made.
     let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
     let mut machine = start(Durability::Async);
     for n in 0..COLD {
@@ -383,7 +383,7 @@ fn a_key_set_unread_and_then_deleted_stays_deleted() {
 }
 
 /// The cleaner must resolve older slots as fast as sets create them, so that nearly all sets read
-/// nothing. This holds with and without evictions, and for large and small records.
+/// nothing. That must hold with and without evictions, and for large and small records.
 #[test]
 fn sets_go_on_reading_nothing() {
     for (when_full, keys, bytes) in [

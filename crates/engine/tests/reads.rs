@@ -22,7 +22,7 @@ const MOST: usize = MEMORY / 8;
 /// Unit, in bytes, in which the memory of reads is charged.
 const STEP: usize = 128 << 10;
 
-/// A device with a queue that records the most bytes in flight at once.
+/// A device with a read queue that notes the largest number of bytes in flight.
 #[derive(Clone, Debug)]
 struct Queued {
     device: Arc<SimDevice>,
@@ -168,7 +168,7 @@ fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     assert_eq!(looks(&mut session), 0, "it takes long: the thread blocks");
     end(&mut session, 1);
     assert_eq!(looks(&mut session), for_two / 2, "it has come all the same");
-    // Unused polls may be used later.
+    // Unused polls must be usable later.
     end(&mut session, 4);
     end(&mut session, 4);
     assert_eq!(looks(&mut session), for_two * 4);

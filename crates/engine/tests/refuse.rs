@@ -9,7 +9,8 @@ use larder_engine::*;
 
 const MEMORY: u64 = 64 << 20;
 const VALUE: [u8; 10_000] = [b'v'; 10_000];
-/// Longer than half a segment, so the engine receives it in a separate mapping.
+/// Length of a large value, in bytes. It is longer than half a segment, so the engine receives the
+/// value in a separate mapping.
 const LARGE: usize = 1 << 20;
 
 impl Cache {
@@ -44,8 +45,8 @@ impl Cache {
     }
 }
 
-/// Values that have partly arrived may take the memory that deletes have freed. They must leave the
-/// frames that overwrites need, because an overwrite frees as much as it takes.
+/// Values that have partly arrived may take the memory that deletes have freed. But such values
+/// must leave the frames that overwrites need, because an overwrite frees as much as it takes.
 #[test]
 fn arriving_values_leave_room_for_overwrites() {
     for seed in 0..20 {

@@ -52,7 +52,7 @@ fn change(device: &SimDevice, change: impl FnOnce(&mut Superblock)) {
 }
 
 /// Each crash uses up the versions that were leased. When nearly none are left, a start must report
-/// that. No start may take for damage what an earlier start wrote.
+/// that. No start may report as damage what an earlier start wrote.
 #[test]
 fn a_store_that_has_used_its_versions_up_says_so() {
     let start = |device: &Arc<SimDevice>| {
@@ -98,7 +98,7 @@ fn a_clean_stop_uses_no_versions_up() {
     assert!(last < 1000, "{last} versions are used up");
 }
 
-/// Counts the bytes that are read.
+/// A device that counts the bytes that are read.
 #[derive(Debug)]
 struct Counting {
     device: SimDevice,
@@ -210,7 +210,7 @@ fn an_abandoned_large_value_keeps_no_places_free() {
         })
     });
     assert!(abandoned);
-    // The client does not come back.
+    // The client does not come back, so the reservation must end.
     for _ in 0..100 {
         machine.engine.clean(&mut machine.cleaner);
         assert!(machine.engine.commit());

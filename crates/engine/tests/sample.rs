@@ -186,7 +186,7 @@ fn expired_items_are_counted_like_live_ones() {
     assert_eq!(machine.engine.stats().items, 3999);
     let (shown, expired) = draw(&machine);
     assert_eq!(shown + expired, 20_000);
-    // A quarter, within five standard deviations.
+    // A quarter of the draws must lead to expired items, within five standard deviations.
     assert!((4690..5310).contains(&expired), "{expired}");
 }
 
@@ -212,7 +212,7 @@ fn a_device_that_does_not_answer_holds_up_no_other_sample() {
     let (waiting, before, unreadable) = step(&mut machine);
     assert_eq!((waiting, unreadable), (16, 0));
     let late = machine.session.take_reads().unwrap();
-    // No read is served: the caller gives up.
+    // No read is served, so the caller gives up the reads.
     machine.session.release(late);
     machine.session.tick(NOW);
     let (waiting, after, unreadable) = step(&mut machine);
@@ -222,7 +222,7 @@ fn a_device_that_does_not_answer_holds_up_no_other_sample() {
     assert!((1..=16).contains(&reads), "{reads}");
     step(&mut machine);
     assert_eq!(machine.engine.totals().sample_reads, reads, "the device is not asked for more");
-    // The device answers again.
+    // The device answers again, so the sample must request reads again.
     machine.engine.serve_reads();
     machine.session.tick(NOW);
     let (waiting, ..) = step(&mut machine);

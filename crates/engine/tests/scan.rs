@@ -166,7 +166,7 @@ fn every_key_of_a_store_that_is_larger_than_memory_is_shown_once() {
         let expected: HashMap<u32, u32> =
             (0..KEYS).filter(|key| !gone(key)).map(|key| (key, 1)).collect();
         assert!(shown == expected, "{} of {} keys", shown.len(), expected.len());
-        // Each read returns many records, and none of them stays in memory.
+        // Each read returns many records, and none of them may stay in memory.
         let reads = machine.reads() - before;
         assert!(reads < u64::from(KEYS) / 50, "{reads} reads");
         let after = machine.engine.stats();

@@ -13,7 +13,8 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Microseconds that the clock advances per reading; nothing else makes a commit take time here.
+/// Microseconds that the clock advances with each reading. Nothing else makes a commit take time in
+/// these tests.
 const TICK_US: u64 = 10;
 
 fn open() -> (Arc<Engine>, Session) {
@@ -47,7 +48,7 @@ fn lingers(session: &mut Session) -> Vec<Duration> {
     (0..1000).map_while(|_| session.lingers()).collect()
 }
 
-/// The thread looks for work once more and does not wait.
+/// The result of `lingers` if the thread looks for work once more and does not wait.
 const ONCE: [Duration; 1] = [Duration::ZERO];
 
 #[test]

@@ -89,7 +89,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
 }
 
 /// If a start treated the sectors of a lower device that does not answer as bad ones, their
-/// contents would be lost for ever. So the start must fail, and a later one must find everything.
+/// contents would be lost for ever. So the start must fail, and a later start must find everything.
 #[test]
 fn a_start_waits_for_a_lower_device_that_does_not_answer() {
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {
@@ -123,7 +123,7 @@ fn a_full_store_evicts_the_oldest_wherever_it_lies() {
         world.settle();
     }
     let present: Vec<u32> = (0..8000).filter(|&n| world.get(n).is_some()).collect();
-    // The newest items are present, as many as fit.
+    // The newest items must be present, as many as fit.
     assert!((2000..2900).contains(&present.len()), "{}", present.len());
     let first = 8000 - present.len() as u32;
     let astray = present.iter().filter(|&&n| n + 300 < first).count();
@@ -151,7 +151,7 @@ fn frequently_read_items_stay_on_the_fast_device_but_not_for_ever() {
         let stats = world.engine.stats();
         assert!(stats.fast_bytes > stats.fast_used, "round {round}: {stats:?}");
     }
-    // There was always room for new items.
+    // The newest items had room on the fast device, so none of them may be on the lower one.
     let on_lower = keys_on(&lower, &values, 1020);
     assert!((900..1020).all(|n| !on_lower.contains(&n)), "{on_lower:?}");
     world.settle();
@@ -205,7 +205,7 @@ fn a_store_is_not_opened_without_its_own_lower_device() {
     assert_eq!(refused(&other_lower), LabelError::OfAnother);
     assert_eq!(refused(&Arc::new(SimDevice::new(16 * MIB, 1))), LabelError::Empty);
     assert_eq!(refused(&other_fast), LabelError::NotALabel);
-    // A new store does not overwrite a foreign device, either.
+    // A new store must not overwrite a foreign device, either.
     let filesystem = Arc::new(SimDevice::from_bytes(&vec![3; 16 << 20], 1));
     let new = Arc::new(SimDevice::new(4 * MIB, 1));
     for (foreign, wrong) in
@@ -214,7 +214,7 @@ fn a_store_is_not_opened_without_its_own_lower_device() {
         let found = error(given(&new, Some(foreign)));
         assert!(matches!(found, StoreError::Lower { error, .. } if error == wrong), "{found}");
     }
-    // A lower device cannot serve as a fast one.
+    // A lower device must not be accepted as a fast one.
     assert!(matches!(error(given(&lower, None)), StoreError::Superblock(_)));
     let tiny = Arc::new(SimDevice::new(MIB / 8, 1));
     assert!(matches!(error(given(&new, Some(&tiny))), StoreError::Lane { .. }));
@@ -258,7 +258,7 @@ fn a_store_gets_a_lower_device_later_and_that_may_grow() {
         if clean {
             world.close();
         }
-        // The fast device can no longer grow; the lower one can.
+        // The fast device can no longer grow, but the lower device can.
         let (fast, lower) = (fast.grown(8 * MIB), lower.grown(16 * MIB));
         let (fast, lower) = (Arc::new(fast), Arc::new(lower));
         world = reopen(world, given(&fast, Some(&lower)));
@@ -268,7 +268,7 @@ fn a_store_gets_a_lower_device_later_and_that_may_grow() {
         world.set_all(2200..3600, &values);
         world.settle();
         world.check_all(0..3600, &values);
-        // Neither may shrink.
+        // Neither device may shrink.
         let head = |device: &SimDevice, bytes: usize| {
             let mut all = vec![0; bytes];
             device.peek(0, &mut all);

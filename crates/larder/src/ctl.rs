@@ -147,7 +147,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
 /// Default of `--timeout` for `grow`, which waits until the growth is durable.
 const GROWING: Duration = Duration::from_secs(60);
 /// Interval between two queries for the progress of a drain.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
     let device = text_of(matches, "device").unwrap_or_default();
@@ -175,7 +175,7 @@ fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
             say!("{progress}");
             last = progress;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -118,8 +118,8 @@ fn said() -> ExitCode {
 }
 
 fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
-    // The reload thread keeps `load` for the life of the process, so `load` owns copies of its
-    // inputs.
+    // The thread that handles signals keeps `load` for the life of the process, so `load` owns
+    // copies of its inputs.
     let (matches, environment) = (matches.clone(), Environment::of_process());
     let load = move || settings::from_matches(flavor, &matches, &environment);
     match load() {

@@ -113,9 +113,9 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
 /// The progress of the start, shared with the thread that handles signals.
 #[derive(Default)]
 struct Start {
-    /// True once clients may have been served. If a stop signal finds this false, it ends the
-    /// process. The signal thread holds this lock meanwhile, so no client can be served between the
-    /// check and the end.
+    /// True once clients may have been served. A stop signal that finds false here ends the
+    /// process. The signal thread holds the lock during the check and the end, so no client can be
+    /// served in between.
     serving: Mutex<bool>,
     /// Set once the start is complete.
     running: OnceLock<(Stopper, Reloader)>,

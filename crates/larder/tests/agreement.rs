@@ -186,8 +186,8 @@ fn accepted_damage_is_remembered_and_new_damage_is_reported() {
     spoil(&store, "three", "v");
     assert_eq!(checked(&store).0, Some(2));
     assert!(!serves(&mut serving(&store, "", &refuse)), "this is other damage");
-    // With `--when-full evict` a start needs no `--accept-damage`. It reports the damage, remembers
-    // it and serves.
+    // With `--when-full evict` a start needs no `--accept-damage`. Such a start reports the damage,
+    // remembers it and serves.
     assert!(serves(&mut serving(&store, "", &[])));
     assert_eq!(checked(&store).0, Some(0));
     assert!(serves(&mut serving(&store, "", &refuse)));

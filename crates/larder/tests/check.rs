@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A directory that is deleted with the test.
+/// A directory that is deleted when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {

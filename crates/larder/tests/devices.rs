@@ -1,6 +1,6 @@
-//! A store's devices are given alone, in a wrong role or twice. The server recognises each device
-//! by its contents. It must refuse, say how to start, and change nothing on the devices. Runs the
-//! real binary.
+//! Starts with a store's devices given alone, in a wrong role or twice. The server recognises each
+//! device by its contents. It must refuse, say how to start, and change nothing on the devices.
+//! Runs the real binary.
 
 mod harness;
 
@@ -85,7 +85,7 @@ fn devices_in_any_wrong_role_are_refused_with_the_right_advice() {
     let error = refused(&[named(&big, "")]);
     assert!(error.contains("is the lower device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), ["ITS-FAST-DEVICE@fast".to_owned(), named(&big, "@big")]);
-    // The fast device alone.
+    // The fast device alone: the message must say so and name the missing lower device.
     let error = refused(&[named(&fast, "")]);
     assert!(error.contains("is the fast device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), [named(&fast, "@fast"), "ITS-LOWER-DEVICE@big".to_owned()]);

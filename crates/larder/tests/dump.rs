@@ -87,9 +87,8 @@ fn stat(client: &mut TcpStream, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// Checks the limit of concurrent dumps. A client that begins a dump and reads only its first line
-/// occupies a place until it disconnects. When all places are occupied, the server must refuse
-/// further dumps.
+/// Checks the limit of concurrent dumps. A dump counts until its client disconnects, even if the
+/// client reads only the first line. At the limit, the server must refuse further dumps.
 fn assert_few_at_once(server: &Server) {
     let begin = || {
         let mut client = connect(&server.address);

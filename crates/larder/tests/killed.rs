@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use harness::{Folder, Server, connect};
 
 /// The sync interval is longer than the test, so no commit makes a write durable. Only early writes
-/// can save it.
+/// can save acknowledged writes.
 const FLAGS: [&str; 4] = ["--durability", "async", "--sync-interval", "60s"];
 /// Time during which each server receives writes.
 const LIFE: Duration = Duration::from_millis(300);

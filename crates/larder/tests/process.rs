@@ -125,8 +125,8 @@ fn a_file_with_a_bad_policy_changes_nothing() {
     assert!(line.contains(expected), "{line}");
 }
 
-/// The pid file is a named pipe. The start blocks when it opens this file, until the test reads
-/// from the pipe.
+/// A reload signal during the start must take effect after the start. The pid file is a named pipe,
+/// so the start blocks when it opens this file, until the test reads from the pipe.
 #[test]
 fn a_reload_during_the_start_takes_effect_after_it() {
     let folder = Folder::new("early");
@@ -242,7 +242,7 @@ fn refused_flags_are_refused_before_help_and_version_too() {
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
-    // Arguments after the version flag are ignored.
+    // Arguments after the version flag must be ignored.
     for flags in [&["-p", "11211", "--version"][..], &["-V", "-Z"], &["-V", "-o", "ssl_ca_cert=/c"]]
     {
         assert_eq!(run(flags).stdout, b"memcached 1.6.45\n", "{flags:?}");

@@ -276,7 +276,7 @@ fn a_newer_format_is_refused_by_name() {
                 8 => copy[at..at + 4].copy_from_slice(&2u32.to_le_bytes()),
                 _ => copy[at..at + 8].copy_from_slice(&(u64::from(old) | says).to_le_bytes()),
             }
-            // Written by release 1.25.3.
+            // The superblock says that release 1.25.3 has written it.
             copy[4040..4046].copy_from_slice(&[1, 0, 25, 0, 3, 0]);
             let checksum = checksum64(&copy[..4088], 0);
             copy[4088..].copy_from_slice(&checksum.to_le_bytes());

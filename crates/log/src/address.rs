@@ -1,7 +1,7 @@
 //! The address of a record: a segment and an offset in it. The address stays the same when the
 //! segment's frame is dropped.
 
-/// Number of a segment. 0 is never used, so an index slot of zeros is an empty one.
+/// Number of a segment. The number 0 is never used, so an index slot of all zeros is empty.
 pub type SegmentNumber = u32;
 
 const OFFSET_BITS: u32 = 20;

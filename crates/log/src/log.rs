@@ -1,4 +1,4 @@
-//! The log: its tables and streams, and the records that they lead to.
+//! The log: its segment table, frames and streams, and the access to records by their address.
 
 use crate::address::{Address, MAX_SEGMENT, RecordId, SegmentNumber};
 use crate::append::chunks::{Closings, OpenChunk};
@@ -53,9 +53,9 @@ pub struct Log {
     pub(crate) usage: Mutex<UsageTable>,
     /// Segments that have changed since the usage table last examined them, each listed once.
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
-    /// For each segment, whether it is in `changed`.
+    /// For each segment: 1 if the segment is listed in `changed`, otherwise 0.
     pub(crate) listed: GrowingTable<AtomicU8>,
-    /// How often threads were asked to report the bytes that they made dead.
+    /// Number of times that threads were asked to report the bytes that they made dead.
     pub(crate) counts_wanted: AtomicU64,
     pub(crate) quarantine: Mutex<Quarantine>,
     pub(crate) wanted_places: AtomicU32,
@@ -85,7 +85,7 @@ pub(crate) fn most_places(memory: u64) -> u32 {
     (memory / MEMORY_SHARE / bytes_per_segment(true) as u64).min(MAX_SEGMENT.into()) as u32
 }
 
-/// Returns the bytes of table entries per place.
+/// Returns the number of bytes that the table entries of one place take.
 pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
     let entry = if with_store { size_of::<SegmentEntry>() } else { 0 };
     size_of::<Segment>() + entry + UsageTable::BYTES + size_of::<AtomicU8>()
@@ -183,7 +183,7 @@ impl Log {
         self.store.as_ref().expect("only a log with a store is committed")
     }
 
-    /// Returns the bytes of a segment.
+    /// Returns the size of a segment, in bytes.
     pub fn segment_size(&self) -> usize {
         self.segment_size
     }
@@ -219,7 +219,7 @@ impl Log {
         self.looks.fetch_add(segments as u64, Ordering::Relaxed);
     }
 
-    /// Returns the resident bytes of frames, without jumbos.
+    /// Returns the number of resident bytes of frames, without jumbos.
     pub fn frame_bytes(&self) -> u64 {
         self.frames.resident()
     }

@@ -141,7 +141,7 @@ impl Layout {
         Layout { header, key, value }
     }
 
-    /// Returns the bytes that the record takes in the log.
+    /// Returns the number of bytes that the record takes in the log.
     #[inline]
     pub fn size(&self) -> usize {
         (self.header + self.key + self.value).next_multiple_of(8)
@@ -235,7 +235,7 @@ pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest)
 }
 
 /// Returns the address by which loom models track the bytes of a record that change in place. The
-/// record's own address tracks the others.
+/// record's own address tracks its other bytes.
 fn changing_part(at: *const u8) -> *const u8 {
     at.wrapping_add(1)
 }
@@ -251,7 +251,7 @@ pub unsafe fn write_checksum(at: *mut u8, checksum: u32) {
     unsafe { at.add(CHECKSUM_AT).cast::<u32>().write_unaligned(checksum) }
 }
 
-/// The parsed head of a record: all bytes before its value. They are not verified.
+/// The parsed head of a record: all bytes before its value. These bytes are not verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The kind of the record.
@@ -336,7 +336,8 @@ impl<'a> Record<'a> {
         Some(Record { at: bytes.as_ptr(), value_len, _frame: PhantomData })
     }
 
-    /// Returns the record at `at`. Calls `jumbo_len` only if the header says that it is a jumbo.
+    /// Returns the record at `at`. Calls `jumbo_len` only if the header says that the record is a
+    /// jumbo.
     ///
     /// # Safety
     /// `at` must point to a whole record whose bytes this thread can see, in memory that stays for
@@ -418,7 +419,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the bytes that the record takes in the log.
+    /// Returns the number of bytes that the record takes in the log.
     #[inline]
     pub fn size(&self) -> usize {
         self.layout().size()

@@ -1,9 +1,10 @@
 //! The rules that keep data safe. The code that enforces a rule first calls [`Rule::is_broken`].
 //!
-//! With the feature `breakable`, a simulation can break one rule on purpose, to test that it
-//! notices. It can also let other threads run at certain points, such as between the reservation
-//! and the filling of a record. Only the simulator's feature of the same name turns `breakable` on.
-//! Without `breakable`, the code here is constant and compiles to nothing.
+//! With the feature `breakable`, a simulation can break one rule on purpose, to test that the
+//! simulation notices. The simulation can also let other threads run at certain points, such as
+//! between the reservation and the filling of a record. Only the simulator's feature of the same
+//! name turns `breakable` on. Without `breakable`, the code here is constant and compiles to
+//! nothing.
 
 /// A rule. Breaking it loses data or returns wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +14,9 @@ pub enum Rule {
     FreeWhenDurable = 1,
     /// A commit waits until the records that it covers are filled.
     WaitForAppends = 2,
-    /// The version of a key with the greatest seq counts, wherever it lies.
+    /// A recovery takes the version of a key with the greatest seq, wherever its record lies.
     SeqDecides = 3,
-    /// Memory is reused only after the quiescent period.
+    /// Memory is reused only after every thread has passed a quiescent point.
     QuiescentReuse = 4,
     /// A segment with ends is freed only when dead maps cover the records that the ends hide.
     EndsAreCovered = 5,
@@ -41,7 +42,8 @@ pub enum Rule {
     SizeBeforeSuperblock = 15,
     /// Records that were written early count as durable only once their commit is.
     EarlySettlesNothing = 16,
-    /// No tail is overwritten while it is durable or the only copy of its bytes.
+    /// No tail place is overwritten while it holds the durable tail, the tail being synced, or the
+    /// last tail written.
     TailsAreKept = 17,
     /// A commit does not trust its sync if another sync has failed since the commit's first early
     /// write.
@@ -76,11 +78,13 @@ mod switch {
     /// too little to take chunks otherwise.
     pub(crate) const CHUNKS_AT_ONCE: bool = cfg!(loom);
 
-    /// Marks the point at which space is reserved but not filled yet.
+    /// Called when a thread has reserved space and not filled it yet. Only a simulation does
+    /// something here.
     #[inline(always)]
     pub(crate) fn reserved() {}
 
-    /// Marks that the calling thread waits for another.
+    /// Called while the calling thread waits for another thread. Only a simulation does something
+    /// here.
     #[inline(always)]
     pub(crate) fn waits() {}
 }

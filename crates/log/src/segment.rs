@@ -15,7 +15,8 @@ pub enum State {
     Sealed = 2,
     /// The cleaner is taking its records out of the index.
     Cleaning = 3,
-    /// Out of the index. The segment waits until no reader and no crash can need its bytes.
+    /// Out of the index. The segment waits until neither a reader nor a recovery after a crash can
+    /// need its bytes.
     Quarantine = 4,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Restored {
     pub(crate) jumbo: Option<(usize, usize)>,
 }
 
-/// One segment. Every field is atomic because any worker may read it.
+/// The table entry of one segment. Every field is atomic because any worker may read it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Segment {
@@ -131,8 +132,7 @@ impl Segment {
         self.tail.store(room.start as u32, Ordering::Release);
     }
 
-    /// Begins a new generation. For the places of a jumbo after its first, that is all that opening
-    /// them takes.
+    /// Begins a new generation. The places of a jumbo after its first need no other preparation.
     pub(crate) fn begin_generation(&self) {
         self.set_generation(self.generation().wrapping_add(1));
     }
@@ -238,16 +238,17 @@ impl Segment {
         self.tail.load(Ordering::Acquire) & CLOSED == 0
     }
 
-    /// Closes the segment, if it is still open, and reserves `bytes` at its end. There must be room
-    /// for them. Returns their offset. Only one thread may call this.
+    /// Closes the segment, if it is still open, and reserves `bytes` at its end. The segment must
+    /// have room for `bytes`. Returns their offset. Only one thread at a time may call this
+    /// function.
     pub(crate) fn seal_with(&self, bytes: u32) -> u32 {
         let before = self.tail.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED;
         self.tail.store((before + bytes) | CLOSED, Ordering::Release);
         before
     }
 
-    /// Ends the segment at `end`. All records behind `end` must be dead. Their bytes no longer
-    /// count, neither as filled nor as dead.
+    /// Ends the segment at `end`. All records behind `end` must be dead. Afterwards their bytes
+    /// count neither as filled nor as dead.
     pub(crate) fn cut(&self, end: u32) {
         let before = self.tail.swap(end | CLOSED, Ordering::AcqRel) & !CLOSED;
         self.revive(before.saturating_sub(end) as usize);
@@ -294,7 +295,7 @@ impl Segment {
         self.frame.load(Ordering::Acquire)
     }
 
-    /// Returns the bytes of all records in the segment, dead ones included.
+    /// Returns the total size of all records in the segment in bytes, dead ones included.
     #[inline]
     pub fn filled(&self) -> u32 {
         self.tail.load(Ordering::Acquire) & !CLOSED
@@ -314,14 +315,14 @@ impl Segment {
         Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }
 
-    /// Returns the bytes of dead records; see [`Log::dead`](crate::Log::dead).
+    /// Returns the total size of the dead records in bytes; see [`Log::dead`](crate::Log::dead).
     pub(crate) fn dead(&self) -> u32 {
         let dead = self.use_and_dead.load(Ordering::Acquire) as u32;
         if dead as i32 >= 0 { dead } else { 0 }
     }
 
-    /// Counts `bytes` as dead: a record was superseded or removed. A thread that reads the count
-    /// also sees the change of the index.
+    /// Counts `bytes` as dead: a record was superseded or removed. A thread that reads the new
+    /// count also sees the change of the index that made the record dead.
     pub fn kill(&self, bytes: usize) {
         self.add_dead(bytes as u32, None);
     }
@@ -387,14 +388,15 @@ impl Segment {
         self.min_expiry.store(expiry, Ordering::Relaxed);
     }
 
-    /// Notes that the segment holds an end.
+    /// Notes that the segment holds an end, such as a tombstone: see [`Segment::has_ends`].
     pub fn note_end(&self) {
         if self.ends.load(Ordering::Relaxed) == 0 {
             self.ends.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the segment holds an end.
+    /// Returns true if the segment holds an end: a record that hides older versions of its key and
+    /// is not hidden by a newer one.
     pub fn has_ends(&self) -> bool {
         self.ends.load(Ordering::Relaxed) != 0
     }
@@ -461,8 +463,8 @@ impl Segment {
         self.jumbo_mapping.load(Ordering::Relaxed) as usize
     }
 
-    /// Returns true unless the segment is free. An emptied segment is in use until no reader and no
-    /// crash can need it.
+    /// Returns true unless the segment is free. An emptied segment counts as in use until neither a
+    /// reader nor a recovery after a crash can need it.
     pub fn is_in_use(&self) -> bool {
         self.state() != State::Free
     }

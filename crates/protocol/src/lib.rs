@@ -7,7 +7,8 @@
 //! else the [text] one. The text protocol mixes classic and [meta] commands freely.
 //!
 //! Requests do not contain their keys. A parser passes each key to a [`KeySink`] as soon as it
-//! finds it, so that a server can hash and prefetch it while the parser looks for the next one.
+//! finds the key. So a server can hash and prefetch the key while the parser looks for the next
+//! one.
 //!
 //! ```
 //! use larder_protocol::{Parse, text};

@@ -10,7 +10,8 @@ use larder_engine::UnixSeconds;
 use crate::net::{ConnectionId, Counter, Peer};
 use crate::waits::Waits;
 
-/// The largest number of entries that are copied under one lock.
+/// The largest number of entries that a reader copies each time it takes the lock of the
+/// [`Registry`].
 const COPIED: usize = 128;
 
 /// Returns the address of a client as text.
@@ -25,14 +26,14 @@ pub(crate) fn address_of(peer: &Peer) -> String {
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientProtocol {
-    /// Nothing has arrived yet.
+    /// The client has sent nothing yet, so its protocol is unknown.
     Nothing,
     Text,
     Binary,
 }
 
 impl ClientProtocol {
-    /// All values with their names.
+    /// All protocols with their names, in the order of their numbers.
     pub(crate) const ALL: [(ClientProtocol, &'static str); 3] = [
         (ClientProtocol::Nothing, "none yet"),
         (ClientProtocol::Text, "text"),
@@ -65,21 +66,22 @@ impl Unfinished {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Registered {
-    /// Time of the last call of the service for this connection.
+    /// Time at which the service last processed the input or output of this connection.
     last_command: AtomicU32,
     /// Memory that is held for the connection, in bytes: buffers of the event loop, and the part of
     /// a value that has arrived.
     kept: AtomicU32,
-    /// Consumed input, in bytes.
+    /// Input that the service has consumed since the connection was opened, in bytes.
     received: Counter,
-    /// Replies, in bytes.
+    /// Replies that the service has passed to the event loop since the connection was opened, in
+    /// bytes.
     sent: Counter,
-    /// Answered commands. They are counted only while latencies are measured.
+    /// Number of answered commands. Commands are counted only while latencies are measured.
     commands: Counter,
-    /// What the connection waits for now.
+    /// The reasons for which the connection waits now, as the bits of [`Waits`].
     waits: AtomicU8,
     protocol: AtomicU8,
-    /// True if the client does not read its replies.
+    /// 1 if replies are buffered because the client does not read them, otherwise 0.
     is_blocked: AtomicU8,
     unfinished: AtomicU8,
     pub(crate) since: UnixSeconds,
@@ -106,7 +108,8 @@ impl Registered {
         }
     }
 
-    /// Counts a call of the service.
+    /// Records a call of the service at `now` that consumed `received` bytes and wrote `sent`
+    /// bytes.
     #[inline]
     pub(crate) fn called(&self, now: UnixSeconds, received: usize, sent: usize) {
         self.last_command.store(now, Relaxed);
@@ -120,7 +123,7 @@ impl Registered {
         self.commands.add(commands.into());
     }
 
-    /// Notes what the connection waits for.
+    /// Publishes what the connection waits for.
     pub(crate) fn set_waits(&self, waits: Waits) {
         self.waits.store(waits.bits(), Relaxed);
     }
@@ -129,12 +132,12 @@ impl Registered {
         self.protocol.store(protocol as u8, Relaxed);
     }
 
-    /// Notes the memory that is held for the connection, in bytes.
+    /// Publishes the memory that is held for the connection, in bytes.
     pub(crate) fn set_kept(&self, bytes: usize) {
         self.kept.store(bytes.try_into().unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Notes whether the client fails to read its replies.
+    /// Publishes whether the client fails to read its replies.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         self.is_blocked.store(is_blocked.into(), Relaxed);
     }
@@ -186,7 +189,7 @@ impl Registered {
 }
 
 /// The connections of all workers. Workers take the lock when a connection opens or closes. Readers
-/// take it to copy at most [`COPIED`] entries.
+/// take the lock to copy at most [`COPIED`] entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,

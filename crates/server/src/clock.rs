@@ -1,12 +1,14 @@
-//! The only place that reads the clock. Invariant: time never goes back. The machine's clocks are
-//! read once, at the start, and the time since the boot counts from then on. So an administrator or
-//! a time daemon that turns the wall clock back cannot bring expired items back to life.
+//! The server's time of day, for expiry times and statistics. Only this module reads the wall
+//! clock. Invariant: the server's time never goes back. The machine's clocks are read once, at the
+//! start, and later times are computed from the time since the boot. So an administrator or a time
+//! daemon that turns the wall clock back cannot bring expired items back to life.
 //!
 //! A restart after the wall clock was changed revives no expired items either, and expires none
 //! early. Within one boot of the machine, a server continues the time of its store exactly. After a
 //! reboot, the server begins with the time of the wall clock or with the time that the store
 //! remembers, whichever is later. So the server's time may differ from the wall clock. Absolute
-//! times in requests are converted with the difference that the two had at the start.
+//! times in requests are converted with the difference between the server's time and the wall clock
+//! at the start.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,7 +46,7 @@ impl Clock {
         self.nanos() / 1_000_000
     }
 
-    /// Returns [`nanos`](Self::nanos) in whole seconds.
+    /// Returns the time of [`nanos`](Self::nanos) in whole seconds.
     pub(crate) fn now(&self) -> UnixSeconds {
         second_of(self.nanos())
     }
@@ -79,7 +81,7 @@ impl Clock {
     }
 
     /// Converts a time of [`nanos`](Self::nanos) to milliseconds since the Unix epoch by the wall
-    /// clock. Steps of the wall clock since the start do not count.
+    /// clock. Steps of the wall clock since the start have no effect.
     pub(crate) fn wall_ms(&self, nanos: u64) -> u64 {
         (nanos / 1_000_000).saturating_add_signed(self.wall_ahead().saturating_mul(1000))
     }
@@ -103,16 +105,17 @@ pub fn machine_time() -> MachineTime {
     }
 }
 
-/// Returns the nanoseconds of `now` since the Unix epoch. They are at least two seconds, so that
-/// [`Expiry::PAST`](larder_engine::Expiry) lies in the past even on a machine without a real-time
-/// clock.
+/// Returns the nanoseconds of `now` since the Unix epoch. The result is at least two seconds, so
+/// that [`Expiry::PAST`](larder_engine::Expiry) lies in the past even on a machine without a
+/// real-time clock.
 fn wall(now: SystemTime) -> u64 {
     let wall = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).max(2 * NANOS)
 }
 
 /// Returns the id of the machine's boot. Returns `None` if the kernel does not show it, or if this
-/// process is in a time namespace: its time since the boot differs from that of other processes.
+/// process is in a time namespace that shifts the time since the boot. Shifted times cannot be
+/// compared with the times of other processes.
 fn boot_id() -> Option<u128> {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     if !is_without_offset(&offsets) {
@@ -128,7 +131,8 @@ fn is_without_offset(offsets: &str) -> bool {
     boot.is_none_or(|numbers| numbers.split_whitespace().all(|number| number == "0"))
 }
 
-/// Returns the nanoseconds since the machine's boot. Suspensions count. Costs no system call.
+/// Returns the nanoseconds since the machine's boot. Includes the time in which the machine was
+/// suspended. Makes no system call.
 fn since_boot() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a whole `timespec`. The call cannot fail with this clock, which every
@@ -141,7 +145,7 @@ fn since_boot() -> u64 {
 /// client that chooses keys must not be able to choose their buckets.
 pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // The standard library keys this with the kernel's random numbers, once per process and thread.
+    // The standard library seeds `RandomState` with the kernel's random numbers, once per thread.
     // The time distinguishes two servers in one process.
     RandomState::new().hash_one(SystemTime::now())
 }

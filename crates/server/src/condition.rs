@@ -22,24 +22,25 @@ pub enum Level {
 pub struct Condition {
     /// The urgency.
     pub level: Level,
-    /// One sentence.
+    /// One sentence that describes the condition.
     pub text: String,
 }
 
 /// Rows of `stats` at both ends of an interval.
 pub trait Interval {
-    /// Returns the text of a row at the end.
+    /// Returns the text of `row` at the end of the interval.
     fn text(&self, row: &str) -> Option<&str>;
 
-    /// Returns the text of a row at the beginning; `None` for all rows if the server started during
-    /// the interval.
+    /// Returns the text of `row` at the beginning of the interval. Returns `None` for every row if
+    /// the server started during the interval.
     fn earlier(&self, row: &str) -> Option<&str>;
 
     /// Returns the length of the interval in seconds, which is not 0.
     fn seconds(&self) -> f64;
 
-    /// Returns by how much the sum of counters grew. Returns `None` if the server has none of them,
-    /// or if `stats reset` set them back.
+    /// Returns by how much the sum of the counters in `rows` grew during the interval. Returns
+    /// `None` if the server has none of these counters, or if the sum fell because of `stats
+    /// reset`.
     fn growth(&self, rows: &[&str]) -> Option<f64> {
         let after = sum(rows, |row| self.text(row))?;
         let before = sum(rows, |row| self.earlier(row)).unwrap_or(0.0);
@@ -52,14 +53,14 @@ pub trait Interval {
     }
 
     /// Returns the growth of `part` divided by the growth of `part` and `rest` together. Returns
-    /// `None` if [`growth`](Self::growth) does for either of them, or if neither grew.
+    /// `None` if [`growth`](Self::growth) returns `None` for either of them, or if neither grew.
     fn share(&self, part: &str, rest: &str) -> Option<f64> {
         let (part, rest) = (self.growth(&[part])?, self.growth(&[rest])?);
         (part + rest > 0.0).then(|| part / (part + rest))
     }
 }
 
-/// Returns the sum of the rows that are numbers, or `None` if none is.
+/// Returns the sum of the rows that are numbers, or `None` if no row is a number.
 fn sum<'t>(rows: &[&str], text: impl Fn(&str) -> Option<&'t str>) -> Option<f64> {
     let numbers = rows.iter().filter_map(|row| number(text(row)?));
     numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
@@ -73,15 +74,15 @@ pub fn number(text: &str) -> Option<f64> {
 /// The largest age of acknowledged, unsynced writes that raises no alarm, in milliseconds.
 /// [`OLD_INTERVALS`] may give a larger limit.
 const OLD_UNSYNCED_MS: u64 = 5000;
-/// The largest age that raises no alarm, as a multiple of the sync interval. In normal operation,
-/// the age grows to about one interval before each sync.
+/// The largest age of unsynced writes that raises no alarm, as a multiple of the sync interval. In
+/// normal operation, the age grows to about one interval before each sync.
 const OLD_INTERVALS: u64 = 2;
 
 /// The largest step of the wall clock that causes no notice, in milliseconds.
 const CLOCK_OFF_MS: u64 = 2000;
 
 impl Condition {
-    /// Returns the most urgent condition in an interval.
+    /// Returns the most urgent condition of a server in `interval`.
     pub fn of(interval: &dyn Interval) -> Condition {
         let grew = |row: &str| interval.growth(&[row]).is_some_and(|growth| growth > 0.0);
         let alarm = |text: String| Condition { level: Level::Alarm, text };
@@ -96,7 +97,8 @@ impl Condition {
         if grew("store_no_memory") {
             return alarm("Writes are refused, because no space is left: raise the memory limit or enlarge the store.".to_owned());
         }
-        // Without durability, no write waits for a sync, so the age of unsynced writes is no alarm.
+        // Without durability, no write waits for a sync, so the age of unsynced writes raises no
+        // alarm.
         let waits = interval.text("larder_durability") != Some("none");
         let whole = |row: &str| interval.text(row).and_then(|text| text.parse::<u64>().ok());
         let sync_interval = whole("larder_sync_interval_ms").unwrap_or(0);

@@ -1,16 +1,16 @@
 //! The server's [`Service`], which turns the bytes of a socket into commands and replies. A worker
 //! parses everything that has arrived, and prefetches the index buckets of all keys while it
-//! parses. It then prefetches the records and executes the requests. So the cache misses of a batch
-//! overlap.
+//! parses. The worker then prefetches the records and executes the requests. So the cache misses of
+//! a batch overlap.
 //!
 //! Invariant: input is consumed exactly when its requests are executed. If something interrupts a
-//! batch (a full output, memory that is being reclaimed), the rest of the batch stays in the input
-//! and is parsed again later. Only long values leave the input before they are complete
+//! batch, such as a full output or memory that is being reclaimed, the rest of the batch stays in
+//! the input and is parsed again later. Only long values leave the input before they are complete
 //! (`body.rs`).
 //!
 //! The connection withholds replies that must not be seen before a commit is durable, and all
-//! replies that follow them (`gates.rs`, `withheld.rs`). It continues to execute requests
-//! meanwhile.
+//! replies that follow them (`gates.rs`, `withheld.rs`). The connection continues to execute
+//! requests meanwhile.
 
 pub(crate) mod arrivals;
 mod batch;
@@ -34,7 +34,7 @@ use crate::latency::Timer;
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::policies::PolicyReader;
 use crate::waits::{Wait, Waits};
-use arrivals::LOOK;
+use arrivals::CHECK_INTERVAL;
 use batch::{KeyBatch, Scratch};
 use body::Body;
 use gates::{Gates, Repair};
@@ -45,7 +45,7 @@ use slow::First;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One connection.
+/// The state of one client connection in the service.
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
@@ -54,14 +54,15 @@ pub struct Connection {
     protocol: Protocol,
     /// Bytes of the buffers that the event loop keeps for this connection.
     buffers: u32,
-    /// The reasons for which the next request has waited. Meaningless if `waits_since` is 0.
+    /// The reasons for which the next request has waited. Valid only if `waits_since` is not 0.
     waited_for: Waits,
-    /// A long value that is being sent. Its rest is sent before any other output.
+    /// The rest of a long value that is being sent. It is sent before any other output.
     value: Option<Box<LongValue>>,
     state: State,
-    /// Replies that wait for commits, if there are any.
+    /// The queue of withheld replies; `None` if no reply is withheld.
     gates: Option<Box<Gates>>,
-    /// Reads of records that are not in memory. The connection continues when they have arrived.
+    /// Reads of records that are not in memory. The connection continues when these records have
+    /// arrived.
     reads: Option<Reads>,
     /// Time at which the next request began to wait for its execution, in nanoseconds of the
     /// worker's clock; 0 if no request waits.
@@ -70,14 +71,14 @@ pub struct Connection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    /// Nothing has arrived yet.
+    /// The client has sent nothing yet, so its protocol is unknown.
     Undecided,
     Text,
     Binary,
 }
 
 impl Connection {
-    /// Returns true if replies wait for commits.
+    /// Returns true if the connection withholds replies that wait for commits.
     pub(crate) fn withholds(&self) -> bool {
         self.gates.is_some()
     }
@@ -117,13 +118,14 @@ impl Connection {
         self.show_kept();
     }
 
-    /// Publishes the number of bytes that are kept for the connection.
+    /// Publishes the number of bytes that are kept for the connection: its buffers, and the part of
+    /// a value that has arrived.
     fn show_kept(&self) {
         let arrived = if let State::Body(body) = &self.state { body.filled() } else { 0 };
         self.registered.set_kept((self.buffers as usize).saturating_add(arrived));
     }
 
-    /// Notes that no request waits any more.
+    /// Notes that the next request no longer waits.
     #[cold]
     fn unpark(&mut self) {
         self.waits_since = 0;
@@ -136,11 +138,12 @@ impl Connection {
 enum State {
     /// No work is unfinished. The next input begins a request.
     Ready,
-    /// A retrieval whose remaining keys are in the input.
+    /// A retrieval is answered in part. Its remaining keys are in the input.
     Keys(Get),
-    /// The value of a refused request. Holds the number of bytes still to discard.
+    /// A storage request was refused, and its value is discarded as it arrives. Holds the number of
+    /// bytes still to discard.
     Swallow(usize),
-    /// A refused line, which is discarded up to its end.
+    /// A line was refused. The input up to the end of the line is discarded.
     SkipLine,
     /// A long value that is being received.
     Body(Box<Body>),
@@ -165,9 +168,9 @@ impl Budget for Engine {
 
 /// How the connection continues after one part of its work.
 enum Step {
-    /// Continue with the next part.
+    /// Continue with the next part of the work.
     Next,
-    /// Return this answer to the event loop.
+    /// Stop, and return this [`Flow`] to the event loop.
     Stop(Flow),
 }
 
@@ -183,13 +186,13 @@ pub struct Worker {
     text: Scratch<Text>,
     binary: Scratch<Binary>,
     /// Time of the last check for values that arrive too slowly.
-    looked: Instant,
+    last_check: Instant,
 }
 
 impl Worker {
     /// Creates a worker that uses `session`. `clock` returns the time in nanoseconds since the Unix
-    /// epoch. The worker calls it once per turn, and once per call that answers commands, to time
-    /// them.
+    /// epoch. The worker reads this clock once per turn, and once per call that answers commands,
+    /// to time them.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
@@ -200,11 +203,22 @@ impl Worker {
         let sampler = KeySampler::new(Arc::clone(&context.hot_keys), random_seed());
         let policies = context.policies().reader();
         let (text, binary) = (Scratch::default(), Scratch::default());
-        let looked = Instant::now();
-        Worker { session, context, counters, timer, sampler, policies, clock, text, binary, looked }
+        let last_check = Instant::now();
+        Worker {
+            session,
+            context,
+            counters,
+            timer,
+            sampler,
+            policies,
+            clock,
+            text,
+            binary,
+            last_check,
+        }
     }
 
-    /// Returns the session, for calls that this worker's thread makes for no connection.
+    /// Returns the worker's session, for engine calls that belong to no connection.
     pub(crate) fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -284,8 +298,8 @@ impl Worker {
     }
 
     /// Sends more of a dump. Closes the connection if another dump has taken the dump's place, or
-    /// if a commit that a part of the dump depends on has failed. The closed connection tells the
-    /// client that the dump is incomplete.
+    /// if a commit that a part of the dump depends on has failed. The client then sees that the
+    /// dump is incomplete.
     fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
         let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
             return Step::Next;
@@ -373,14 +387,14 @@ impl Service for Worker {
         self.timer.begin_turn(now, &self.context.latencies);
         self.sampler.begin_turn(now);
         self.policies.refresh();
-        if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
+        if self.context.arrivals.is_waited_for() && self.last_check.elapsed() >= CHECK_INTERVAL {
+            self.last_check = Instant::now();
             self.context.arrivals.expel_slow();
         }
     }
 
     fn wakes_within(&self) -> Option<Duration> {
-        self.context.arrivals.is_waited_for().then_some(LOOK)
+        self.context.arrivals.is_waited_for().then_some(CHECK_INTERVAL)
     }
 
     #[inline]
@@ -473,7 +487,8 @@ impl Service for Worker {
 
     fn disconnect(&mut self, mut connection: Connection) {
         self.context.registry.remove(connection.id);
-        // Dropping the connection also frees a value that has arrived in part.
+        // The end of this function drops `connection`, which also frees a value that has arrived in
+        // part.
         self.forget(&mut connection);
         if let Some(reads) = connection.reads {
             self.session.release(reads);
@@ -482,7 +497,7 @@ impl Service for Worker {
 }
 
 impl Worker {
-    /// Sends the withheld replies that may be sent, and executes what has arrived.
+    /// Sends the withheld replies that may be sent now, and executes the input.
     #[inline]
     fn serve(
         &mut self,
@@ -512,7 +527,7 @@ impl Worker {
         }
         self.session.forget_items();
         let mut wanted = self.session.retake_reads(reads);
-        // A parked connection reads no input, so all of its input waits.
+        // A parked connection reads no input, so its next request waits from now on.
         if flow == Flow::Park {
             let reads = wanted.as_mut().is_some_and(|reads| self.session.awaits(reads));
             connection.park(self.timer.began_ns(), connection.parks_for(reads));
@@ -526,7 +541,7 @@ impl Worker {
         if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
     }
 
-    /// Executes what has arrived, until the connection has to wait or end.
+    /// Executes the input, until the connection has to wait or close.
     #[inline]
     fn go_on(
         &mut self,

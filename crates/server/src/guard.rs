@@ -1,5 +1,6 @@
-//! The layer in front of the service, for every protocol: it enforces `--protocol`, so the parsers
-//! do not know this setting. Authentication would belong here too, before a parser sees a byte.
+//! A layer between the event loop and the service that sees the first bytes of every connection.
+//! The layer enforces `--protocol`, so the parsers need not know this setting. Authentication would
+//! belong here too, because no parser has seen a byte yet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +12,7 @@ use crate::clients::Registry;
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::settings::Protocol;
 
-/// The layer around the service of one worker.
+/// The service of one worker, with the checks of this layer in front of it.
 pub(crate) struct Guard<S> {
     service: S,
     registry: Arc<Registry>,
@@ -21,11 +22,12 @@ pub(crate) struct Guard<S> {
 /// A connection with the state that this layer keeps for it.
 pub(crate) struct Guarded<C> {
     connection: C,
-    /// True once its first bytes were checked for an allowed protocol and for HTTP.
+    /// True once the connection's first bytes were checked for an allowed protocol and for HTTP.
     greeted: bool,
 }
 
-/// The first bytes of HTTP requests. memcached's commands are in lower case.
+/// The first bytes of HTTP requests. No command begins with them, because memcached's commands are
+/// in lower case.
 const HTTP: [&[u8]; 6] = [b"OPTIONS /", b"DELETE /", b"POST /", b"HEAD /", b"GET /", b"PUT /"];
 
 impl<S> Guard<S> {

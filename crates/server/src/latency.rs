@@ -34,8 +34,8 @@ pub(crate) enum CommandClass {
     Other,
 }
 
-/// The largest number of slow commands per second and worker whose details are recorded. The others
-/// are only counted.
+/// The largest number of slow commands per second and worker whose details are recorded. Further
+/// slow commands are only counted.
 const DETAILED: u32 = 32;
 
 /// The number of classes.
@@ -66,14 +66,15 @@ pub(crate) struct LatencyCounters {
     classes: [Recorder; CLASSES],
     /// How long replies waited for their commits.
     commit_waits: Recorder,
-    /// Commands that took at least as long as the threshold of slow commands.
+    /// Number of commands that took at least `slow_ns`.
     slow: Counter,
 }
 
-// All workers of a large machine together must stay far below the memory of one segment.
+// The histograms of all workers of a large machine together must take far less memory than one
+// segment.
 const _: () = assert!(size_of::<LatencyCounters>() <= 4096);
 
-/// The histograms of all workers, and the settings of what is measured.
+/// The histograms of all workers, and the settings that say what is measured.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     on: AtomicBool,
@@ -150,8 +151,8 @@ impl Latencies {
 pub(crate) struct Timer {
     counters: Arc<LatencyCounters>,
     on: Cell<bool>,
-    /// True if [`answered`](Self::answered) need only count. False if timing is off, or while all
-    /// commands of the call so far are timed apart from it.
+    /// True if [`answered`](Self::answered) only has to count the command. False if timing is off,
+    /// or while all commands of the call so far are timed apart from the call.
     counts: Cell<bool>,
     /// How the first command of the present call is timed.
     led_by: Cell<Lead>,
@@ -160,10 +161,10 @@ pub(crate) struct Timer {
     /// The second of the last slow command, and the number of commands in this second whose details
     /// were recorded.
     detailed: Cell<(u64, u32)>,
-    /// When the present turn of the event loop began.
+    /// Time at which the present turn of the event loop began.
     turn_ns: Cell<u64>,
-    /// When the first request of the present call arrived: in this turn, or earlier if it had to
-    /// wait.
+    /// Time at which the first request of the present call arrived. This is the beginning of the
+    /// turn, or an earlier time if the request had to wait.
     began_ns: Cell<u64>,
     /// The number of commands of each class that the present call has answered.
     done: [Cell<u32>; CLASSES],
@@ -172,11 +173,13 @@ pub(crate) struct Timer {
 /// How the first command of a call is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lead {
-    /// With the call, or the call has no command yet.
+    /// The first command is timed with the call, or the call has no command yet.
     Counted,
-    /// Apart from the call. The call has counted no other command yet.
+    /// The first command is timed apart from the call, and the call has counted no other command
+    /// yet.
     Apart,
-    /// Apart from the call. The first command that the call counted after it is of this class.
+    /// The first command is timed apart from the call. The next command, which the call has
+    /// counted, is of this class.
     ApartBefore(CommandClass),
 }
 
@@ -192,11 +195,12 @@ pub(crate) struct Timing {
     /// Length of the request, in bytes.
     request_bytes: u32,
     class: CommandClass,
-    /// What the command has waited for so far.
+    /// The reasons for which the command has waited so far.
     waits: Waits,
 }
 
-// Each withheld reply holds a `Timing`.
+// Each withheld reply holds a `Timing`, so a larger type would cost memory for every waiting
+// client.
 const _: () = assert!(size_of::<Timing>() <= 32);
 
 impl Timing {
@@ -216,7 +220,7 @@ impl Timing {
         self.waits
     }
 
-    /// Returns this timing with `wait` added to what the command has waited for.
+    /// Returns this timing with `wait` added to the reasons for which the command has waited.
     pub(crate) fn with(self, wait: Wait) -> Timing {
         Timing { waits: self.waits.with(wait), ..self }
     }
@@ -226,9 +230,11 @@ impl Timing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) commands: u32,
-    /// The class of one of these commands. If `follows`, it is that of the first one.
+    /// The class of one of these commands. If `follows` is true, this is the class of the first of
+    /// them.
     pub(crate) class: CommandClass,
-    /// True if the first command of the call is timed apart, so that these commands follow it.
+    /// True if the first command of the call is timed apart. The commands counted here then follow
+    /// that command.
     pub(crate) follows: bool,
     pub(crate) took_ns: u64,
 }
@@ -271,8 +277,8 @@ impl Timer {
         done.set(done.get() + 1);
     }
 
-    /// Handles a command while `counts` is false: timing is off, or the call has counted nothing
-    /// after a command that is timed apart. Returns true if the command must be counted.
+    /// Handles a command while `counts` is false, which means that timing is off, or that all
+    /// commands of the call so far are timed apart. Returns true if the command must be counted.
     #[cold]
     fn counts_first(&self, class: CommandClass) -> bool {
         let on = self.on.get();
@@ -300,7 +306,7 @@ impl Timer {
         self.on.get().then_some(Timing { began_ns, turn_ns, key, request_bytes, class, waits })
     }
 
-    /// Notes that a command of the call is timed apart from it.
+    /// Notes that a command of the present call is timed apart from the call.
     pub(crate) fn note_apart(&self) {
         if self.counts.get() && self.done.iter().all(|done| done.get() == 0) {
             self.led_by.set(Lead::Apart);
@@ -334,7 +340,7 @@ impl Timer {
     }
 
     /// Counts a command that was timed apart from its call, when it is answered. Returns the time
-    /// that it took, in nanoseconds.
+    /// that the command took, in nanoseconds.
     pub(crate) fn released(&self, timing: &Timing, now_ns: u64) -> u64 {
         let took_ns = now_ns.saturating_sub(timing.began_ns);
         self.counters.classes[timing.class as usize].add(took_ns, 1);
@@ -347,7 +353,7 @@ impl Timer {
         self.counters.commit_waits.add(now_ns.saturating_sub(timing.turn_ns), 1);
     }
 
-    /// Returns true if commands that took so long are slow.
+    /// Returns true if a command that took `took_ns` counts as slow.
     #[inline]
     pub(crate) fn is_slow(&self, took_ns: u64) -> bool {
         took_ns >= self.slow_ns.get()
@@ -380,7 +386,7 @@ pub(crate) struct LatencyTotals {
     classes: [Histogram; CLASSES],
     /// How long replies waited for their commits.
     pub(crate) commit_waits: Histogram,
-    /// Slow commands.
+    /// Number of slow commands.
     pub(crate) slow: u64,
 }
 
@@ -426,10 +432,10 @@ mod tests {
         timer.answered(CommandClass::Get);
         timer.answered(CommandClass::Set);
         timer.end(|| 1_003_000);
-        // The call has answered nothing, so it does not read the clock.
+        // A call that has answered nothing must not read the clock.
         timer.begin(0);
         timer.end(|| panic!("the clock was read"));
-        // This command has waited since an earlier turn.
+        // The time of a command that has waited since an earlier turn must include the wait.
         timer.begin(600_000);
         timer.answered(CommandClass::Get);
         timer.end(|| 1_100_000);

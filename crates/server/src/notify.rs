@@ -1,5 +1,5 @@
-//! Messages to the service manager, and the sockets it passes on (sd_notify(3), sd_listen_fds(3)).
-//! Without a service manager this module does nothing.
+//! Sends messages to the service manager (sd_notify(3)), and takes over the sockets that it has
+//! opened for this process (sd_listen_fds(3)). Without a service manager this module does nothing.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -7,13 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The first descriptor that a service manager passes on.
+/// The first descriptor that a service manager passes to a process, by the protocol of
+/// sd_listen_fds(3).
 const FIRST_INHERITED: RawFd = 3;
 
-/// The largest number of sockets taken over.
+/// The largest number of sockets that are taken over from the service manager.
 const SOCKETS_MAX: u32 = 64;
 
-/// Time for which a start asks the service manager to wait for its next message.
+/// Time for which each progress message of a start asks the service manager to wait for the next
+/// message.
 const START_GOES_ON: Duration = Duration::from_secs(60);
 
 /// The connection to the service manager.

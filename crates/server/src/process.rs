@@ -62,8 +62,8 @@ pub fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     if set_limit(libc::RLIMIT_NOFILE, more).is_ok() {
         return Ok(wanted);
     }
-    // Without the right to raise the hard limit, raise the soft limit to it. This fails if the hard
-    // limit is above what the kernel grants at present.
+    // Without the right to raise the hard limit, raise the soft limit to the hard limit. This fails
+    // if the hard limit is greater than the kernel's present maximum.
     let most = libc::rlimit { rlim_cur: now.rlim_max, ..now };
     Ok(set_limit(libc::RLIMIT_NOFILE, most).map_or(now.rlim_cur, |()| now.rlim_max))
 }
@@ -90,16 +90,17 @@ fn memory_files(groups: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The shortest time slice that the kernel gives.
+/// The shortest time slice that the kernel allows.
 const TURN: Duration = Duration::from_micros(100);
 
 /// Gives this thread, and all threads that it starts later, the shortest possible time slices. On a
 /// busy processor a thread that wakes up then runs sooner, and no thread of this process keeps
-/// another waiting for long. Their share of the processor stays the same. Linux supports this from
-/// 6.12 on. A thread with a real-time or other special scheduling policy is left alone.
+/// another waiting for long. The share of the processor that the threads receive stays the same.
+/// Linux supports this from 6.12 on. A thread with a real-time or other special scheduling policy
+/// is left alone.
 ///
 /// # Errors
-/// Returns the kernel's error if it refuses.
+/// Returns the kernel's error if the kernel refuses the change.
 pub fn take_short_turns() -> io::Result<()> {
     let now = scheduling()?;
     if now.sched_policy != libc::SCHED_OTHER as u32 {
@@ -151,8 +152,8 @@ pub(crate) fn give_back_heap() {
 }
 
 /// Drops resident pages of the program and its libraries that are identical to their files. Most of
-/// them were needed only at the start. A page that is needed again comes back from the page cache.
-/// Locked memory stays resident.
+/// these pages were needed only at the start. A page that is needed again comes back from the page
+/// cache. Locked memory stays resident.
 pub(crate) fn give_back_code() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else { return };
     for (first, end) in unchanged_files(&maps) {
@@ -248,7 +249,7 @@ pub struct Background {
 /// Continues in a background process. The parent waits until the child
 /// [settles](Background::settle) or fails, so an error in the start becomes the parent's error too.
 ///
-/// Must be called before any thread exists.
+/// Must be called before any other thread exists.
 ///
 /// # Errors
 /// Fails if the kernel has no process or pipe left.
@@ -279,7 +280,7 @@ pub fn daemonize() -> io::Result<Daemon> {
 
 impl Background {
     /// Reports a successful start: detaches from the terminal and the working directory, and lets
-    /// the parent exit. With `keep_output` the standard outputs stay.
+    /// the parent exit. With `keep_output`, standard output and standard error stay as they are.
     ///
     /// # Errors
     /// Fails if `/dev/null` or `/` cannot be opened.
@@ -297,7 +298,7 @@ impl Background {
 
     /// Reports a failed start with this exit code.
     pub fn fail(mut self, code: u8) {
-        // If this fails, the parent is gone.
+        // If the write fails, the parent is gone, so nobody needs the code.
         let _ = self.pipe.write_all(&[code]);
     }
 }
@@ -385,7 +386,7 @@ mod tests {
         for now in [of_this, inherited] {
             assert_eq!(now.sched_policy, before.sched_policy);
             assert_eq!(now.sched_nice, before.sched_nice);
-            // An older kernel has no time slices per thread.
+            // A kernel before Linux 6.12 has no time slices per thread and reports 0.
             assert!([0, 100_000].contains(&now.sched_runtime), "{}", now.sched_runtime);
         }
     }

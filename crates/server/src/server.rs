@@ -56,9 +56,9 @@ pub use store::Tell;
 fn lanes_in_memory(settings: &Settings) -> usize {
     /// Number of threads that one cleaner serves.
     const THREADS: usize = 4;
-    /// The smallest memory of a lane, in bytes, if there are several lanes. A lane also has memory
-    /// for at least `LARGEST_ITEMS` items of the largest size, because it cannot use the memory of
-    /// other lanes.
+    /// The smallest memory of a lane, in bytes, if there are several lanes. Each lane also needs
+    /// memory for at least `LARGEST_ITEMS` items of the largest size, because a lane cannot use the
+    /// memory of other lanes.
     const MEMORY: u64 = 1 << 30;
     const LARGEST_ITEMS: u64 = 64;
     let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
@@ -81,13 +81,13 @@ impl std::error::Error for Failure {}
 /// The resources that the process provides to a server. The server of a test needs none.
 #[derive(Default)]
 pub struct Host {
-    /// Listening sockets that a service manager has opened. They replace the addresses of the
-    /// settings.
+    /// Listening sockets that a service manager has opened. These sockets replace the addresses of
+    /// the settings.
     pub sockets: Vec<OwnedFd>,
     /// Sets the process's log level. Called for the `verbosity` command and by a reload.
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
-    /// Called at intervals during a long start, with its progress. The calls also show that the
-    /// start has not stalled.
+    /// Called at intervals during a long start, with the progress of the start. The calls also show
+    /// that the start has not stalled.
     pub starting: Option<Tell>,
     /// Called once, after recovery and before the first client is served. From then on only
     /// [`Stopper::stop`] ends the server without losing acknowledged writes.
@@ -100,8 +100,8 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Requests a stop of the server, when dropped, if the worker's thread ended with an error or a
-/// panic.
+/// Reports the end of a worker's thread when dropped. If the thread ended with an error or a panic,
+/// requests a stop of the server.
 struct WorkerEnd {
     running: Arc<Running>,
     index: usize,
@@ -133,7 +133,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server in this process. It serves clients when this returns.
+    /// Starts a server in this process. The server serves clients when this function returns.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -193,8 +193,8 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // The state that this start has recovered must survive a failure to listen, so the
-                // store is closed cleanly.
+                // The start has recovered the store, but failed afterwards, for example to listen.
+                // Closing the store cleanly keeps the recovered state.
                 store::close(&engine)?;
                 Err(error)
             }
@@ -246,7 +246,7 @@ impl Server {
         let watch = watch::Watch::start(Arc::clone(&server.running));
         server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
-            // This cannot fail. A server has only one admin page, so the cell is still empty.
+            // `set` cannot fail, because a server has only one admin page.
             let _ = server.running.admin_token.set(Arc::clone(&admin.state.token));
             let (survey, running) = (Arc::clone(&context.survey), &server.running);
             let survey = SurveyThread::start(survey, Arc::clone(&running.engine), running.clock);
@@ -278,8 +278,8 @@ impl Server {
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                // Without this line the closure would capture only the field that is assigned
-                // below, and not drop the `WorkerEnd`.
+                // Without this line, the closure would capture only the field `result`, so it would
+                // not drop the `WorkerEnd` when the thread ends.
                 let mut end = end;
                 end.result = worker.run(service);
             })
@@ -349,13 +349,13 @@ impl Server {
         Reloader(Arc::clone(&self.running))
     }
 
-    /// Returns the time limit of a graceful stop in the current settings.
+    /// Returns the time limit of a graceful stop, from the settings in use.
     pub fn drain_timeout(&self) -> Duration {
         self.running.settings().drain_timeout
     }
 
     /// Blocks until a [`Stopper`], the `shutdown` command or a failure requests a stop. Returns the
-    /// name of the requester. The server still serves clients when this returns.
+    /// name of the requester. The server still serves clients when this function returns.
     pub fn wait(&self) -> String {
         self.running.stopper.wait()
     }
@@ -395,14 +395,15 @@ impl Server {
         }
         self.limit_port = None;
         if let Some(admin) = &self.admin {
-            // Meanwhile a second request may have asked to stop at once.
+            // While the workers ended, a second request may have asked to stop at once.
             if self.running.stopper.state().now {
                 admin.close_actions(Duration::ZERO);
             }
             admin.stop_actions();
         }
         self.survey = None;
-        // The workers and the actions have ended, so nothing can write any more.
+        // The workers and the actions of the admin page have ended, so nothing can write to the
+        // store any more.
         if let Err(error) = store::close(&self.running.engine) {
             error!(event = "store_not_closed", %error);
             self.running.stopper.fail(error.to_string());
@@ -423,8 +424,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts the admin page. Its token comes from the file of the settings; without a file, a new
-/// token is created.
+/// Starts the admin page. Reads its token from the file that the settings name. Without such a
+/// file, creates a new token.
 fn start_admin(listener: std::net::TcpListener, settings: &Settings) -> Result<Admin, StartError> {
     let file = settings.admin_token_file.as_deref();
     let token = AdminToken::of(file)

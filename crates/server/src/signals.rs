@@ -1,5 +1,5 @@
-//! Signals as values. Every thread blocks them and one thread waits for them, so none of our code
-//! ever runs inside a signal handler.
+//! Signals as values. Every thread blocks the signals, and one thread waits for them. So no code of
+//! the server runs inside a signal handler.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,9 +7,10 @@ use std::mem::MaybeUninit;
 /// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, SIGINT or SIGUSR1, with its name: stop. A second one means stop at once.
+    /// Stop the server: SIGTERM, SIGINT or SIGUSR1, with the signal's name. A second such signal
+    /// means to stop at once.
     Stop(&'static str),
-    /// SIGHUP: read the settings again.
+    /// Read the settings again: SIGHUP.
     Reload,
 }
 

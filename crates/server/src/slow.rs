@@ -1,7 +1,7 @@
 //! The last slow commands. A worker checks for slow commands once per call, when it knows the
-//! call's duration anyway. Only after a slow call does it do more: it parses the call's first
-//! request again to learn the key. Invariant: a worker that records a command never waits, and
-//! spends a bounded time per second on recording, even if all commands are slow.
+//! call's duration anyway. After a slow call, the worker parses the call's first request again to
+//! learn its key. Other calls pay nothing for that. Invariant: a worker that records a command
+//! never waits, and spends a bounded time per second on recording, even if all commands are slow.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -37,7 +37,7 @@ pub(crate) struct SlowCommand {
     /// The name in the text protocol, or the number of the operation in the binary protocol.
     pub(crate) name: Option<Box<str>>,
     /// The number of commands that were answered together. `class`, `name` and `key` describe the
-    /// first one, as far as it is known.
+    /// first of these commands, as far as it is known.
     pub(crate) commands: u32,
     /// The command's first key.
     pub(crate) key: Option<SecretHash>,
@@ -45,7 +45,8 @@ pub(crate) struct SlowCommand {
     pub(crate) request_bytes: u64,
     /// Length of the replies, in bytes.
     pub(crate) reply_bytes: u64,
-    /// What the command waited for. Empty if the worker was busy.
+    /// The reasons for which the command waited. Empty if it was slow only because its worker was
+    /// busy.
     pub(crate) waits: Waits,
 }
 
@@ -78,14 +79,14 @@ impl SlowCommand {
 #[derive(Debug, Default)]
 pub(crate) struct SlowCommands {
     kept: Mutex<VecDeque<SlowCommand>>,
-    /// A keyed hash that turns hashes of keys into names, so that a name reveals nothing about the
-    /// hash.
+    /// A hash with a random key. It turns the hash of an item's key into a name that reveals
+    /// nothing about the hash.
     names: RandomState,
 }
 
 impl SlowCommands {
-    /// Adds a command. Drops it if a reader or another worker holds the lock, because a worker must
-    /// not wait.
+    /// Adds a command. Drops the command if a reader or another worker holds the lock, because a
+    /// worker must not wait.
     pub(crate) fn push(&self, command: SlowCommand) {
         if let Ok(mut kept) = self.kept.try_lock() {
             if kept.len() == KEPT {
@@ -106,8 +107,8 @@ impl SlowCommands {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns a name by which operators recognize a key. A key has the same name until a restart;
-    /// another server gives it another name.
+    /// Returns a name by which operators recognize a key. A key keeps its name until a restart.
+    /// Another server gives the same key another name.
     pub(crate) fn name_of(&self, key: SecretHash) -> String {
         format!("{:016x}", self.names.hash_one(key))
     }

@@ -1,4 +1,4 @@
-//! The waker of a thread that parks while its session waits.
+//! The waker of a thread that parks while its engine session waits.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

@@ -7,10 +7,10 @@ pub(crate) enum Wait {
     Read,
     /// Memory or space is being reclaimed.
     Space,
-    /// A long value waits in the queue of arriving values, because others use their share of
-    /// memory.
+    /// A long value waits in the queue of arriving values, because other arriving values use all
+    /// memory that they may take.
     Place,
-    /// A commit is not durable yet.
+    /// The commit that a reply depends on is not durable yet.
     Commit,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Waits(u8);
 impl Waits {
     pub(crate) const NONE: Waits = Waits(0);
 
-    /// All reasons with their names.
+    /// All reasons with the names that statistics and the admin page show.
     const ALL: [(Wait, &'static str); 4] = [
         (Wait::Read, "read"),
         (Wait::Space, "space"),

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const NOW: u32 = 1_800_000_000;
 const OPAQUE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
-/// The opaque of the noop that ends an exchange.
+/// The opaque of the noop that the tests send last, to recognise the end of the replies.
 const LAST: [u8; 4] = [0x11, 0x22, 0x33, 0x44];
 
 struct TwoRows;
@@ -114,7 +114,8 @@ impl<B: Backend> On<B> {
     #[track_caller]
     fn expect_closed(&self, request: &[u8], replies: &[Reply]) {
         let mut stream = self.connect();
-        // Sent in one piece, because bytes that arrive after the close would cause a reset.
+        // The request and the noop are sent in one piece, because bytes that arrive after the close
+        // would cause a reset.
         stream.write_all(&[request, &noop()].concat()).unwrap();
         for expected in replies {
             let (reply, opaque) = read_reply(&mut stream);
@@ -173,7 +174,8 @@ fn count(opcode: u8, key: &[u8], delta: u64, initial: u64, exptime: u32) -> Vec<
     packet(opcode, &[&numbers[..], &exptime.to_be_bytes()].concat(), key, b"")
 }
 
-/// A reply. Its cas id is compared only with regard to its presence.
+/// A reply. Two replies are equal if both or neither have a cas id. The values of the cas ids may
+/// differ.
 #[derive(Clone, PartialEq, Eq)]
 struct Reply {
     opcode: u8,
@@ -202,7 +204,7 @@ fn value(opcode: u8, value: &[u8]) -> Reply {
     Reply { value: value.to_vec(), has_cas: true, ..done(opcode) }
 }
 
-/// Returns the expected reply with an item.
+/// Returns the expected reply for a success with an item.
 fn item(opcode: u8, flags: u32, key: &[u8], bytes: &[u8]) -> Reply {
     Reply { extras: flags.to_be_bytes().to_vec(), key: key.to_vec(), ..value(opcode, bytes) }
 }
@@ -258,7 +260,7 @@ fn read_with_cas(stream: &mut TcpStream) -> (Reply, [u8; 4], u64) {
     (reply, tail[..4].try_into().unwrap(), cas)
 }
 
-/// Sends the noop that ends the exchange. Returns the replies that precede its reply.
+/// Sends the last noop. Returns the replies that precede the reply to it.
 #[track_caller]
 fn answers(stream: &mut TcpStream) -> Vec<Reply> {
     stream.write_all(&noop()).unwrap();

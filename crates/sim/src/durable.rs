@@ -17,7 +17,7 @@ mod tiers;
 mod verbs;
 
 pub use anomaly::Anomaly;
-pub use tiers::Seen;
+pub use tiers::WorldCounts;
 
 use crate::world::{Failure, Plan};
 use history::{Commit, Histories, Lost};
@@ -39,27 +39,29 @@ use std::time::Duration;
 /// The number of attempts after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Salt of the seed that decides which worlds may have several devices. With this salt, the worlds
-/// that tests name for other reasons have one device, as when they were found.
+/// Salt of the seed that decides which worlds may have several devices. It is chosen so that worlds
+/// that tests name by seed for other reasons have one device, as they had when their bugs were
+/// found.
 const SEVERAL: u64 = 0x1ae40;
 
-/// Salt of the seed that decides in which worlds lanes have a lower device. With this salt, the
-/// worlds that tests name for other reasons have none, as when they were found.
+/// Salt of the seed that decides in which worlds lanes have a lower device. It is chosen so that
+/// worlds that tests name by seed for other reasons have none, as when their bugs were found.
 const TIERS: u64 = 0x71eab;
 
-/// Salt of the seed that decides in which worlds devices grow while in use. With this salt, devices
-/// do not grow in the worlds that tests name for other reasons, as when they were found.
+/// Salt of the seed that decides in which worlds devices grow while in use. It is chosen so that
+/// devices do not grow in worlds that tests name by seed for other reasons, as when their bugs were
+/// found.
 const GROWS: u64 = 0x96920;
 
 /// Salt of the seed that decides when early writes happen.
 const EARLY: u64 = 0xea417;
 
 /// Salt of the seed that decides which worlds have keys that the index cannot tell apart, and
-/// delete items that they have just set. With this salt, the worlds that tests name by seed have no
-/// such keys and deletes, as when they were found.
+/// delete items that they have just set. It is chosen so that worlds that tests name by seed have
+/// no such keys and deletes, as when their bugs were found.
 const TWINS: u64 = 0x7472b;
-/// The number of names that are searched for such keys. Among this many names there are several
-/// pairs.
+/// The number of names among which [`find_twins`] searches for keys that the index cannot tell
+/// apart. Among this many names there are several such pairs.
 const NAMES: u64 = 200_000;
 
 /// Returns keys that the index cannot tell apart, in pairs.
@@ -79,11 +81,11 @@ fn find_twins(session: &Session) -> Vec<Vec<u8>> {
 pub struct DurableWorld {
     random: Random,
     machine: Machine,
-    /// True if devices may come and go, and keys move between them.
+    /// True if devices may be added and lost, and keys move between devices.
     several: bool,
     /// True if devices may grow while in use.
     grows: bool,
-    /// A device that was lost. It may turn up again.
+    /// A device that was lost. A later start may be given this device again.
     gone: Option<Part>,
     /// True if a device is lost at the next restart.
     loses: bool,
@@ -102,7 +104,7 @@ pub struct DurableWorld {
     value_max: u64,
     restarts: u64,
     /// A commit whose thread waits inside a device.
-    flight: Option<Flight>,
+    held_commit: Option<HeldCommit>,
     /// True while a slow reader holds an item. The engine may not free that memory before the
     /// reader has finished, so calls do not wait long for space.
     reading: bool,
@@ -111,7 +113,7 @@ pub struct DurableWorld {
     restarting: bool,
     /// True if calls give up instead of waiting for space.
     hurry: bool,
-    /// The number of failed reads when this step began.
+    /// The number of failed device reads when the current step of the world began.
     failed_reads: u64,
     /// The number of failed writes and syncs at the last check.
     failed_changes: u64,
@@ -122,11 +124,11 @@ pub struct DurableWorld {
     /// which make no early writes, stay the same.
     early: Random,
     anomaly: anomaly::Armed,
-    seen: Seen,
+    counts: WorldCounts,
 }
 
 /// A commit whose thread waits inside a device.
-struct Flight {
+struct HeldCommit {
     lane: usize,
     device: Arc<SimDevice>,
     committer: JoinHandle<bool>,
@@ -141,14 +143,14 @@ impl DurableWorld {
     ///
     /// # Errors
     /// Returns the first violation.
-    pub fn run(plan: Plan) -> Result<Seen, Failure> {
+    pub fn run(plan: Plan) -> Result<WorldCounts, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world = DurableWorld::new(plan.seed, None).map_err(|what| fail(0, what))?;
         for step in 0..plan.steps {
             world.step().map_err(|what| fail(step, what))?;
         }
         world.end().map_err(|what| fail(plan.steps, what))?;
-        Ok(world.seen)
+        Ok(world.counts)
     }
 
     fn new(seed: u64, anomaly: Option<Anomaly>) -> Result<Self, String> {
@@ -160,7 +162,8 @@ impl DurableWorld {
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
         let mut machine = Machine::new(device, [random.bits(), random.bits(), random.bits()]);
-        // Drawn from a separate generator, so that worlds with one device stay the same.
+        // Drawn from a separate generator, so that the random numbers of worlds with one device
+        // stay the same.
         let mut others = Random::new(seed ^ SEVERAL);
         let several = others.one_in(2);
         for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
@@ -211,7 +214,7 @@ impl DurableWorld {
             now: 1_000_000,
             clock,
             restarts: 0,
-            flight: None,
+            held_commit: None,
             reading: false,
             restarting: false,
             hurry: false,
@@ -220,7 +223,7 @@ impl DurableWorld {
             keeps_written: false,
             early: Random::new(seed ^ EARLY),
             anomaly,
-            seen: Seen::default(),
+            counts: WorldCounts::default(),
         };
         world.open_sessions();
         if Random::new(seed ^ TWINS).one_in(3) {
@@ -250,19 +253,20 @@ impl DurableWorld {
 
     fn step(&mut self) -> Check {
         if self.failed_reads != self.machine.failed_reads() {
-            // A session learns of a failed read in one tick and forgets it in the next.
+            // A session learns of a failed read in one tick and forgets it in the next. After two
+            // ticks, failed reads of the previous step affect no session.
             self.tick_all();
             self.tick_all();
         }
         self.failed_reads = self.machine.failed_reads();
-        if self.flight.is_some() && self.random.one_in(8) {
-            self.land()?;
+        if self.held_commit.is_some() && self.random.one_in(8) {
+            self.finish_held_commit()?;
         }
         if !self.is_sync() {
             self.try_early_writes()?;
         }
         let done = self.act();
-        // If there are no sessions, a restart has just failed.
+        // If there are no sessions, a restart has just failed, and its error must be returned.
         if self.machine.is_stopped() && !self.sessions.is_empty() {
             // The result of this step does not count: without power, no client receives an answer.
             // The store restarts after a power loss or after a kill. A killed process leaves
@@ -297,7 +301,7 @@ impl DurableWorld {
                 self.plan_power_loss();
                 Ok(())
             }
-            8..=14 if self.flight.is_none() => self.take_off(),
+            8..=14 if self.held_commit.is_none() => self.begin_held_commit(),
             15..=16 => self.read_slowly(),
             17 => self.set_beside_a_commit(),
             18 => self.crowd(),
@@ -369,7 +373,7 @@ impl DurableWorld {
 
     /// Commits all lanes, then updates the model.
     fn commit(&mut self) -> Check {
-        self.land()?;
+        self.finish_held_commit()?;
         self.engine.commit();
         if !self.restarting {
             self.settle();
@@ -466,6 +470,6 @@ impl DurableWorld {
 
 impl Drop for DurableWorld {
     fn drop(&mut self) {
-        self.abandon_flight();
+        self.abandon_held_commit();
     }
 }

@@ -17,6 +17,6 @@ mod model;
 mod threads;
 mod world;
 
-pub use durable::{Anomaly, DurableWorld, Seen};
+pub use durable::{Anomaly, DurableWorld, WorldCounts};
 pub use threads::ThreadedWorld;
 pub use world::{Failure, Plan, World};

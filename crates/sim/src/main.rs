@@ -1,4 +1,4 @@
-//! `cargo run -p sim -- --seed N` replays one world; without a seed it runs many.
+//! `cargo run -p sim -- --seed N` replays one world. Without a seed, the program runs many worlds.
 
 #[cfg(feature = "breakable")]
 mod rules;
@@ -6,7 +6,7 @@ mod runs;
 
 use clap::{Parser, ValueEnum};
 use runs::Runs;
-use sim::{DurableWorld, Failure, Plan, Seen, ThreadedWorld, World};
+use sim::{DurableWorld, Failure, Plan, ThreadedWorld, World, WorldCounts};
 use std::process::ExitCode;
 
 /// Runs seeded worlds: the engine against a plain map, in memory and on a device that fails.
@@ -64,11 +64,11 @@ impl Worlds {
         }
     }
 
-    fn run(self, plan: Plan) -> Result<Seen, Failure> {
+    fn run(self, plan: Plan) -> Result<WorldCounts, Failure> {
         match self {
-            Worlds::Ram => World::run(plan).map(|()| Seen::default()),
+            Worlds::Ram => World::run(plan).map(|()| WorldCounts::default()),
             Worlds::Store => DurableWorld::run(plan),
-            Worlds::Threads => ThreadedWorld::run(plan).map(|()| Seen::default()),
+            Worlds::Threads => ThreadedWorld::run(plan).map(|()| WorldCounts::default()),
         }
     }
 }

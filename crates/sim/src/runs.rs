@@ -1,7 +1,7 @@
 //! Runs many worlds, on several threads if requested.
 
 use crate::Worlds;
-use sim::{Plan, Seen};
+use sim::{Plan, WorldCounts};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl Runs {
             }
         };
         let (mut done, mut failures) = (0u64, 0u64);
-        let mut seen = Seen::default();
+        let mut counts = WorldCounts::default();
         let began = Instant::now();
         thread::scope(|scope| {
             for _ in 0..jobs {
@@ -53,7 +53,7 @@ impl Runs {
                     Ok(outcome) => {
                         done += 1;
                         match outcome {
-                            Ok(world) => seen += world,
+                            Ok(world) => counts += world,
                             Err(failure) => {
                                 failures += 1;
                                 let (name, seed) = (worlds.name(), failure.seed);
@@ -80,21 +80,21 @@ impl Runs {
             println!("{failures} of {done} worlds of {steps} steps disagree, {took:.0} s");
             return ExitCode::FAILURE;
         }
-        if seen.moved > 0 {
-            let Seen { moved, interrupted, .. } = seen;
+        if counts.moved > 0 {
+            let WorldCounts { moved, interrupted, .. } = counts;
             println!(
                 "{moved} segments moved to lower devices, {interrupted} power losses met some"
             );
         }
-        if seen.grown > 0 {
-            println!("{} devices grew while they were used", seen.grown);
+        if counts.grown > 0 {
+            println!("{} devices grew while they were used", counts.grown);
         }
-        if seen.early > 0 {
-            let Seen { early, kept, .. } = seen;
+        if counts.early > 0 {
+            let WorldCounts { early, kept, .. } = counts;
             println!("{early} early writes, which kept {kept} changes when a process was killed");
         }
-        if seen.unread > 0 {
-            println!("{} sets read nothing of what they superseded", seen.unread);
+        if counts.unread > 0 {
+            println!("{} sets read nothing of what they superseded", counts.unread);
         }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS

@@ -1,8 +1,8 @@
 //! A world in which everything runs concurrently. Each worker, the committer, the cleaner and the
-//! readers have their own threads. For a while devices are slow, hang or fail; then the power fails
-//! or the process is killed. A world repeats this several times. The seed decides the load and the
-//! faults. The operating system decides the order in which threads run, so a failing seed may have
-//! to be run several times until it fails again.
+//! readers have their own threads. The world consists of several lives. In each life, devices are
+//! slow, hang or fail for a while; then the power fails or the process is killed. The seed decides
+//! the load and the faults. The operating system decides the order in which threads run, so a
+//! failing seed may have to be run several times until it fails again.
 //!
 //! Each worker knows the state of its own keys; all workers share the counters. After a restart,
 //! each key must have its last durable state or a newer one. At all other times, every answer must
@@ -27,7 +27,8 @@ use worker::Worker;
 
 /// The number of worker threads.
 const WORKERS: usize = 4;
-/// The number of lives of a store in one world.
+/// The number of lives of a store in one world. A life lasts from a start to the next power loss or
+/// kill.
 const LIVES: u64 = 3;
 /// Salt of the seed, so that a world with threads differs from other worlds with the same seed.
 const THREADED: u64 = 0x7412_EAD5;
@@ -40,7 +41,7 @@ struct Shared {
     now: AtomicU32,
     /// The number of answered operations.
     done: AtomicU64,
-    /// True while device calls may fail for reasons other than the end of the life.
+    /// True while device calls may fail although `stopping` is not yet true.
     faulty: AtomicBool,
     evicts: bool,
     syncs: bool,

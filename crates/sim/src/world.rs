@@ -128,7 +128,7 @@ impl World {
         }
         let stats = self.engine.stats();
         // The engine charges an index page at once, and frees memory for it only in the next
-        // cleaning.
+        // cleaning. Until then, the memory in use may exceed the limit.
         if stats.memory_used > stats.memory_limit + (256 << 10) {
             return Err(format!("over budget: {stats:?}"));
         }

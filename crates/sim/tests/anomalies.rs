@@ -1,6 +1,7 @@
-//! One anomaly at every place where it can happen: the first write fails, then the second, and so
-//! on, until a world has fewer writes. The engine must agree with the model each time, both right
-//! after the anomaly and after the power loss that follows.
+//! Tests one anomaly at every place where it can happen. For example, a world runs with its first
+//! write failing, then with its second, and so on, until the world has no further write. The engine
+//! must agree with the model each time, both right after the anomaly and after the power loss that
+//! follows.
 
 use larder_disk::Operation;
 use sim::{Anomaly, DurableWorld, Plan};

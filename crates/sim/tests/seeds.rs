@@ -1,6 +1,7 @@
-//! A few hundred worlds on every test run; `cargo run --release -p sim -- --seeds 100000` at night.
+//! Runs a few hundred simulated worlds. For a longer run:
+//! `cargo run --release -p sim -- --seeds 100000`.
 
-use sim::{DurableWorld, Plan, Seen, ThreadedWorld, World};
+use sim::{DurableWorld, Plan, ThreadedWorld, World, WorldCounts};
 
 #[test]
 fn worlds_in_memory_agree_with_the_model() {
@@ -15,10 +16,10 @@ fn worlds_in_memory_agree_with_the_model() {
 
 #[test]
 fn stores_keep_what_they_acknowledged() {
-    let mut seen = Seen::default();
+    let mut counts = WorldCounts::default();
     for seed in 0..STORES {
         match DurableWorld::run(Plan { seed, steps: 2000 }) {
-            Ok(world) => seen += world,
+            Ok(world) => counts += world,
             Err(failure) => {
                 panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps 2000")
             }
@@ -26,9 +27,9 @@ fn stores_keep_what_they_acknowledged() {
     }
     // Many segments must move to lower devices, and power losses must interrupt some of these
     // moves.
-    assert!(seen.moved > MOVED && seen.interrupted > INTERRUPTED, "{seen:?}");
+    assert!(counts.moved > MOVED && counts.interrupted > INTERRUPTED, "{counts:?}");
     // Devices must grow while in use.
-    assert!(seen.grown > GROWN, "{seen:?}");
+    assert!(counts.grown > GROWN, "{counts:?}");
 }
 
 /// Two runs of one seed must be equal. In this world they once differed, because the cleaner walked

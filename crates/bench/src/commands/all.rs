@@ -68,7 +68,7 @@ pub struct Arguments {
     list: bool,
 }
 
-/// Returns the name of a recorded trace's point: the name of the file without the ending.
+/// Returns the name of the point of a recorded trace: the file's name up to its first dot.
 fn point_name(path: &Path) -> Result<String> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name = name.split('.').next().filter(|name| !name.is_empty() && path.is_file());
@@ -76,8 +76,8 @@ fn point_name(path: &Path) -> Result<String> {
     name.map(str::to_owned).ok_or_else(failed)
 }
 
-/// Reads each recorded trace once, to know its size. Reading takes long, so all names are checked
-/// first.
+/// Reads each recorded trace once to determine its size and hash. Reading takes long, so all names
+/// are checked first.
 fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
     let names = paths.iter().map(|path| point_name(path)).collect::<Result<Vec<_>>>()?;
     for (at, name) in names.iter().enumerate() {
@@ -98,8 +98,8 @@ fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
     names.into_iter().zip(paths).map(read).collect()
 }
 
-/// Returns the recorded traces in words. Traces with the same name but other contents differ in
-/// their hashes.
+/// Returns a line that describes the recorded traces. Traces with the same name but other contents
+/// differ in their hashes.
 fn traces_line(traces: &[Recorded]) -> String {
     let line = |trace: &Recorded| {
         let Totals { requests, bytes, hash } = trace.totals;
@@ -236,7 +236,7 @@ fn chosen(
     Ok(experiments)
 }
 
-/// Looks for the programs of the systems.
+/// Separates the systems whose programs are on this machine from those that are missing.
 fn find(systems: Vec<System>) -> (Vec<Contender>, Vec<MissingRow>) {
     let (mut contenders, mut missing) = (Vec::new(), Vec::new());
     for system in systems {

@@ -117,10 +117,11 @@ struct Cell {
     keys_per_second: Spread,
     p50_us: Spread,
     p99_us: Spread,
-    /// Processor time, divided by that of the first peer in the same round.
+    /// Processor time per key, divided by that of the first peer in the same round; `None` without
+    /// a peer.
     ratio: Option<Spread>,
     generator_bound: bool,
-    /// The server waited for its processor in at least one run.
+    /// True if the server waited for its processor in at least one run.
     disturbed: bool,
 }
 
@@ -201,8 +202,8 @@ impl Arguments {
                 continue;
             }
             let mut summary = summary.without_errors()?;
-            // Runs are a few seconds long, and only their sums are compared. So the figures of
-            // single seconds are dropped.
+            // The figures of single seconds are dropped, because runs are a few seconds long and
+            // only their sums are compared.
             summary.per_second.clear();
             if matches!(started, Started::Server(_)) && summary.hit_ratio.is_some_and(|r| r < 1.0) {
                 let name = who.name();
@@ -296,7 +297,7 @@ impl Measured {
     }
 }
 
-/// Returns the cells as people read them.
+/// Returns the printed form of the table.
 fn shown(table: &[Cell], reference: Option<&str>) -> Table {
     let ratio = format!("CPU relative to {}", reference.unwrap_or("–"));
     let mark = |is_marked: bool, mark: &'static str| if is_marked { mark } else { "" };

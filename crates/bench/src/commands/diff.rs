@@ -45,7 +45,7 @@ pub struct Arguments {
     fail: bool,
 }
 
-/// The direction in which a figure is better.
+/// Whether a larger or a smaller value of a figure is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Better {
     More,
@@ -55,8 +55,8 @@ enum Better {
 /// The number of void rounds of a point.
 const VOID: &str = "void rounds";
 
-/// The figures that are compared. A name that [`figure`] does not know is that of an extra figure
-/// of one experiment. Extra figures that repeat another figure are left out.
+/// The figures that are compared. [`figure`] reads the common ones; the other names are extra
+/// figures of single experiments. Extra figures that repeat another figure are left out.
 const FIGURES: [(&str, Better); 18] = [
     (VOID, Better::Less),
     ("rate", Better::More),
@@ -97,9 +97,9 @@ struct Row {
 enum Change {
     Better,
     Worse,
-    /// Only in A.
+    /// The figure or the point is only in A, the older result.
     Missing,
-    /// Only in B.
+    /// The figure or the point is only in B, the newer result.
     New,
     None,
 }
@@ -240,7 +240,7 @@ fn compare(
             rows.push(row("point", &[], &[], Change::New));
             continue;
         }
-        // A point without valid rounds has no figure but the number of its void rounds.
+        // If all rounds of a point are void, the number of void rounds is its only figure.
         let is_void = |values: &Values| values.len() == 1;
         for (name, better) in FIGURES {
             let change = match (a.get(name), b.get(name)) {

@@ -104,8 +104,8 @@ impl Arguments {
         self.json.report(table, &rows)
     }
 
-    /// Repeats the replay with other memory limits until the peer's resident memory is `rss`, that
-    /// of the first server.
+    /// Repeats the replay with other memory limits until the peer's resident memory equals `rss`,
+    /// the resident memory of Larder or of the `--reference` server.
     fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
         let mut best: Option<Row> = None;
         let mut search = Search::from(self.memory);
@@ -169,8 +169,8 @@ impl Search {
     pub(crate) fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
         // If a higher limit added at most 1 % of resident memory, the whole trace fits, and no
         // other limit will add any.
-        let full = self.last.is_none_or(|last| rss > last + last / 100);
-        if rss < wanted && self.above.is_none() && !full {
+        let limit_still_binds = self.last.is_none_or(|last| rss > last + last / 100);
+        if rss < wanted && self.above.is_none() && !limit_still_binds {
             return false;
         }
         self.last = Some(rss);

@@ -49,7 +49,7 @@ fn read(path: &Path) -> Result<ResultFile> {
     parse(&text).map_err(|why| Error::usage(format!("{} {why}", path.display())))
 }
 
-/// Returns the reason, for people, if `text` is not a result file that this version can read.
+/// Parses a result file. The error tells people why this version cannot read `text`.
 fn parse(text: &[u8]) -> std::result::Result<ResultFile, String> {
     #[derive(Deserialize)]
     struct Version {
@@ -68,7 +68,8 @@ fn parse(text: &[u8]) -> std::result::Result<ResultFile, String> {
     Ok(file)
 }
 
-/// Returns the tables of files of one command, given with their names, as one table.
+/// Combines the tables of result files of one command into one table. `files` also has the names of
+/// the files.
 fn beside(files: &[(String, ResultFile)]) -> Table {
     let case_columns = files[0].1.table.case_columns;
     let mut header = files[0].1.table.header[..case_columns].to_vec();

@@ -205,7 +205,7 @@ impl Sink for Judge<'_> {
     #[inline]
     fn reply(&mut self, reply: Reply<'_>, values: u32) {
         // An error that arrives before the answer to a run of quiet sets concerns one of these
-        // sets.
+        // sets. The run stays pending until its answer arrives.
         if let (Some(run), Reply::Error(line)) = (self.pending.front(), reply)
             && run.asked.verb == Verb::QuietSets
         {

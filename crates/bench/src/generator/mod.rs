@@ -57,10 +57,10 @@ pub struct Load {
     pub warm_up: Duration,
     /// How long to wait for outstanding answers after the end.
     pub grace: Duration,
-    /// Measure each request from its sending until the kernel has received its answer. This
-    /// excludes the time for which the generator waits for a processor. It includes the time for
-    /// which a request waits for the previous answer on its connection. Only in the open loop,
-    /// without pipelines, over TCP.
+    /// Measure each request from its sending until the kernel has received its answer. The time for
+    /// which the generator waits for a processor is excluded. The time for which a request waits
+    /// for the previous answer on its connection is included. Only in the open loop, without
+    /// pipelines, over TCP.
     pub wire_times: bool,
     /// Serve each connection by a separate thread that waits for every reply, as the clients of
     /// most libraries do. Only in the closed loop; `threads` must equal `connections`.

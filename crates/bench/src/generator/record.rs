@@ -13,7 +13,7 @@ const LATENCY_MAX: u64 = 3_600_000_000_000;
 
 /// Returns a histogram of nanoseconds with three significant digits.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // The bounds are constants, so this cannot fail.
+    // The bounds are constants, so the call cannot fail.
     Histogram::new_with_bounds(64, LATENCY_MAX, 3).expect("the bounds of the histogram are valid")
 }
 

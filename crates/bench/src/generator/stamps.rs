@@ -82,7 +82,8 @@ mod tests {
         let (late, mut buffer) = (Duration::from_millis(30), [0; 100]);
         let mut ages = (0..100).map(|_| {
             server.write_all(b"answer").unwrap();
-            // Waits until the bytes have arrived, so that they are `late` old when they are read.
+            // Waits until the bytes have arrived, so that they are at least `late` old when they
+            // are read.
             client.peek(&mut [0; 6]).unwrap();
             thread::sleep(late);
             let (read, age) = receive(client.as_fd(), &mut buffer).unwrap();

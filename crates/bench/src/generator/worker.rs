@@ -155,8 +155,8 @@ impl<'a> Worker<'a> {
         let warm = self.load.warm_up.as_nanos() as u64;
         let end = self.load.duration.map_or(u64::MAX, |duration| warm + duration.as_nanos() as u64);
         self.book.window = Window { from: warm, to: end, ..self.book.window };
-        // The last measured second may be shorter. It ends with the run, so that later answers
-        // count in the next second.
+        // The last measured second ends with the run, so it may be shorter. Answers after the end
+        // of the run count in the next second.
         let (mut second, mut roll) = (0, end.min(warm + SECOND));
         let mut give_up = u64::MAX;
         if self.schedule.is_none() {
@@ -435,9 +435,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands over the tally of `second`. A single thread only moves it, because adding up
-    /// histograms would delay requests once a second. Of several threads, all but the first add
-    /// theirs.
+    /// Hands over the tally of `second`. The first thread's tally is only moved, because adding up
+    /// histograms would delay requests once a second. The tallies of other threads are added to it.
     fn end_second(&mut self, second: u64) {
         self.shared.add_second(second as usize, std::mem::take(&mut self.book.tally));
     }

@@ -19,7 +19,7 @@ const TIME: Duration = Duration::from_secs(2);
 pub(crate) fn measure(directory: &Path) -> Result<Disk> {
     let path = directory.join(format!("fsync-{}", std::process::id()));
     let times = sync_times(&path);
-    // The file may be missing if it could not be created.
+    // An error is ignored: the file is missing if it could not be created.
     let _ = fs::remove_file(&path);
     let mut times = times.map_err(|e| Error::io(format!("cannot write {}", path.display()), e))?;
     times.sort_unstable();

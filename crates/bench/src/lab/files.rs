@@ -74,7 +74,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
         fs::rename(&beside, &target)
     });
     written.map_err(|error| {
-        // The file may be missing if it could not be created.
+        // An error is ignored: the file is missing if it could not be created.
         let _ = fs::remove_file(&beside);
         failed(error)
     })
@@ -138,7 +138,7 @@ mod tests {
         replace(&link, "two").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "two");
         assert!(link.is_symlink() && !file.is_symlink());
-        // A reader of the old file still has all of it.
+        // A reader that opened the old file before the replacement still reads all of it.
         assert_eq!(std::io::read_to_string(before).unwrap(), "one");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "no other file stays");
 

@@ -86,7 +86,7 @@ impl Identity {
     }
 }
 
-/// Locks the journal until its file is closed, by this process or by its end.
+/// Locks the journal until this process closes the file or ends.
 fn lock(file: &File, directory: &Path) -> Result<()> {
     let directory = directory.display();
     match file.try_lock() {
@@ -148,7 +148,7 @@ impl Journal {
         line.push('\n');
         let end = self.file.metadata().map_err(|e| Error::io(doing(), e))?.len();
         self.file.write_all(line.as_bytes()).map_err(|e| {
-            // A part of the line would spoil the next entry, too.
+            // An incomplete line would make the next entry unreadable too, so it is cut off.
             let _ = self.file.set_len(end);
             Error::io(doing(), e)
         })?;
@@ -239,8 +239,8 @@ impl Journal {
         self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
     }
 
-    /// Returns, for each system, the last reason that names no points or points that are not all
-    /// measured.
+    /// Returns the last reason of each system for missing points. A reason that names points no
+    /// longer counts once the journal has all of them.
     pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {
         let mut rows: BTreeMap<&str, &NotRun> = BTreeMap::new();
         for entry in &self.entries {

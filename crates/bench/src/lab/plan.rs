@@ -73,7 +73,7 @@ pub(crate) struct Hitratio {
 /// A recorded trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
-    /// The name of its point.
+    /// The name of the trace's point in the report.
     pub(crate) name: &'static str,
     pub(crate) path: String,
     pub(crate) totals: Totals,

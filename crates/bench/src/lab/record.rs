@@ -55,7 +55,7 @@ pub(crate) struct SystemRow {
     /// `none`, `async` or `sync`.
     pub(crate) durability: String,
     pub(crate) version: String,
-    /// If this system stands in for another one: the report's words for it.
+    /// The report's words for the system that this one stands in for; otherwise `None`.
     pub(crate) stand_in: Option<String>,
     /// The command line and the settings that matter, as in the first experiment that started the
     /// system. [`Experiment::settings`] has those of each experiment.

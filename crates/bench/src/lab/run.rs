@@ -262,7 +262,7 @@ impl Turn<'_> {
             }
             other => other?,
         };
-        // A signal cut the measurement short.
+        // A signal has cut the measurement short, so its point does not count.
         if is_interrupted() {
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl Turn<'_> {
     }
 
     /// Returns true if the journal lacks this point of the turn.
-    pub(crate) fn owes(&self, case: &str, x: Option<f64>) -> bool {
+    pub(crate) fn is_missing(&self, case: &str, x: Option<f64>) -> bool {
         !self.journal.has(self.experiment, &self.point_id(case, x))
     }
 
@@ -278,7 +278,7 @@ impl Turn<'_> {
         PointId { system: self.id.to_owned(), case: case.to_owned(), x, round: self.round }
     }
 
-    /// Returns the id of the system that is measured: that of the turn, or that of a control.
+    /// Returns the id of the system whose points are measured: the turn's system, or a control.
     pub(crate) fn id(&self) -> &'static str {
         self.id
     }

@@ -1,5 +1,5 @@
-//! Runs programs to their end, for example to ask for a version. Each has a time limit. If the lab
-//! ends first, the program is killed, as servers are.
+//! Runs programs to their end, for example to ask for a version. Each program has a time limit. If
+//! the lab ends first, the program is killed, as servers are.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::{LOOK, Processes};
+use super::{POLL_INTERVAL, Processes};
 use crate::{Error, Result};
 
 /// The largest part of each output that is kept, in bytes. A program that prints more gets an error
@@ -40,7 +40,7 @@ pub(crate) fn output(
     });
     let stdout = collect(processes.server.stdout.take());
     let stderr = collect(processes.server.stderr.take());
-    let Some(status) = processes.wait(limit, LOOK, |_| {})? else {
+    let Some(status) = processes.wait(limit, POLL_INTERVAL, |_| {})? else {
         let seconds = limit.as_secs_f64();
         return Err(Error::server(format!("{program} did not end within {seconds} s")));
     };

@@ -47,7 +47,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Reads a whole trace. Takes 8 bytes and more of memory for each different key.
+    /// Reads a whole trace. Needs at least 8 bytes of memory for each different key.
     ///
     /// # Errors
     /// Returns the errors of the trace.

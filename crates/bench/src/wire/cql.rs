@@ -29,7 +29,7 @@ const RESULT: u8 = 0x08;
 const PREPARE: u8 = 0x09;
 const EXECUTE: u8 = 0x0a;
 
-/// The consistency level ONE: one replica answers. There is only one.
+/// The consistency level ONE: one replica answers. The keyspace has only one replica.
 const ONE: [u8; 2] = [0x00, 0x01];
 /// The flags of a request that has values and whose reply need not describe its columns.
 const VALUES_WITHOUT_METADATA: u8 = 0x01 | 0x02;

@@ -143,9 +143,9 @@ impl Mysql {
             let (sequence, payload) = read_packet(socket)?;
             match payload.split_first() {
                 Some((0x00, _)) => return Ok(()),
-                // The server asks to authenticate by this plug-in, after announcing another one, or
-                // it wants the digest in a separate packet. The digest of an empty password is
-                // empty.
+                // The server asks to authenticate by this plug-in, after announcing another one. Or
+                // the server wants the digest in a separate packet. The digest of an empty password
+                // is empty.
                 Some((0xfe, rest)) if cut_text(&mut &*rest) == Some(PLUGIN.as_bytes()) => {
                     let mut message = Vec::new();
                     push_packet(&mut message, sequence.wrapping_add(1), |_| {});

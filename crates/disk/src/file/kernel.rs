@@ -29,7 +29,8 @@ pub(super) fn cannot_allocate(error: &io::Error) -> bool {
 }
 
 /// Returns the space that an unprivileged user can still allocate in the file's file system, in
-/// bytes; `None` if it does not report that, as some file systems in user space do not.
+/// bytes; `None` if the file system does not report this, as some file systems in user space do
+/// not.
 pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the kernel fills the structure behind the pointer and keeps no pointer.
@@ -62,8 +63,9 @@ pub(super) fn forget_clean_pages(file: &File) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// Opens the same file for reads, and for writes if `writes` is true, that bypass the page cache.
-/// Also returns the required alignment of their offsets, lengths and memory, in bytes.
+/// Opens `file` again with a descriptor that bypasses the page cache: for reading, and for writing
+/// if `writes` is true. Also returns the required alignment of offsets, lengths and memory, in
+/// bytes.
 pub(super) fn open_direct(file: &File, writes: bool) -> io::Result<(File, usize)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct =
@@ -84,7 +86,8 @@ pub(super) fn notes_first_writes(file: &File) -> bool {
     [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC].contains(&kind)
 }
 
-/// The largest number of zeros per write, in bytes. Between two writes, others can use the device.
+/// The largest number of zeros per write, in bytes. Between two writes, other threads can use the
+/// device.
 const ZEROS: usize = 256 << 10;
 
 /// Writes zeros, bypassing the page cache. `offset` and `length` are multiples of 4096.

@@ -21,8 +21,8 @@ const LAST_READS: Timespec = Timespec::new().sec(5);
 
 /// The ring of one thread.
 ///
-/// Invariant: a buffer stays in `flying`, where its memory does not move and is not touched, from
-/// the time its operation is in the ring until its completion is taken.
+/// Invariant: from the time a read's operation is in the ring until its completion is taken, the
+/// read's buffer stays in `flying`. There its memory does not move and is not touched.
 pub(super) struct Ring {
     ring: IoUring,
     file: File,
@@ -43,12 +43,12 @@ struct Read {
     token: u64,
     /// Offset in the file of the first byte of the memory.
     from: u64,
-    /// The filled part of the memory, in bytes.
+    /// The number of bytes at the front of the memory that are filled.
     done: usize,
     buffer: ReadBuffer,
 }
 
-/// The effect of one completion on its read.
+/// The state of a read after one completion.
 enum Progress {
     /// All requested bytes have arrived.
     Complete,
@@ -255,11 +255,13 @@ mod tests {
         assert!(matches!(read.advance(-libc::EIO, 512), Progress::Failed(_)));
         assert!(matches!(read.advance(512, 512), Progress::Part));
         assert_eq!(read.done, 3072);
-        // The bytes added for alignment at the end may be missing.
+        // The bytes that were added at the end for alignment are missing. The read is complete
+        // without them.
         assert!(matches!(read.advance(4 + 9000 - 3072, 512), Progress::Complete));
     }
 
-    /// However much is requested, the kernel returns only a part of `/proc/kallsyms` per read.
+    /// The kernel returns only a part of `/proc/kallsyms` per read, however much is requested. The
+    /// ring must read the rest by itself.
     #[test]
     fn a_file_that_arrives_in_parts_is_read_completely() {
         let Ok(file) = File::open("/proc/kallsyms") else { return };

@@ -423,8 +423,8 @@ fn a_dropped_queue_ends_its_reads_and_a_file_cut_short_is_a_read_error() {
     assert_eq!(all_ended(&mut *queue, &event, 1), [(1, None)], "an error, not zeros");
 }
 
-/// Large reads and writes bypass the page cache. They see what small ones wrote, and small ones see
-/// what large ones wrote.
+/// Large reads and writes bypass the page cache. Large reads must see what small writes wrote, and
+/// small reads must see what large writes wrote.
 #[test]
 fn large_and_small_calls_see_the_same_bytes() {
     let folder = Folder::new("direct");
@@ -442,8 +442,8 @@ fn large_and_small_calls_see_the_same_bytes() {
     assert_eq!(small, [2, 2, 0]);
 }
 
-/// A file system may require more alignment than it reports. After its refusal, all reads and
-/// writes go through the page cache.
+/// A file system may require more alignment than it reports. After it has refused a direct write,
+/// all reads and writes must go through the page cache.
 #[test]
 fn a_refused_direct_write_goes_through_the_page_cache() {
     let folder = Folder::new("refused");

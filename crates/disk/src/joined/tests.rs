@@ -137,7 +137,8 @@ fn a_part_is_synced_again_after_a_failed_sync_or_write() {
     }
 }
 
-/// A write that returns during a sync is not covered by it, so the next sync must not be skipped.
+/// A running sync does not cover a write that returns during the sync. So the next sync must not be
+/// skipped.
 #[test]
 fn a_write_during_a_sync_is_covered_by_the_next() {
     let world = world();

@@ -223,8 +223,8 @@ impl Cache {
         });
     }
 
-    /// Drops the cached pages that the operating system believes are on the medium. What a failed
-    /// sync dropped now reads as before the write.
+    /// Drops the cached pages that the operating system believes are on the medium. Content that a
+    /// failed sync dropped then reads as before its write.
     pub(super) fn drop_clean(&mut self) {
         self.visible = self.medium.clone();
         for (&page, versions) in &self.pending {
@@ -308,7 +308,7 @@ impl Cache {
             .collect()
     }
 
-    /// Inverts a bit on the medium. Reads see it unless the sector has un-synced content.
+    /// Inverts a bit on the medium. Reads see the damage unless the sector has un-synced content.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) {
         self.medium.flip(offset, bit);
         let (page, sector) = (offset / PAGE as u64, offset as usize / SECTOR % SECTORS);

@@ -107,7 +107,8 @@ impl Counts {
 pub struct Stopped;
 
 impl Stopped {
-    /// Returns true if `error` is this one and not a planned fault.
+    /// Returns true if `error` says that the machine has stopped. A planned fault returns other
+    /// errors.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Stopped>())
     }

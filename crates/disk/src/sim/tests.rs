@@ -147,7 +147,8 @@ fn a_power_loss_may_lose_an_unsynced_growth() {
     assert!((0..50).all(|seed| [1 << 20, 2 << 20].contains(&device.crash(seed).size())));
     device.sync().expect("sync");
     assert!((0..50).all(|seed| sector(&device.crash(seed), 4095) == [7; 512]));
-    // A growth fails, and the machine stops during another.
+    // First a growth fails, which must not change the size. Then the machine stops during another
+    // growth.
     device.plan(Fault::once(Operation::Write, device.counts().writes + 1, Failure::Full));
     assert!(device.grow(3 << 20).is_err());
     assert_eq!(device.size(), 2 << 20);

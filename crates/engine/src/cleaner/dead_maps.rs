@@ -61,8 +61,8 @@ impl Lane {
         self.log.store().map_or(0, |store| store.commits.undo_count())
     }
 
-    /// Notes as kept ends the records at these offsets: they were removed, but their segment was
-    /// not emptied.
+    /// Notes the records at the offsets `ends` as kept ends. These records were removed from the
+    /// index, but their segment was not emptied.
     pub(crate) fn keep_ends(&self, number: SegmentNumber, ends: Vec<u32>) {
         if let Some(store) = self.log.store() {
             store.keep_ends(number, ends);
@@ -70,7 +70,7 @@ impl Lane {
     }
 }
 
-/// The maps of one walk may take at most 1/`MEMORY_SHARE` of memory.
+/// The dead maps of one walk may take at most 1/`MEMORY_SHARE` of the lane's memory.
 const MEMORY_SHARE: usize = 64;
 
 impl Cleaner {
@@ -97,8 +97,8 @@ impl Cleaner {
             self.map_walk = Some(walk);
             return true;
         }
-        // The maps also mark records that died during the walk. Those deaths are durable with the
-        // commit that is open now.
+        // The maps also mark records that died during the walk. So all deaths in the maps are
+        // durable only once the commit that is open now is durable.
         let after = store.commits.open();
         lane.stage_dead_maps(walk.maps.into_values().map(|mut map| {
             map.finish(after);
@@ -107,7 +107,8 @@ impl Cleaner {
         false
     }
 
-    /// Ends the walk when the cleaner ends. Notes again the deaths that its maps would have marked.
+    /// Abandons an unfinished walk when the cleaner ends. The deaths that its maps would have
+    /// marked are noted again, for later maps.
     pub(crate) fn abandon_maps(&mut self, lane: &Lane) {
         if let Some(walk) = self.map_walk.take() {
             walk.abandon(lane);

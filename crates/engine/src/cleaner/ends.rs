@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// After this many failures, a turn moves no more ends for which dead maps would be cheaper.
 const MOST_FAILED: usize = 4;
 
-/// Returns at most `most` segments that need dead maps and for which one can be made.
+/// Returns at most `most` segments that need dead maps, without those whose map cannot be made.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
     let mut needed = lane.log.blocking_segments(until, most + lane.older.skipped());
     needed.retain(|&number| !lane.older.is_skipped(number));
@@ -49,15 +49,15 @@ impl Cleaner {
             return Vec::new();
         }
         if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
-            // Perhaps only tombstones in the open segment can be dropped. So that segment is sealed
-            // here. The dead maps that release its tombstones are made once it is durable.
+            // Perhaps only tombstones in the open segment can be dropped. So the open segment is
+            // sealed. Once it is durable, dead maps that release its tombstones can be made.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
         let mut failed = 0;
         for number in blocked {
-            // While this rule is broken, maps are made instead of moving ends. Otherwise a
-            // simulation would make too few maps to detect a map that is written too early.
+            // A simulation can break this rule, to check that it detects a map that is written too
+            // early. Moving ends would leave it too few maps for that, so maps are made instead.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
@@ -70,8 +70,8 @@ impl Cleaner {
                     self.ends.maps_until = durable;
                     return needed;
                 }
-                // The segment that blocks this one is unreadable and gets no map. So the tombstones
-                // move, even where maps would be cheaper.
+                // The segment that blocks `number` is unreadable and gets no map. So the tombstones
+                // of `number` move, even where maps would be cheaper.
                 let tries = !moves && failed < MOST_FAILED;
                 if !tries || !self.move_ends_of(lane, number) {
                     failed += 1;
@@ -84,7 +84,7 @@ impl Cleaner {
 
     /// Retries segments that were given up because their ends did not move and maps could not be
     /// made.
-    pub(crate) fn look_again_at_ends(&mut self, lane: &Lane) {
+    pub(crate) fn retry_ends(&mut self, lane: &Lane) {
         if lane.log.expect_places() {
             self.ends.looked_at = 0;
             if let Some(durable) = &lane.durable {

@@ -27,7 +27,8 @@ impl Cleaner {
     pub(super) fn free_frame(&mut self, lane: &Lane) -> bool {
         let just_read = lane.readers.large.unused(lane.now.load(Ordering::Relaxed));
         let usage = lane.log.usage();
-        // The oldest frame of each stream, and each stream's live bytes in memory.
+        // For each stream: its oldest segment in memory, except those with a large value that a
+        // call has yet to use; and its live bytes in memory.
         let [(hot, new), (survivors, old)] = [Stream::Hot, Stream::Survivors].map(|stream| {
             let oldest = usage.resident(stream).find(|number| !just_read.contains(number));
             (oldest, usage.live(stream, Among::Resident))
@@ -118,7 +119,7 @@ impl Cleaner {
         // SAFETY: the cleaner is awake in the epochs.
         while unsafe { walk::next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
-                // SAFETY: as above.
+                // SAFETY: the cleaner is awake in the epochs.
                 let found = unsafe { lane.index.find(key, walk::at(*address)) };
                 let popular = found.is_some_and(|(_, slot, ())| {
                     !slot.is_older() && walk::keeps(lane, slot, Stream::Hot)
@@ -132,8 +133,8 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// Frees the oldest frame of copies. The copies in it that were read move to another frame; the
-    /// others are evicted.
+    /// Frees the oldest frame of copies. Copies in it that were read move to another frame, and the
+    /// other copies are evicted.
     fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
         let now = lane.now.load(Ordering::Relaxed);
@@ -146,16 +147,16 @@ impl Cleaner {
         let is_wanted = |address, record: &Record<'_>| {
             !walk::expired(*record, now) && slot_of(address, record).is_some()
         };
-        // The record was read, but not lately. The lower frequency shows that to the eviction from
-        // the store, which then does not promote the record.
+        // Called for a copy that was read, but not lately. A lower frequency in its slot tells the
+        // later eviction from the store not to promote the record.
         let forgotten = |address, record: &Record<'_>| {
             if let Some((place, slot)) = slot_of(address, record)
                 && slot.frequency() > 1
             {
                 let next = slot.with_frequency(1);
                 let order = Ordering::Relaxed;
-                // If this fails, a concurrent read or write has changed the slot, and that result
-                // stands.
+                // If the exchange fails, a concurrent read or write has changed the slot, and that
+                // change stands.
                 let _ = place.compare_exchange(slot.0, next.0, order, order);
             }
         };

@@ -27,7 +27,7 @@ impl Ghost {
         Ghost { words: unsafe { words.assume_init() } }
     }
 
-    /// Returns the bytes of RAM when every page is in use.
+    /// Returns the bytes of RAM that the ghosts take when every page is in use.
     pub(crate) fn bytes(&self) -> u64 {
         size_of_val(&*self.words) as u64
     }
@@ -39,7 +39,7 @@ impl Ghost {
         (&self.words[at], &self.words[at + 1], print)
     }
 
-    /// Remembers a key.
+    /// Adds the key's fingerprint to its bucket. The oldest fingerprint of a full bucket is lost.
     pub(crate) fn remember(&self, key: &Key<'_>) {
         let (young, old, print) = self.bucket(key);
         let word = young.load(Relaxed);
@@ -47,7 +47,7 @@ impl Ghost {
         young.store(word << 16 | print, Relaxed);
     }
 
-    /// Returns true if the key is remembered, and forgets it.
+    /// Returns true if the bucket holds the key's fingerprint, and removes the fingerprint.
     pub(crate) fn recall(&self, key: &Key<'_>) -> bool {
         let (young, old, print) = self.bucket(key);
         for word in [young, old] {

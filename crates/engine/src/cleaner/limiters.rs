@@ -1,7 +1,7 @@
 //! Rate limiters are evicted last, because an evicted limiter gives its client the whole budget
 //! again. But limiters may not fill the memory, and writers must not wait while the cleaner copies
-//! many limiters. So there is a limit for each. Beyond either limit, limiters are evicted like
-//! other items.
+//! many limiters. So two limits apply: to the memory of all limiters, and to the limiters that are
+//! kept in a row. Beyond either limit, limiters are evicted like other items.
 
 use larder_log::Record;
 use larder_log::record::Kind;
@@ -18,11 +18,11 @@ const KEPT_PER_EVICTED: u64 = 4;
 /// Counts of the live records that the cleaner lately considered for eviction.
 #[derive(Debug, Default)]
 pub(super) struct LimiterShare {
-    /// Bytes of these records, over about one cycle through the memory.
+    /// Bytes of the considered records, over about one cycle through the memory.
     all: u64,
-    /// Of these, bytes of limiters.
+    /// Bytes of the limiters among the records that `all` counts.
     limiters: u64,
-    /// Bytes of limiters that were kept, minus `KEPT_PER_EVICTED` for each byte evicted since.
+    /// Bytes of limiters that were counted, minus `KEPT_PER_EVICTED` for each byte evicted since.
     row: u64,
 }
 

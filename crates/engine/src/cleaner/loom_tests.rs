@@ -12,7 +12,7 @@ use larder_log::sync::model::{Outcomes, check, spawn};
 const KEY: &[u8] = b"k";
 const OLD: &[u8] = b"old value";
 const NEW: &[u8] = b"new value";
-/// Bytes of a record with this key and one of these values.
+/// Size of the record of `KEY` with either value, in bytes.
 const SIZE: usize = 32;
 
 /// What the writer does to the key while the cleaner moves its record.
@@ -20,7 +20,7 @@ const SIZE: usize = 32;
 enum Write {
     Overwrite,
     Delete,
-    /// Delete, then set again.
+    /// Deletes the key, then sets it to `NEW`.
     DeleteAndSet,
 }
 
@@ -31,7 +31,8 @@ fn clean_and_write(write: Write, switches: usize) {
         let lane = model::lane(model::SMALL);
         let (mut writer, mut reader) = (session(&lane), session(&lane));
         writer.tick(1);
-        // Half of the segment is dead. `Fate::Keep` moves the rest, even if it was never read.
+        // Half of the segment is dead. `Fate::Keep` moves the live record, although it was never
+        // read.
         set(&writer, KEY, b"dead data");
         set(&writer, KEY, OLD);
         writer.sleep();

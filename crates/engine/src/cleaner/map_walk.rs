@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 /// The number of visited slots after which a turn ends its slice of the walk.
 const SLOTS_PER_TURN: usize = 1 << 16;
 
-/// A walk over the index that makes the maps of some segments.
+/// A walk over the index that makes the dead maps of some segments.
 #[derive(Debug)]
 pub(crate) struct MapWalk {
     pub(super) maps: BTreeMap<SegmentNumber, DeadMap>,
     /// One bit per segment number, set for the segments in `maps`. Most slots lead to other
-    /// segments, and this check is quicker than a search.
+    /// segments, and testing a bit is quicker than a search in `maps`.
     pub(super) wanted: Box<[u64]>,
     pub(super) undo_count: u64,
     /// The next stripe; `None` until all deaths that the maps will mark are durable.
@@ -33,8 +33,9 @@ impl MapWalk {
         let mut maps = BTreeMap::new();
         for &number in numbers {
             let begun = lane.log.begin_map(number);
-            // Records of older slots may be dead, but the walk would count them as alive. Older
-            // slots that are added after `begin_map` note new deaths, for a later map.
+            // Records that older slots lead to may be dead, but the walk would count them as alive.
+            // So the segment gets its map only after its older slots are resolved. Older slots that
+            // are added after `begin_map` note new deaths, for a later map.
             if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
                 lane.log.abandon_map(begun.segment, begun.generation);
                 settling.want(&lane.older, number);
@@ -46,7 +47,8 @@ impl MapWalk {
         MapWalk { maps, wanted, undo_count, stripe: None }
     }
 
-    /// Returns true if the walk can begin. Removes segments that were freed meanwhile.
+    /// Returns true if the walk can begin, because all deaths that the maps will mark are durable.
+    /// Removes the maps of segments that were freed meanwhile.
     pub(super) fn is_ready(&mut self, lane: &Lane) -> bool {
         let mut ready = true;
         self.maps.retain(|_, map| {
@@ -64,7 +66,8 @@ impl MapWalk {
             lane.index.visit_stripe(stripe, |slot| {
                 seen += 1;
                 let (number, offset) = (slot.address().segment(), slot.address().offset());
-                // The store may have grown since the walk began.
+                // A segment number may lie beyond `wanted`, because the store may have grown since
+                // the walk began.
                 let bits = wanted.get(number as usize / 64).copied().unwrap_or(0);
                 if bits >> (number % 64) & 1 != 0
                     && let Some(map) = self.maps.get_mut(&number)

@@ -66,8 +66,8 @@ const IDLE_POLL: Duration = Duration::from_millis(5);
 /// Time after which an abandoned reservation for a large value is dropped.
 const WANTED_FOR: Duration = Duration::from_millis(200);
 
-/// Starts the cleaner's thread. It holds no strong reference while it waits, so the engine ends
-/// with its last user.
+/// Starts the cleaner's thread. The thread holds no strong reference to the lane while it waits, so
+/// the engine ends with its last user.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
     let cleaner = Cleaner::new(lane);
@@ -99,7 +99,7 @@ impl Lane {
 }
 
 impl Cleaner {
-    /// Runs one turn. Returns the time until the next one; `None` to wait for a request.
+    /// Runs one turn. Returns the time until the next turn; `None` to wait for a request.
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
         let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
         let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
@@ -113,7 +113,7 @@ impl Cleaner {
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
         self.unreadable_at = (0, 0);
-        let told = self.have_told(lane);
+        let told = self.have_reported(lane);
         while matches!(last, Step::Freed | Step::Unreadable)
             && unreadable < UNREADABLE
             && self.must_free(lane)
@@ -137,12 +137,12 @@ impl Cleaner {
         let cooled = !overdrawn(lane) && !must_free_frames(lane) && self.cool(lane);
         let short = self.must_free(lane);
         if !short {
-            self.told_by = None;
+            self.reported_by = None;
         }
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let starved = short && stuck && !coming && told;
-        // In refuse mode, a full index makes the lane full, too, but only for new items.
+        // In refuse mode, the lane is also full if the index is full, but only for new items.
         let full = starved || index_full && refuses;
         if full {
             lane.found_nothing.store(number, Ordering::Release);
@@ -171,17 +171,17 @@ impl Cleaner {
                 || tiers::is_fast_short(lane, 0))
             && let Some(durable) = &lane.durable
         {
-            // The emptied places become free with a commit. Without a request, it would come only
-            // when a writer already waits for them.
+            // The emptied places become free with a commit. Without this request, that commit would
+            // come only when a writer already waits for the places.
             durable.want_commit();
         }
-        // Resolving older slots may read from the device, so writers are served first.
+        // Writers are served first, because resolving older slots may read from the device.
         let settling = self.resolve_many(lane);
         let poll = lane.waiting().is_some() || (pending && short);
-        let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
+        let wanted = self.drop_abandoned_reservations(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
-            // With a store, freed places come back with a commit. The session that would request
-            // the commit may be the one that waits for space.
+            // With a store, freed places come back with a commit. The cleaner requests that commit,
+            // because the session that would request it may be the one that waits for space.
             if coming && let Some(durable) = &lane.durable {
                 durable.want_commit();
             }
@@ -202,7 +202,7 @@ impl Cleaner {
 
     /// Drops a reservation of memory or places after no call has waited for it for [`WANTED_FOR`].
     /// Returns false if there is no reservation. `wait` is the time until the next turn.
-    fn forget_wishes(&mut self, lane: &Lane, wait: Duration) -> bool {
+    fn drop_abandoned_reservations(&mut self, lane: &Lane, wait: Duration) -> bool {
         let wanted = lane.budget.wanted() > 0 || lane.log.wanted_places() > 0;
         if !wanted || lane.waiting().is_some() {
             self.wanted_for = Duration::ZERO;
@@ -224,8 +224,8 @@ impl Cleaner {
         lane.index.reap();
     }
 
-    /// Returns the number of places that cleaning could gain from dead bytes in sealed segments, if
-    /// it cleans those with at most [`CLEAN_BELOW_WHEN_REFUSING`] percent of live bytes.
+    /// Returns the number of places that cleaning could gain from dead bytes in sealed segments.
+    /// Counts only segments with at most [`CLEAN_BELOW_WHEN_REFUSING`] percent of live bytes.
     fn reclaimable_places(&self, lane: &Lane) -> usize {
         let gain = lane.log.usage().gain(CLEAN_BELOW_WHEN_REFUSING);
         gain as usize / lane.log.segment_size()
@@ -234,16 +234,16 @@ impl Cleaner {
     /// Returns true if nothing must be freed, or if all threads have reported the records that they
     /// made dead before something had to be freed. Before these reports, the cleaner may not know
     /// of segments that it could free at no cost.
-    fn have_told(&mut self, lane: &Lane) -> bool {
+    fn have_reported(&mut self, lane: &Lane) -> bool {
         if !self.must_free(lane) {
-            self.told_by = None;
+            self.reported_by = None;
             return true;
         }
-        let by = *self.told_by.get_or_insert_with(|| lane.log.want_counts());
+        let by = *self.reported_by.get_or_insert_with(|| lane.log.want_counts());
         let told = lane.epochs.passed(by);
         if told {
             // Records that die later are not in these counts, so the next turn must ask again.
-            self.told_by = None;
+            self.reported_by = None;
         }
         told
     }
@@ -347,7 +347,7 @@ impl Cleaner {
         }
     }
 
-    /// Frees a segment without live records. This does not access the index.
+    /// Frees a segment without live records. Does not access the index.
     fn free_dead(
         &mut self,
         lane: &Lane,
@@ -394,7 +394,8 @@ impl Cleaner {
                     bump(&self.counters.cleaned_live_bytes, alive_bytes);
                     Step::Freed
                 }
-                // A commit has failed since `undo_count` was read.
+                // A commit has failed since `undo_count` was read, so the segment may have live
+                // records again.
                 false => Step::Later,
             },
             Ok(None) => {
@@ -408,7 +409,8 @@ impl Cleaner {
                     lane.log.postpone_cleaning(stream, number);
                     return Step::Unreadable;
                 }
-                // The segment is not tried again, so the turn continues with other segments.
+                // The segment cannot be read completely and is not tried again, so the turn
+                // continues with other segments.
                 lane.log.keep_unreadable(stream, number);
                 Step::Freed
             }
@@ -426,7 +428,8 @@ impl Cleaner {
         if !lane.log.segment(number).is_jumbo() {
             return false;
         }
-        // Loads before the participant is awake, because a device read would hold up the epochs.
+        // The segment is loaded before the participant is awake, because a device read would hold
+        // up the epochs.
         let Ok(loaded) = lane.log.load_if_absent(number) else { return false };
         self.participant.tick();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
@@ -459,7 +462,8 @@ impl Cleaner {
         }
         self.swept = now;
         if lane.durable.is_some() {
-            // Expired items still hide older versions, so they go when their segment is cleaned.
+            // With a store, expired items still hide older versions. So they are removed only when
+            // their segment is cleaned.
             self.expired = Some((0, 0));
             return;
         }
@@ -476,8 +480,8 @@ impl Cleaner {
         }
     }
 
-    /// Cleans one segment with kept ends, which are items that were removed without a newer version
-    /// from a segment that then stayed.
+    /// Cleans one segment with kept ends. These are items that were removed without a newer version
+    /// while their segment stayed.
     fn clean_kept_ends(&mut self, lane: &Lane) {
         let Some(store) = lane.log.store() else { return };
         let keeping = store.segments_with_kept_ends();
@@ -488,8 +492,8 @@ impl Cleaner {
         }
     }
 
-    /// Cleans one segment whose records have all expired. This may read from the device. Returns
-    /// true if there may be more such segments.
+    /// Cleans one segment whose records have all expired. May read from the device. Returns true if
+    /// there may be more such segments.
     fn clean_expired(&mut self, lane: &Lane) -> bool {
         let now = lane.now.load(Ordering::Relaxed);
         if overdrawn(lane) {

@@ -33,7 +33,7 @@ impl Cleaner {
             if !self.is_read(lane, number) {
                 return Some(number);
             }
-            self.looked_to = place;
+            self.examined_until = place;
         }
         None
     }
@@ -44,7 +44,7 @@ impl Cleaner {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
         let share = u128::from((new + old) / PROBATION_SHARE);
-        let (place, number) = usage.resident_behind(Stream::Hot, self.looked_to)?;
+        let (place, number) = usage.resident_behind(Stream::Hot, self.examined_until)?;
         let (first, last) = usage.resident_places(Stream::Hot)?;
         // Positions in the queue are assigned in order, so their distance tells approximately how
         // many bytes followed.
@@ -68,7 +68,7 @@ impl Cleaner {
             }
             walked += batch.len();
             for (address, _, key) in &batch {
-                // SAFETY: as above.
+                // SAFETY: the cleaner is awake in the epochs.
                 let found = unsafe { lane.index.find(key, walk::at(*address)) };
                 looked += usize::from(found.is_some());
                 read |= found.is_some_and(|(_, slot, ())| slot.frequency() > 0);

@@ -11,8 +11,8 @@ use crate::lane::Lane;
 /// about three times the memory of the live items, and cleaning copies one byte for every sixteen
 /// written.
 const RECYCLE_BELOW: usize = 6;
-/// Number of frames kept ready or on their way. A frame becomes available some milliseconds after
-/// its segment was cleaned.
+/// The number of frames that recycling keeps ready or in quarantine. A frame becomes available some
+/// milliseconds after its segment was cleaned.
 const RECYCLED_AHEAD: usize = 4;
 
 impl Cleaner {
@@ -25,8 +25,8 @@ impl Cleaner {
         self.reap(lane);
         let frames = || lane.log.ready_frames() + lane.log.quarantined();
         if frames() < RECYCLED_AHEAD {
-            // Requests new counts for the next turn. This turn uses the counts that threads have
-            // already reported.
+            // Asks threads to report their dead bytes for the next turn. This turn uses the counts
+            // that they have already reported.
             lane.log.want_counts();
         }
         for _ in frames()..RECYCLED_AHEAD {

@@ -23,11 +23,11 @@ pub(super) const PLACES_SHARE: usize = 64;
 /// The largest number of places that are kept ready.
 pub(super) const MAX_READY_PLACES: usize = 16;
 
-/// The largest percentage of live bytes at which a segment is cleaned rather than another one
-/// evicted.
+/// The largest percentage of live bytes at which the cleaner cleans a segment instead of evicting
+/// another segment.
 const CLEAN_BELOW: usize = 60;
-/// With a store, the largest percentage of live bytes at which a segment is cleaned rather than its
-/// frame dropped. So values that are often overwritten never remain on the device only.
+/// With a store, the largest percentage of live bytes at which the cleaner cleans a segment instead
+/// of dropping its frame. So values that are often overwritten never remain on the device only.
 const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
 /// The largest percentage of live bytes at which a segment is cleaned in refuse mode, where nothing
 /// is evicted.
@@ -43,7 +43,7 @@ pub(crate) enum Step {
     Freed,
     /// A segment can be freed later, when its last appenders or a commit are done.
     Later,
-    /// A segment could not be read. Others are tried before it is tried again.
+    /// A segment could not be read. Other segments are tried before it is tried again.
     Unreadable,
     /// Nothing can be freed.
     Nothing,
@@ -89,7 +89,7 @@ pub(crate) struct Cleaner {
     /// number of the last segment found; `None` if no more are left.
     pub(super) expired: Option<(UnixSeconds, SegmentNumber)>,
     /// While a segment moves to the lower device: how many bytes of its records may still stay on
-    /// the fast one.
+    /// the fast device.
     pub(super) may_stay: usize,
     /// Expiry and number of the last expired segment that could not be read in this turn. The
     /// search for the next expired segment continues after it.
@@ -98,19 +98,19 @@ pub(crate) struct Cleaner {
     pub(super) swept: UnixSeconds,
     /// While something must be freed: the epoch after which all threads have reported the records
     /// that they had made dead.
-    pub(super) told_by: Option<u64>,
+    pub(super) reported_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// The lane's number of reads and uses of large values, and a count of turns since that number
-    /// last grew. The count includes turns that found nothing to drop except values that calls have
-    /// yet to use.
+    /// The lane's count of reads and uses of large values, and the number of turns for which the
+    /// cleaner has spared such values since that count changed. Only turns that found nothing else
+    /// to drop are counted.
     pub(super) spared: (u64, u32),
-    /// The lane's number of hits when a frame was last dropped.
+    /// The lane's number of look-ups that found an item, when a frame was last dropped.
     pub(super) hits: u64,
     /// Counts of the rate limiters among the items that were considered for eviction.
     pub(super) limiters: LimiterShare,
     /// The position in the probation queue up to which all examined segments had reads by clients.
-    pub(super) looked_to: i64,
+    pub(super) examined_until: i64,
 }
 
 /// The state of the work on ends between two turns.
@@ -148,12 +148,12 @@ impl Cleaner {
             unreadable_at: (0, 0),
             may_stay: 0,
             swept: 0,
-            told_by: None,
+            reported_by: None,
             wanted_for: Duration::ZERO,
             spared: (0, 0),
             hits: 0,
             limiters: LimiterShare::default(),
-            looked_to: i64::MIN,
+            examined_until: i64::MIN,
         }
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
 /// if a place is needed, and false if only a frame is.
 pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     match lane.options.engine.when_full {
-        // The alternative to cleaning here is to drop the frame.
+        // If only a frame is needed, the alternative to cleaning is to drop the segment's frame.
         _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
         WhenFull::Evict => CLEAN_BELOW,
         WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
@@ -180,11 +180,11 @@ pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     }
 }
 
-/// Returns true if too few places are left of the reserve that only updates and deletes may use,
-/// even counting those that are about to become free.
+/// Returns true if the reserve that only updates and deletes may use has too few places left, even
+/// counting places that are about to become free.
 pub(super) fn is_reserve_short(lane: &Lane) -> bool {
     let available = lane.log.available_places(Claim::Grow);
-    // The store may grow between the two calls.
+    // The subtraction saturates, because the store may grow between the two calls.
     let reserve = lane.log.spared(Claim::Write).saturating_sub(lane.log.spared(Claim::Grow));
     available.saturating_add(lane.log.quarantined()) < reserve.min(READY_FRAMES)
 }

@@ -1,4 +1,5 @@
-//! Walks over the records of a segment and decides about each under its stripe's lock.
+//! Walks over the records of a segment. Moves, removes or keeps each live record under its stripe's
+//! lock.
 
 use crate::cleaner::state::{Cleaner, Fate, Task};
 use crate::durability::Change;
@@ -23,8 +24,8 @@ const PROMOTE_AT_WITH_STORE: u8 = 2;
 /// Number of records whose buckets are prefetched together.
 pub(crate) const BATCH: usize = 32;
 
-/// The error for a segment that cannot be read completely. It must not be freed, because no record
-/// may be lost.
+/// The error for a segment that cannot be read completely. Such a segment must not be freed,
+/// because no record may be lost.
 #[derive(Debug)]
 struct MustStay;
 
@@ -41,21 +42,21 @@ pub(super) fn must_stay(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<MustStay>())
 }
 
-/// What became of a record.
+/// The result of a walk for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decided {
-    /// It was dead already.
+    /// The record was dead already.
     Dead,
-    /// It was alive. It was moved, or removed, or stays in its segment.
+    /// The record was alive. It was moved, or removed, or stays in its segment.
     Done,
-    /// It should have moved, but there was no space.
+    /// The record should have moved, but there was no space.
     NoSpace,
 }
 
 impl Cleaner {
-    /// Decides about every record of a segment. Returns the bytes of the live records, or `None` if
-    /// a record could not be moved. Adds to `ends` the offsets of records that were removed
-    /// although no newer version hides them.
+    /// Moves, removes or keeps every live record of a segment, as `task` says. Returns the bytes of
+    /// the live records, or `None` if a record could not be moved. Adds to `ends` the offsets of
+    /// records that were removed although no newer version hides them.
     ///
     /// # Errors
     /// If the segment cannot be read completely.
@@ -81,8 +82,8 @@ impl Cleaner {
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
                 // Most records of a segment are dead, and a look-up without the lock shows that. An
-                // undo may later make a slot lead here again, before or after the walk has passed
-                // this record. `quarantine` detects both cases.
+                // undo may later make a slot lead to a dead record again, before or after the walk
+                // has passed the record. `quarantine` detects both cases.
                 // SAFETY: the cleaner is awake in the epochs.
                 if unsafe { lane.index.find(key, at(*address)) }.is_some() {
                     match self.decide(lane, task, *address, *record, key, ends) {
@@ -112,8 +113,8 @@ impl Cleaner {
         Ok(complete.then_some(alive_bytes))
     }
 
-    /// Handles unreadable records that the index still leads to after a walk. They count as
-    /// evicted, unless nothing may be lost. In that case the segment stays, and readers of these
+    /// Handles unreadable records that the index still leads to after a walk. These records count
+    /// as evicted, unless nothing may be lost. In that case the segment stays, and readers of these
     /// items get an error.
     fn give_up(
         &mut self,
@@ -151,7 +152,7 @@ impl Cleaner {
         offsets
     }
 
-    /// Decides about one record.
+    /// Moves, removes or keeps one record, unless the record is dead by now.
     fn decide(
         &mut self,
         lane: &Lane,
@@ -187,7 +188,8 @@ impl Cleaner {
         }
         let (to, frequency) = match fate {
             Fate::Sweep => return Decided::Done,
-            // Records on the lower device stay there.
+            // Records on the lower device stay on that device, which has the survivors' new
+            // segments.
             Fate::Keep if lane.log.tier(address.segment()) == Tier::Lower => {
                 (Stream::Survivors, slot.frequency())
             }
@@ -202,7 +204,7 @@ impl Cleaner {
                 }
             }
             Fate::Cool => (Stream::Survivors, slot.frequency()),
-            // A jumbo that is not in memory cannot be copied.
+            // A jumbo that is not in memory cannot be copied, so it is evicted.
             Fate::Evict => {
                 let limiter = self.limiters.keeps(&record, lane.budget.limit());
                 if !whole || !limiter && !keeps(lane, slot, stream) {
@@ -266,7 +268,7 @@ impl Cleaner {
 }
 
 /// Fills `batch` with the next items and their keys, and prefetches their buckets. Returns false if
-/// there are none left.
+/// no items are left.
 ///
 /// # Safety
 /// The calling thread must be awake in the epochs.

@@ -32,7 +32,7 @@ enum CommitKind {
 /// time until the next commit.
 const TIME_STEP: u32 = 10;
 
-/// Starts the committer's thread. It holds no strong reference to the lane while it waits.
+/// Starts the committer's thread. The thread holds no strong reference to the lane while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = &lane.durable else { return Ok(()) };
     let weak = Arc::downgrade(lane);
@@ -40,8 +40,8 @@ pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let handle = builder.spawn(move || run(&weak))?;
     *lock(&durable.thread) = Some(handle.thread().clone());
     // A request made before `durable.thread` was set could not wake the thread, for example a
-    // request of a full lane's cleaner. While that request is pending, later ones do not wake the
-    // thread either.
+    // request of a full lane's cleaner. While that request is pending, later requests do not wake
+    // the thread either. So the thread is woken here.
     handle.thread().unpark();
     Ok(())
 }
@@ -57,7 +57,7 @@ fn run(weak: &Weak<Lane>) {
             let returning = lock(&lane.committer).gather.returning(durable.last_us());
             if let Some(returning) = returning {
                 durable.wait_for_clients(returning);
-                // Requests that came meanwhile are for the commit that begins now.
+                // The commit that begins now also serves the requests that came during the wait.
                 durable.take_wanted();
             }
         }
@@ -216,7 +216,8 @@ impl Lane {
         match self.log.verify_device() {
             Ok(()) => {
                 durable.failing.store(false, Ordering::Release);
-                // During the failure the cleaner may have found the lane full. That is out of date.
+                // During the failure the cleaner may have found the lane full. That finding is out
+                // of date.
                 self.set_full(None);
                 self.kick_cleaner();
                 durable.wake();
@@ -291,7 +292,8 @@ impl Lane {
         }
         let mut committer = lock(&self.committer);
         committer.ended = true;
-        // The image and the superblock must describe the same places.
+        // The store must not grow any more: the image and the superblock must describe the same
+        // places.
         self.log.close_to_growth();
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
         let failed_syncs = store.failed_syncs();

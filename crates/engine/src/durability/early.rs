@@ -39,7 +39,8 @@ impl Durable {
     }
 }
 
-/// Starts the early writer's thread. It holds no strong reference to the lane while it waits.
+/// Starts the early writer's thread. The thread holds no strong reference to the lane while it
+/// waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = lane.durable.as_ref().filter(|it| it.mode() == Durability::Async) else {
         return Ok(());
@@ -82,7 +83,7 @@ impl Lane {
         let written = self.log.write_early(&mut committer.log);
         let written = written.ok().flatten();
         if written.is_none() {
-            // The commit handles the failure and writes everything.
+            // The next commit handles the failure and writes everything that is left.
             durable.want_commit();
         }
         written

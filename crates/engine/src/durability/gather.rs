@@ -22,9 +22,11 @@ pub(super) struct WaitingAnswers {
     count: AtomicU64,
     /// The time at which the last commit ended, in microseconds.
     since_us: AtomicU64,
-    /// The sum of the times between that end and the reports since then, in microseconds.
+    /// The sum of the delays of all answers reported since the last commit ended, in microseconds.
+    /// An answer's delay is the time from that end to the report.
     delays_us: AtomicU64,
-    /// The committer is woken when `count` reaches this number; `u64::MAX` if it does not wait.
+    /// The committer is woken when `count` reaches this number; `u64::MAX` while the committer does
+    /// not wait.
     needed: AtomicU64,
 }
 
@@ -72,9 +74,10 @@ impl Durable {
 /// Clients that will soon be back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Returning {
-    /// The number of all clients, those that are back included.
+    /// The number of all clients, including those that are back already.
     pub(super) clients: u64,
-    /// How long the next commit waits for them after the end of the last one, in microseconds.
+    /// How long the next commit waits for these clients, in microseconds after the end of the last
+    /// commit.
     pub(super) within_us: u64,
 }
 
@@ -87,7 +90,8 @@ pub(super) struct Gather {
     clients: u64,
     /// The number of answers that waited for the next commit when the last one ended.
     held: u64,
-    /// The number of answers that wait for the commit under way, and for those that failed before.
+    /// The number of answers that wait for the commit under way, and for the commits that failed
+    /// before it.
     served: u64,
     /// The average time between two clients that return, in nanoseconds.
     interval_ns: u64,
@@ -108,14 +112,16 @@ impl Gather {
         answers.since_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// As [`Gather::end`], while `waiting` answers wait for the next commit. The delays are those
-    /// of all answers that were reported since the commit before ended.
+    /// Updates the estimate when a commit ends. `waiting` answers wait for the next commit.
+    /// `delays_us` is the sum of the delays of all answers reported since the previous commit
+    /// ended.
     fn note(&mut self, waiting: u64, delays_us: u64, took_us: u64) {
         let all = self.served + waiting;
         let returned = all.saturating_sub(self.held);
-        // Clients that return at equal intervals have half of the last one's delay on average.
+        // Clients that return at equal intervals have half of the last client's delay on average.
         if let Some(last_us) = delays_us.saturating_mul(2).checked_div(returned) {
-            // Limited because the first client after a pause says nothing about the others.
+            // The interval is limited, because the first client after a pause says nothing about
+            // the others.
             let most_ns = took_us.min(RETURN_MOST_US) * 1000;
             let interval_ns = (last_us.saturating_mul(1000) / returned).min(most_ns);
             self.interval_ns = (3 * self.interval_ns + interval_ns) / 4;
@@ -128,8 +134,8 @@ impl Gather {
     pub(super) fn returning(&self, commit_us: u64) -> Option<Returning> {
         let all_us = self.clients.saturating_mul(self.interval_ns) / 1000;
         let are_fast = self.clients > 1 && all_us <= (commit_us / 4 * 3).min(RETURN_MOST_US);
-        // Clients that have left, or that do something else first, delay a commit by the same time
-        // once more.
+        // A late client gets twice the expected time. Clients that have left, or that do something
+        // else first, delay a commit by that limit.
         let within_us = all_us.saturating_mul(2);
         are_fast.then_some(Returning { clients: self.clients, within_us })
     }
@@ -141,9 +147,9 @@ mod tests {
 
     const COMMIT_US: u64 = 2000;
 
-    /// A commit that `served` answers wait for. `delays` are the times after the end of the commit
-    /// before, in microseconds, at which answers were reported. Those that the commit does not
-    /// serve wait for the next one.
+    /// Simulates a commit that `served` answers wait for. `delays` are the times, in microseconds
+    /// after the end of the previous commit, at which answers were reported. Answers that the
+    /// commit does not serve wait for the next commit.
     fn commit(gather: &mut Gather, served: u64, delays: &[u64]) {
         let waiting = gather.held + delays.len() as u64 - served;
         gather.served = served;
@@ -159,7 +165,8 @@ mod tests {
         let mut gather = Gather::default();
         let delays: Vec<u64> = (1..=5).map(|at| 20 * at).collect();
         commit(&mut gather, 0, &delays);
-        // Each commit serves the clients that the last but one has released.
+        // Two groups of five clients alternate: each commit serves one group, while the other group
+        // sends its next requests.
         for _ in 0..20 {
             commit(&mut gather, 5, &delays);
         }

@@ -4,8 +4,8 @@
 //! In sync mode, each change is recorded with the previous contents of its slot until it is
 //! durable. If a commit fails, changes that are not durable are undone, newest first, before any
 //! call that waits for them is answered. In async mode acknowledged changes stay: they are still in
-//! memory, and are written again until the device accepts them. They are also written
-//! [early], before their commit.
+//! memory, and are written again until the device accepts them. Acknowledged changes are also
+//! written [early], before their commit.
 
 mod committer;
 mod early;

@@ -8,12 +8,13 @@ use std::time::Duration;
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// At once, without a promise: the store only holds what does not fit into memory.
+    /// Acknowledges a write at once, without a promise: the store only holds what does not fit into
+    /// memory.
     None,
-    /// At once. A crash of the machine loses at most the writes of the last sync interval. A crash
-    /// of only the process loses at most those of the last milliseconds.
+    /// Acknowledges a write at once. A crash of the machine loses at most the writes of the last
+    /// sync interval. A crash of only the process loses at most those of the last milliseconds.
     Async,
-    /// When it is durable.
+    /// Acknowledges a write when it is durable.
     Sync,
 }
 
@@ -26,10 +27,11 @@ pub struct StoreOptions {
     pub forget: Vec<LaneNumber>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// In async mode: a crash loses at most the writes acknowledged during the last such interval.
+    /// In async mode: a crash loses at most the writes acknowledged during the last interval of
+    /// this length.
     pub sync_interval: Duration,
     /// True if a damaged store is opened even with [`WhenFull::Refuse`](crate::WhenFull::Refuse).
-    /// Its damaged records are lost.
+    /// The damaged records are lost.
     pub accept_damage: bool,
     /// The clock that measures `sync_interval`.
     pub clock: MonotonicClock,
@@ -41,12 +43,12 @@ pub struct StoreOptions {
 /// A device of a store.
 #[derive(Clone, Debug)]
 pub struct StoreDevice {
-    /// Its name for users.
+    /// The device's name for users.
     pub name: String,
     /// The device itself.
     pub device: Arc<dyn Device>,
     /// A slower and larger device below this one, to which the lane moves cooled records. A store
-    /// may get one at a later start, and needs it from then on.
+    /// may get a lower device at a later start, and needs it from then on.
     pub lower: Option<LowerDevice>,
     /// Random numbers for a store that is created on this device. They become its identity and the
     /// secret of its checksums.
@@ -56,7 +58,7 @@ pub struct StoreDevice {
 /// The lower device of a lane.
 #[derive(Clone, Debug)]
 pub struct LowerDevice {
-    /// Its name for users.
+    /// The lower device's name for users.
     pub name: String,
     /// The device itself.
     pub device: Arc<dyn Device>,

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A busy thread delays its commit request by up to `GATHER` × the duration of the last commit.
 /// More requests then share the commit, whose cost is mostly processor time.
 const GATHER: u64 = 8;
-/// The longest such delay, in microseconds.
+/// The longest time for which a busy thread delays its commit request, in microseconds.
 const GATHER_MOST_US: u64 = 2000;
 /// A thread polls for a requested commit for up to `POLL` × the duration of the last commit.
 const POLL: u64 = 2;
@@ -45,7 +45,7 @@ pub enum Health {
 /// A change that is not durable yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
-    /// The new record.
+    /// The address of the new record.
     pub(crate) address: Address,
     /// The previous contents of the slot. `before_size` is the size in bytes of the record that the
     /// slot led to. `before_is_item` is true if that record was an item.

@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-/// Number of times that a test checks that the frame is not dropped.
+/// Number of attempts of a test to drop a frame that must stay.
 const LOOKS: u32 = 20_000;
 
 fn engine() -> Arc<Engine> {
@@ -149,7 +149,7 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
     };
     assert_eq!(slots(), 2);
     thread::scope(|scope| {
-        // The committer waits for this lock at the first tombstone, after its sync.
+        // The committer waits for this lock when it buries the first tombstone, after its sync.
         let guard = lane.index.lock(&first);
         let syncs = device.counts().syncs;
         let committer = scope.spawn(|| lane.commit());

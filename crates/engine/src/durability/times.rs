@@ -4,7 +4,7 @@ use crate::durability::{LowerDevice, StoreDevice};
 use larder_disk::{Device, DeviceHistograms, DeviceTimes, Histogram, MonotonicClock, Timed};
 use std::sync::Arc;
 
-/// The times of the calls of a lane's devices. Recording continues.
+/// The times of the calls of a lane's devices. The devices continue to record their calls here.
 #[derive(Clone, Debug)]
 pub(crate) struct TierTimes {
     fast: Arc<DeviceTimes>,
@@ -14,9 +14,9 @@ pub(crate) struct TierTimes {
 /// Histograms of a lane's store since it was opened. `stats reset` does not change them.
 #[derive(Clone, Debug)]
 pub struct StoreHistograms {
-    /// The calls of the lane's device.
+    /// The times of the calls of the lane's device.
     pub fast: DeviceHistograms,
-    /// The calls of its lower device, if it has one.
+    /// The times of the calls of the lane's lower device, if the lane has one.
     pub lower: Option<DeviceHistograms>,
     /// The bytes of records that each commit made durable, with the trailers around them.
     pub commit_bytes: Histogram,

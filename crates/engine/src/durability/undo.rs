@@ -20,7 +20,8 @@ impl Lane {
         }
         newest_first.sort_unstable_by_key(|&(seq, _)| std::cmp::Reverse(seq));
         for (_, change) in newest_first {
-            // SAFETY: as above.
+            // SAFETY: the record still has its frame, because only this thread settles or gives up
+            // commits.
             let Some(record) = (unsafe { self.log.record(change.address) }) else { continue };
             let key = Key::new(record.key(), self.options.hash_seed);
             let guard = self.index.lock(&key);
@@ -36,7 +37,7 @@ impl Lane {
                     _ if taken_back => continue,
                     Some(size) => before_size = size,
                     // The record behind the older slot turned out to be another key's, and has
-                    // moved since.
+                    // moved since. So only the new version is removed.
                     None => {
                         guard.remove(place, was_item);
                         continue;
@@ -79,7 +80,8 @@ impl Lane {
         });
     }
 
-    /// Removes a tombstone from the index. From now on it only hides older versions from recovery.
+    /// Removes a tombstone from the index. From then on, the tombstone only hides older versions
+    /// from recovery.
     pub(crate) fn bury(&self, address: Address, key: &[u8], size: usize) {
         let key = Key::new(key, self.options.hash_seed);
         let guard = self.index.lock(&key);

@@ -285,7 +285,7 @@ mod tests {
             positions.push(position);
             filled += 1;
         }
-        // Every slot still determines its key's position, wherever it was moved.
+        // Every slot must still determine its key's position, wherever the slot was moved.
         for (number, bucket) in buckets.iter().enumerate() {
             for slot in bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed))) {
                 if !slot.is_empty() {

@@ -15,21 +15,21 @@ use std::ops::Range;
 pub(super) const CHUNK: usize = HUGE_PAGE / PAGE;
 /// The largest number of unused pages in a chunk that is joined to a huge page.
 const HOLES: usize = CHUNK / 16;
-/// Time for which a chunk must be unchanged before a step, in seconds. While the index grows, its
-/// tables are replaced all the time.
+/// Time for which a chunk must be unchanged before it is joined or emptied, in seconds. While the
+/// index grows, its tables are replaced all the time.
 const SETTLED: UnixSeconds = 2;
 /// Interval between two attempts at the same chunk, in seconds. Attempts mostly fail because memory
 /// is short.
 const RETRY: UnixSeconds = 60;
-/// The largest number of steps per second.
+/// The largest number of chunks that are joined or emptied per second.
 const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ChunkState {
-    /// Tables took or freed pages of the chunk since the last pass.
+    /// Tables took or freed pages of the chunk since the last pass over the chunks.
     #[default]
     Changed,
-    /// Unchanged since the last pass. A step is allowed from this second on.
+    /// The chunk is unchanged since the last pass. It may be joined or emptied from this second on.
     Settled(UnixSeconds),
     /// The system is joining the chunk's pages.
     Joining,
@@ -54,7 +54,7 @@ pub(super) enum Todo {
 /// The result of joining a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// The chunk is a huge page now. No table uses this number of its small pages.
+    /// The chunk is a huge page now. The field counts its small pages that no table uses.
     With(usize),
     /// Tables were added or freed meanwhile, so freed pages may be resident again.
     Changed,

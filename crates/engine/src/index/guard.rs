@@ -10,8 +10,8 @@ use larder_log::record::MAX_SEQ;
 use larder_log::sync;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of older slots of a key. Each occupies one of the key's sixteen candidate
-/// slots.
+/// The largest number of older slots of a key. Each older slot occupies one of the key's sixteen
+/// candidate slots.
 const MOST_OLDER: usize = 3;
 /// A table does not grow while less than 1/`SPARSE` of it is in use. If keys are spread well, far
 /// more of the table is in use before both buckets of a key are full. Keys that were made to share
@@ -20,7 +20,7 @@ const SPARSE: usize = 4;
 
 /// Why a key gets no place in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPlace {
+pub(crate) enum NoSlot {
     /// There is no memory for a larger table, or the index is at its limit.
     Full,
     /// Too many keys share the key's buckets.
@@ -30,13 +30,13 @@ pub(crate) enum NoPlace {
 /// How a slot that has a key's tag relates to that key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// It belongs to another key.
+    /// The slot belongs to another key.
     Other,
-    /// It is an older slot, already replaced by a set of this key.
+    /// The slot is an older slot, already replaced by a set of this key.
     Older,
-    /// It may belong to this key.
+    /// The slot may belong to this key.
     Suspect,
-    /// Unknown until its record has been read.
+    /// The slot's key is unknown until its record has been read.
     Unknown,
 }
 
@@ -58,8 +58,8 @@ impl Drop for Guard<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotPlace<'a> {
     pub(super) place: &'a AtomicU64,
-    /// For an empty place: true if it is in the second candidate bucket of the key that will use
-    /// it.
+    /// For an empty place: true if the place is in the second candidate bucket of the key that will
+    /// use it.
     pub(super) displaced: bool,
 }
 
@@ -105,8 +105,9 @@ impl<'a> Guard<'a> {
         Some((SlotPlace { place, displaced: slot.is_displaced() }, slot, found))
     }
 
-    /// Returns the next version. Beyond [`MAX_SEQ`] it would return the same version every time. To
-    /// prevent that, opening refuses a store whose versions are nearly used up.
+    /// Returns the next version. Beyond [`MAX_SEQ`] this function would return the same version
+    /// every time. To prevent that, a store whose versions are nearly used up is refused when it is
+    /// opened.
     #[inline]
     pub(crate) fn next_seq(&self) -> u64 {
         let seq = (self.stripe.seq.load(Ordering::Relaxed) + 1).min(MAX_SEQ);
@@ -221,7 +222,7 @@ impl<'a> Guard<'a> {
 
     /// Returns an empty place for the key, growing the table if needed.
     #[inline]
-    pub(crate) fn vacate(&self, key: &Key<'_>) -> Result<SlotPlace<'a>, NoPlace> {
+    pub(crate) fn vacate(&self, key: &Key<'_>) -> Result<SlotPlace<'a>, NoSlot> {
         loop {
             let buckets = self.buckets();
             if !buckets.is_empty() {
@@ -243,13 +244,14 @@ impl<'a> Guard<'a> {
 
     /// Replaces the table by one that is larger by 1/`growth`.
     #[cold]
-    fn grow(&self) -> Result<(), NoPlace> {
+    fn grow(&self) -> Result<(), NoSlot> {
         if self.is_sparse() {
-            return Err(NoPlace::Crowded);
+            return Err(NoSlot::Crowded);
         }
-        // All stripes grow at about the same time, so this frees tables that they replaced when
-        // they last grew. This call frees only a part of the replaced tables. After a flush these
-        // are the whole index, too much work for a writer that holds a stripe's lock.
+        // All stripes grow at about the same time, so this call frees tables that other stripes
+        // replaced when they last grew. Only a part of them is freed: after a flush, all tables of
+        // the index wait to be freed. That is too much work for a writer that holds a stripe's
+        // lock.
         self.index.reap_some();
         let old = self.view.table();
         let mut pages = old.pages();
@@ -260,10 +262,10 @@ impl<'a> Guard<'a> {
             let limit = self.index.limit.load(Ordering::Relaxed);
             if growth == GROWTH && self.index.pages.used_bytes() + more > limit {
                 self.index.full.store(true, Ordering::Relaxed);
-                return Err(NoPlace::Full);
+                return Err(NoSlot::Full);
             }
             let strict = self.index.strict.load(Ordering::Relaxed);
-            let new = self.index.pages.take(pages, strict).ok_or(NoPlace::Full)?;
+            let new = self.index.pages.take(pages, strict).ok_or(NoSlot::Full)?;
             if self.copy_to(new) {
                 self.publish(old, new);
                 return Ok(());
@@ -273,7 +275,8 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Moves the table close to others that were moved. Returns false if there is no memory.
+    /// Moves the table next to other moved tables, so that together they fill chunks. Returns false
+    /// if there is no memory.
     pub(super) fn move_table(&self) -> bool {
         let old = self.view.table();
         let Some(new) = self.index.pages.take_packed(old.pages()) else { return false };

@@ -22,7 +22,7 @@ mod tests;
 use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, StripeVersion};
-pub(crate) use guard::{Guard, Judgement, NoPlace, SlotPlace};
+pub(crate) use guard::{Guard, Judgement, NoSlot, SlotPlace};
 use larder_log::recover::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
@@ -49,7 +49,7 @@ const REBUILD_GROWTH: u32 = 2;
 /// A table sized for a known number of items keeps 1/`REBUILD_SPARE` of its slots free, so that it
 /// need not grow at once.
 const REBUILD_SPARE: usize = 5;
-/// As `REBUILD_SPARE`, if memory is short. Some tables then have to grow.
+/// As `REBUILD_SPARE`, for a rebuild while memory is short. Some tables then have to grow.
 const PACKED_SPARE: usize = 16;
 /// The approximate largest number of pages of replaced tables that are freed in one step. During a
 /// step no other thread can take or free a table.
@@ -92,7 +92,7 @@ pub(crate) struct Index {
     growth: AtomicU32,
     /// The largest number of bytes of all tables together, or [`NO_LIMIT`].
     limit: AtomicU64,
-    /// A table could not grow because of `limit`.
+    /// True if a table could not grow because of `limit`, since the last [`Index::take_full`].
     full: AtomicBool,
     /// A version at or above this mark makes the store raise its durable limit of versions.
     lease_mark: AtomicU64,
@@ -141,7 +141,7 @@ impl Index {
     #[inline]
     pub(crate) unsafe fn hinted(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot)> {
         let number = key.hint()?;
-        // SAFETY: as in `find`.
+        // SAFETY: a replaced table is reused only after this thread's next quiescent point.
         bucket::hinted(unsafe { self.view(key).table().buckets() }, key, number)
     }
 
@@ -178,7 +178,7 @@ impl Index {
     /// As [`Index::find`].
     #[inline]
     pub(crate) unsafe fn prefetch(&self, key: &Key<'_>) {
-        // SAFETY: as in `find`.
+        // SAFETY: a replaced table is reused only after this thread's next quiescent point.
         let buckets = unsafe { self.view(key).table().buckets() };
         if buckets.is_empty() {
             return;
@@ -195,14 +195,14 @@ impl Index {
         prefetch::for_writing((&raw const self.stripes[self.stripe_of(key)]).cast());
     }
 
-    /// Returns the address in the first slot with the key's tag, which is most probably that of the
-    /// key's record. Notes the slot in the key, so that the look-up need not search again.
+    /// Returns the address in the first slot with the key's tag, which is most probably the address
+    /// of the key's record. Notes the slot in the key, so that the look-up need not search again.
     ///
     /// # Safety
     /// As [`Index::find`].
     #[inline]
     pub(crate) unsafe fn guess(&self, key: &mut Key<'_>) -> Option<Address> {
-        // SAFETY: as in `find`.
+        // SAFETY: a replaced table is reused only after this thread's next quiescent point.
         let buckets = unsafe { self.view(key).table().buckets() };
         if buckets.is_empty() {
             return None;
@@ -426,7 +426,7 @@ impl Index {
     /// # Safety
     /// As [`Index::find`].
     pub(crate) unsafe fn slot_at(&self, stripe: usize, number: usize) -> Option<Slot> {
-        // SAFETY: as in `find`.
+        // SAFETY: a replaced table is reused only after this thread's next quiescent point.
         let buckets = unsafe { self.views[stripe].table().buckets() };
         let place = buckets.get(number / bucket::SLOTS)?.0.get(number % bucket::SLOTS)?;
         let slot = Slot(place.load(Ordering::Acquire));
@@ -444,8 +444,8 @@ impl Index {
         }
     }
 
-    /// Empties the slots of a stripe that `takes` selects. These must lead to items, not to
-    /// tombstones. Calls `taken` for each slot while the stripe is locked.
+    /// Empties the slots of a stripe that `takes` selects. The selected slots must lead to items,
+    /// not to tombstones. Calls `taken` for each slot while the stripe is locked.
     pub(crate) fn take_slots(
         &self,
         number: usize,

@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// Buckets per page. Loom models use few, because loom keeps a history of each slot.
+/// Buckets per page. Loom models use few buckets, because loom keeps a history of each slot.
 pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
 /// The smallest number of pages of a table.
 pub(crate) const MIN_PAGES: usize = MIN_BUCKETS.div_ceil(BUCKETS_PER_PAGE);
@@ -92,7 +92,7 @@ impl Table {
         }
         sync::reads(self.at());
         // SAFETY: a table is a run of pages that hold only atomics, for which zero is a valid
-        // state. In a loom model zero is not valid, and `begin` has written them.
+        // state. In a loom model zero is not valid, so `begin` has written the buckets.
         unsafe { std::slice::from_raw_parts(self.at().cast(), pages * BUCKETS_PER_PAGE) }
     }
 }
@@ -183,7 +183,7 @@ impl Runs {
 }
 
 impl PagesState {
-    /// Takes a run of pages, freed ones before new ones.
+    /// Takes a run of pages: freed pages if possible, else new ones.
     fn run(&mut self, pages: usize, limit: usize) -> Option<usize> {
         if let Some(run) = self.free.take(pages) {
             return Some(run);
@@ -251,7 +251,7 @@ impl PagesState {
 pub(crate) enum Tidy {
     /// `tidy` asked the system to turn pages into a huge page.
     Joined,
-    /// Move the tables that reach into this range of addresses next to others.
+    /// The caller must move the tables that reach into this range of addresses next to others.
     Move(Range<usize>),
 }
 
@@ -321,7 +321,7 @@ impl Pages {
         Some(table)
     }
 
-    /// Counts the pages of a new table.
+    /// Counts the pages of a new table, and returns the table.
     fn note_taken(&self, state: &mut PagesState, run: Range<usize>) -> Table {
         self.part(state, &run);
         state.used += run.len();
@@ -365,8 +365,8 @@ impl Pages {
         state.free.give(run);
     }
 
-    /// Splits the huge pages that contain pages of `run`, before `run` is allocated or freed. Those
-    /// of their small pages that no table uses stop being resident.
+    /// Splits the huge pages that contain pages of `run`, before `run` is allocated or freed. Small
+    /// pages of these huge pages that no table uses stop being resident.
     fn part(&self, state: &mut PagesState, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
             self.discard_holes(state, chunk);
@@ -409,7 +409,8 @@ impl Pages {
         match state.chunks.next(now, filling)? {
             Todo::Join(chunk) => {
                 state.joins += 1;
-                // Unlocks, so that threads that need a table do not wait for the system call.
+                // Releases the lock, so that threads that need a table do not wait for the system
+                // call.
                 drop(state);
                 let result = self.region.join_pages(chunk * HUGE_PAGE);
                 let mut state = self.lock();
@@ -494,7 +495,7 @@ mod tests {
                 .collect();
             let mut tables: Vec<_> = grown.iter().map(|&(table, _)| table).collect();
             for (_, gap) in grown {
-                // SAFETY: only this test knows the tables, here and below.
+                // SAFETY: only this test knows the tables.
                 unsafe { pages.give_back(&mut [gap]) };
             }
             let mut last = 0;
@@ -505,16 +506,17 @@ mod tests {
                     for table in tables.iter_mut().filter(|table| table.reaches(&range)) {
                         let new = pages.take_packed(size).unwrap();
                         touch(new);
-                        // SAFETY: as above.
+                        // SAFETY: only this test knows the tables.
                         unsafe { pages.give_back(&mut [std::mem::replace(table, new)]) };
                     }
                 }
             }
-            // A chunk whose tables could not be moved is tried once more after a minute.
+            // Moves may go on for a while, because a chunk whose tables could not be moved is tried
+            // once more after a minute.
             assert!(last < 1200, "tables of {size} pages are still moved after {} s", last - 1000);
             let (chunks, full) = pages.chunks();
             assert!(full + 2 >= chunks, "{full} of {chunks} chunks with tables of {size} pages");
-            // SAFETY: as above.
+            // SAFETY: only this test knows the tables.
             unsafe { pages.give_back(&mut tables) };
             assert_eq!(budget.used(), 0);
         }
@@ -571,7 +573,7 @@ mod tests {
         };
         let resident = resident.iter().filter(|&&page| page & 1 == 1).count();
         assert_eq!((asked, resident), (0, kept.len()));
-        // SAFETY: as above.
+        // SAFETY: only this test knows the tables.
         unsafe { pages.give_back(&mut kept) };
         assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }

@@ -37,7 +37,8 @@ fn keys_made_to_collide_do_not_make_tables_grow() {
     let epochs = Arc::new(Epochs::default());
     let budget = Arc::new(Budget::new(256 << 20));
     let index = Index::new(64 << 20, 64 << 20, false, &budget, &epochs).unwrap();
-    // Adjacent positions have the same first bucket in all but the largest tables.
+    // Adjacent positions have the same first bucket in all but the largest tables, so these keys
+    // collide.
     let lo = |number: u64| 0x55_0000_0000_0000 + 1000 + number % 4;
     let keys = (0..400).map(|number| Key::of_hash(KeyHash { lo: lo(number), hi: number as u32 }));
     let (mut placed, mut last) = (0, Ok(()));
@@ -49,11 +50,11 @@ fn keys_made_to_collide_do_not_make_tables_grow() {
             placed += 1;
         });
     }
-    assert_eq!(last, Err(NoPlace::Crowded));
+    assert_eq!(last, Err(NoSlot::Crowded));
     assert!((8..=5 * bucket::SLOTS).contains(&placed), "{placed} keys have places");
     assert_eq!(index.pages.used_bytes(), (table::MIN_PAGES * PAGE) as u64);
     assert!(!index.take_full(), "nothing would be gained by an eviction");
-    // Other keys of the stripe have room, and the table grows for them.
+    // Other keys of the stripe must get places, and the table must grow for them.
     let mut refused = 0;
     let others = (0..5000_u64).map(|number| number.wrapping_mul(0x9E37_79B9) & 0xFF_FFFF);
     for (number, position) in others.enumerate() {
@@ -143,7 +144,7 @@ fn keys_are_found_while_tables_are_moved_close_together() {
     let holes = budget.used() - used;
     assert!(holes <= (full * HUGE_PAGE / 16) as u64, "{holes} bytes resident for nothing");
 
-    // Tables that grow, move or are freed release the unused pages of their huge pages.
+    // Tables that grow, move or are freed must release the unused pages of their huge pages.
     insert(&index, KEYS..KEYS * 2);
     assert!((0..KEYS * 2).all(|n| finds(&index, n)));
     tidy(&index, &mut participant, 1040..1060);

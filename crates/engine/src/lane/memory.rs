@@ -99,9 +99,9 @@ impl Lane {
     }
 }
 
-/// Returns the limit of the index with a store, in bytes: all memory except the frames that an
-/// engine needs and what is kept for connections. Beyond this limit, items are evicted or refused,
-/// however much room the device has.
+/// Returns the limit of the index with a store, in bytes. The limit is all memory except the frames
+/// that an engine needs and the memory kept for connections. Beyond this limit, items are evicted
+/// or refused, however much room the device has.
 fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }

@@ -62,7 +62,7 @@ pub(crate) struct Lane {
     pub(crate) found_nothing: AtomicU64,
     /// True if the cleaner cannot free any frame, not even for a large value that a call must read.
     pub(crate) frames_full: AtomicBool,
-    /// True if partitions wait to move here until the segments with kept ends are cleaned.
+    /// True if partitions wait to move to this lane until the segments with kept ends are cleaned.
     pub(crate) ends_must_go: AtomicBool,
     /// True once items were evicted. Before that the ghost queue is empty.
     pub(crate) evicts: AtomicBool,
@@ -76,7 +76,7 @@ pub(crate) struct Lane {
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
-    /// See [`Lane::note_unreadable_strays`].
+    /// True if an unreadable record in this lane may belong to a key of another lane.
     unreadable_strays: AtomicBool,
     /// Items that recovery found in partitions that the lane does not own.
     pub(crate) strays: Mutex<Vec<Address>>,
@@ -159,8 +159,8 @@ impl Lane {
         self.store().map_or(0, |store| store.device.capacity())
     }
 
-    /// Returns the stripes of the index that hold these partitions. They may hold other partitions,
-    /// too.
+    /// Returns the stripes of the index that hold these partitions. The stripes may hold other
+    /// partitions, too.
     pub(crate) fn stripes(&self, partitions: Range<usize>) -> Range<usize> {
         let stripes = self.index.stripe_count();
         partitions.start * stripes / PARTITIONS..(partitions.end * stripes).div_ceil(PARTITIONS)
@@ -191,9 +191,9 @@ impl Lane {
         Ok(())
     }
 
-    /// Returns true if partitions may move here now. While a segment has kept ends, a crash may
-    /// bring back older versions of the keys that move here. Then this function returns false and
-    /// asks the cleaner to clean that segment.
+    /// Returns true if partitions may move to this lane now. While a segment has kept ends, a crash
+    /// may bring back older versions of the keys that would move. Then this function returns false
+    /// and asks the cleaner to clean that segment.
     pub(crate) fn receives(&self) -> bool {
         let receives = !self.log.keeps_ends();
         if !receives {
@@ -203,7 +203,7 @@ impl Lane {
         receives
     }
 
-    /// Notes that an unreadable record stays that may belong to a key of another lane.
+    /// Notes that the lane keeps an unreadable record that may belong to a key of another lane.
     pub(crate) fn note_unreadable_strays(&self) {
         self.unreadable_strays.store(true, Ordering::Relaxed);
     }

@@ -45,10 +45,11 @@ pub(crate) struct LaneSession {
     now: UnixSeconds,
     /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
-    /// The last commit is overdue, so even writes that are answered before they are durable must
-    /// wait for their commit. See [`Durable::is_overdue`](crate::durability::Durable::is_overdue).
+    /// True if the last commit is overdue. Then even writes that are answered before they are
+    /// durable must wait for their commit. See
+    /// [`Durable::is_overdue`](crate::durability::Durable::is_overdue).
     overdue: bool,
-    /// The session has appended in this turn.
+    /// True if the session has appended in this turn.
     appended: Cell<bool>,
     /// The commit that the current call's answer depends on; 0 for none.
     depends: Cell<u64>,
@@ -156,7 +157,7 @@ impl LaneSession {
         if self.lane.durable.is_some() {
             self.fetched.start(&self.lane.log);
         }
-        if self.lane.log.tell_dead(&self.appender) {
+        if self.lane.log.report_dead(&self.appender) {
             self.lane.told_dead();
         }
         self.participant.sleep();
@@ -198,9 +199,9 @@ impl LaneSession {
     /// second stage of a batch.
     #[inline]
     pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) -> Option<Address> {
-        // SAFETY: as above. Only the address is used.
+        // SAFETY: a session is awake while its calls are made. Only the address is used.
         let address = unsafe { self.lane.index.guess(key) }?;
-        // SAFETY: as above.
+        // SAFETY: a session is awake while its calls are made.
         unsafe { self.lane.log.prefetch(address) };
         Some(address)
     }
@@ -312,7 +313,7 @@ impl LaneSession {
     /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.
     #[inline(always)]
     fn find_at_hand(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
-        // SAFETY: as in `search`.
+        // SAFETY: a session is awake while its calls are made.
         let (place, slot) = unsafe { self.lane.index.hinted(key) }?;
         // SAFETY: the slot was just read.
         let record = unsafe { self.matching_at_hand(key, slot) }?;
@@ -336,7 +337,7 @@ impl LaneSession {
         if slot.is_older() && !self.may_answer(key, slot) {
             return None;
         }
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises that the slot was read since the last tick.
         let record = match unsafe { self.lane.log.record(slot.address()) } {
             Some(record) => record,
             None => self.absent_record(key, slot)?,
@@ -354,7 +355,7 @@ impl LaneSession {
         if slot.is_older() {
             return None;
         }
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller promises that the slot was read since the last tick.
         let record = unsafe { self.lane.log.record(slot.address()) }?;
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
@@ -412,7 +413,7 @@ impl LaneSession {
             return Outcome::Ready(None);
         }
         // SAFETY: the segment was not in quarantine after this session's last tick, so its frame is
-        // reused only after the next one; the segment's generation is still that of the handle.
+        // reused only after the next tick. The segment's generation is still that of the handle.
         let record = match unsafe { self.lane.log.record(handle.id.address) } {
             Some(record) => Some(record),
             None => self.absent(handle.id),
@@ -448,16 +449,16 @@ impl LaneSession {
         }
     }
 
-    /// Keeps a large value in memory, if possible, for a call that has to wait although the value
-    /// is there.
+    /// Keeps a large value in memory, if possible, for a call that must wait for something else
+    /// although the value is in memory.
     pub(crate) fn keep_large(&self, handle: ItemHandle) {
         if self.lane.log.segment(handle.id.address.segment()).is_jumbo() {
             self.fetched.need_large(handle.id);
         }
     }
 
-    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if it is
-    /// larger than the largest item.
+    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if the value
+    /// is larger than the largest item.
     pub(crate) fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
         if len as u64 > self.lane.options.engine.max_item_size {
             return Outcome::Ready(None);
@@ -611,7 +612,8 @@ impl LaneSession {
         self.lane.killed(address.segment());
     }
 
-    /// Returns true in sync mode, in which answers wait until they are durable.
+    /// Returns true in sync mode, in which answers wait until the changes that they depend on are
+    /// durable.
     pub(crate) fn is_sync(&self) -> bool {
         self.changes.is_some()
     }
@@ -686,9 +688,9 @@ impl LaneSession {
     }
 
     /// Returns true if a call that found no space must be refused. `full` says whether the cleaner
-    /// last found nothing to reclaim. In evict mode, that counts only if the cleaner's turn began
-    /// after the call first found no space, because records may have died or memory may have been
-    /// released since an earlier turn.
+    /// last found nothing to reclaim. In evict mode, `full` counts only if the cleaner's turn began
+    /// after the call first found no space. Since an earlier turn, records may have died or memory
+    /// may have been released.
     pub(super) fn is_hopeless(&self, full: bool) -> bool {
         if self.lane.options.engine.when_full == WhenFull::Refuse {
             return full;
@@ -705,7 +707,7 @@ impl LaneSession {
         hopeless
     }
 
-    /// Notes that a call found space. A later call that finds none starts to wait anew.
+    /// Notes that a call found space. A later call that finds no space starts to wait anew.
     #[inline]
     pub(crate) fn found_space(&self) {
         if self.starved.get() != 0 {

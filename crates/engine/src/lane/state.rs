@@ -9,7 +9,7 @@ use std::task::Waker;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) wakers: Vec<Waker>,
-    /// The most urgent claim among these calls.
+    /// The most urgent claim among the waiting calls.
     pub(super) claim: Option<Claim>,
 }
 

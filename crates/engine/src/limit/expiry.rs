@@ -32,14 +32,14 @@ pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
     }
 }
 
-/// Returns the expiry of a limiter's record. It is not before the time from which no units are
-/// used. A change in place cannot change the expiry, so the `old` one is kept while it fits.
+/// Returns the expiry of a limiter's record. The expiry is not before the time from which no units
+/// are used. A change in place cannot change the expiry, so the `old` one is kept while it fits.
 pub(crate) fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds {
     let Some(left) = limiter.reset(now) else { return 0 };
     let needed = whole_seconds(now.saturating_add(left));
     let limit = limiter.limit();
-    // With sliding windows and GCRA, every request moves the end. So the expiry is set later than
-    // needed, and many requests in a row can keep it.
+    // With sliding windows and GCRA, every request moves the time at which no units are used any
+    // more. So the expiry is set later than needed, and fits many requests in a row.
     let spare = match limit.algorithm() {
         Algorithm::Fixed => 0,
         Algorithm::Sliding => limit.window() / NANOS + 1,

@@ -10,7 +10,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS};
 pub(super) struct FixedWindow {
     limit: Limit,
     start: Nanos,
-    /// The length of this window. The next window has the length in `limit`.
+    /// The length of the current window. The next window has the length in `limit`.
     length: Nanos,
     used: u64,
 }

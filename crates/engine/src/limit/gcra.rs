@@ -17,7 +17,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {
-    /// The window of the limit is not 0.
+    /// The limit of the last request that took units. Its window is not 0.
     limit: Limit,
     at: Nanos,
     /// The used units times the window, in unit-nanoseconds. At most the weight of `u64::MAX`

@@ -7,7 +7,8 @@ pub type Nanos = u64;
 /// How a limiter counts used units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Windows that start with the first request; each has the whole budget.
+    /// Windows that start with the first request that takes units. Each window has the whole
+    /// budget.
     Fixed,
     /// Windows whose units fade out evenly during the window that follows.
     Sliding,

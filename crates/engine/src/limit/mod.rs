@@ -45,7 +45,7 @@ pub struct Decision {
     pub reset: Option<Nanos>,
 }
 
-/// The used units of one key, and the limit of the last request that took some.
+/// The used units of one key, and the limit of the last request that took some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limiter(State);
 
@@ -232,7 +232,7 @@ impl Limiter {
     }
 }
 
-/// First bytes of encoded limiters. They are in stores, so they never change.
+/// First bytes of encoded limiters. Stores contain these bytes, so they never change.
 const FIXED: u8 = 1;
 const SLIDING: u8 = 2;
 const GCRA: u8 = 3;

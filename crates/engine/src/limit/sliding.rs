@@ -17,7 +17,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindow {
-    /// The window of the limit is not 0.
+    /// The limit of the last request that took units. Its window is not 0.
     limit: Limit,
     /// The start of the current window.
     start: Nanos,

@@ -269,7 +269,7 @@ proptest! {
             let mut admitted = 0;
             for (at, cost) in &takes[index..] {
                 admitted += cost;
-                // The shortest interval that holds both requests.
+                // The length of the shortest interval that holds both requests.
                 let length = at - start;
                 match limit.algorithm() {
                     Algorithm::Fixed if window == 0 => prop_assert!(admitted <= budget),
@@ -447,14 +447,14 @@ fn a_new_window_length_counts_from_the_next_fixed_window_on() {
 
 #[test]
 fn gcra_never_drifts() {
-    // 3 units per second, with a request every 7777777 ns.
+    // The limit is 3 units per second, and a request comes every 7777777 ns.
     let (limit, mut stored, step) = (gcra(3, SECOND, 3), Stored::default(), 7_777_777);
     let admitted = (0..1_000_000u64)
         .filter(|at| stored.decide(&limit, 1, NOW + at * step).allowed)
         .count() as u64;
     assert_eq!(admitted, 3 + 999_999 * step * 3 / SECOND);
 
-    // 3 units in 10 ns, with a request every 7 ns.
+    // The limit is 3 units in 10 ns, and a request comes every 7 ns.
     let (limit, mut stored) = (gcra(300_000_000, SECOND, 10), Stored::default());
     let mut admitted = 0;
     for at in 0..100_000 {
@@ -477,7 +477,7 @@ fn added_units_are_never_refused_and_units_given_back_stop_at_zero() {
         assert_eq!(limiter.used(NOW), 1);
         limiter.give_back(2, NOW);
         assert!(limiter.is_new(NOW));
-        // Neither the units given back nor a window that is over shortens the next window.
+        // Neither the units given back nor a window that is over may shorten the next window.
         limiter.add(5, NOW + 9);
         assert_eq!(limiter, Limiter::with_used(&limit, 5, None, NOW + 9));
         limiter.add(5, NOW + 9 + 25);

@@ -54,7 +54,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The largest number of checks whether the target's evicted items are durably gone. Then the
 /// motion is given up.
 const MAX_CHECKS: u32 = 20_000;
-/// The mover requests a commit once per this many of these checks.
+/// The mover requests a commit once per `COMMIT_CHECKS` checks for evicted items.
 const COMMIT_CHECKS: u32 = 64;
 /// The longest time that partitions stay closed for a device that does not respond, in
 /// microseconds.
@@ -82,7 +82,7 @@ pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
     let builder = thread::Builder::new().name("mover".into());
     let handle = builder.spawn(move || run(&weak))?;
     let _ = engine.mover_thread.set(handle.thread().clone());
-    // Requests made before the handle was set could not wake the thread.
+    // Requests made before `mover_thread` was set could not wake the thread.
     handle.thread().unpark();
     Ok(())
 }
@@ -152,8 +152,8 @@ impl Engine {
         let _writer = lock(&self.table_writer);
         let mut next = {
             let mut table = lock(&self.table);
-            // Counted up even if the change fails later: a version that could not be written
-            // everywhere is never reused.
+            // The version counts up even if the change fails later: a version that could not be
+            // written everywhere is never reused.
             table.version += 1;
             *table
         };
@@ -193,8 +193,8 @@ impl Engine {
 }
 
 impl Mover {
-    /// Creates the mover at a start. If the table contains a motion, its first job deletes what
-    /// that motion left behind.
+    /// Creates the mover at a start. If the table contains a motion, the mover's first job deletes
+    /// what that motion left behind.
     pub(crate) fn new(table: &Lanes, lanes: &[Arc<Lane>]) -> Self {
         let Some(motion) = table.motion else { return Mover::default() };
         let at = |number| position_of(lanes, number);
@@ -216,7 +216,7 @@ impl Mover {
         }
     }
 
-    /// Takes one step. Returns the time until the next one; `None` to wait for a request.
+    /// Takes one step. Returns the time until the next step; `None` to wait for a request.
     pub(crate) fn step(&mut self, engine: &Engine) -> Option<Duration> {
         if self.ended {
             return None;
@@ -293,8 +293,8 @@ impl Mover {
         };
         if let Some(position) = engine.lanes.iter().position(emptied) {
             let number = engine.lanes[position].number();
-            // The drained lane records the change first. If the others recorded it and the drained
-            // lane did not, its table would seem out of date.
+            // The drained lane records the change first. If only the other lanes recorded it, the
+            // table of the drained lane would seem out of date.
             let mut order = engine.working();
             if order.len() < engine.lanes.iter().filter(|lane| engine.is_used(lane)).count() {
                 // A lane that does not record the change would miss the drained lane at the next
@@ -415,8 +415,8 @@ impl Job {
         let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
         if begun.is_err() {
             self.given_up = true;
-            // A start may find this motion nevertheless. It then deletes the partitions' items from
-            // the target, which does not own them.
+            // A start may find the motion in the table nevertheless. That start deletes the
+            // partitions' items from the target, which does not own them.
             return Stepped::Done;
         }
         self.closed = true;
@@ -431,7 +431,7 @@ impl Job {
         let target = engine.lanes[self.to].number();
         // The source must record the change before the target takes writes. Otherwise, if the
         // target was lost, the source would show older versions again. The other lanes, the target
-        // included, record it as soon as their devices allow.
+        // included, record the change as soon as their devices allow.
         let changed = engine.change_table_in(&[self.from], |table| {
             table.owners[self.partitions.clone()].fill(target);
             if let Some(motion) = &mut table.motion {
@@ -489,7 +489,7 @@ fn await_evictions(
 ) -> Stepped {
     evicting.retain(|&(number, generation)| target.log.is_evicting_from(number, generation));
     *checks += 1;
-    // A segment that was not emptied after all keeps its ends.
+    // Segments that were not emptied after all have kept ends, and these must go, too.
     if evicting.is_empty() && !target.log.keeps_ends() {
         return Stepped::Done;
     }

@@ -62,7 +62,7 @@ pub(crate) struct Mover {
     pub(super) job: Option<Job>,
     /// Partitions that could not be moved, by the first partition.
     pub(super) backoff: HashMap<usize, Backoff>,
-    /// One session for each lane while there is a job. They sleep between steps.
+    /// One session for each lane while there is a job. The sessions sleep between steps.
     pub(super) sessions: Vec<LaneSession>,
     pub(super) ended: bool,
 }
@@ -75,8 +75,8 @@ pub(super) struct Backoff {
     pub(super) wait: u32,
 }
 
-/// A walk over the items of some stripes of a lane. The cleaner may move items meanwhile. So at its
-/// end the walk lists the items again, until it has seen all of them.
+/// A walk over the items of some stripes of a lane. The cleaner may move items meanwhile. So after
+/// the last listed item, the walk lists the items again, until it has seen all of them.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// The items still to visit.

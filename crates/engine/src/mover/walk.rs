@@ -40,10 +40,10 @@ impl Walk {
     }
 
     /// Deletes the next few items that an earlier attempt to move the partitions left in the
-    /// target. Fails if one may be unreadable: after a restart it may be readable, and then the
-    /// target may show it as the item of a key that was deleted. An unreadable item in a stripe
-    /// that the target also uses for its own keys is only such a leftover if an earlier attempt
-    /// found it.
+    /// target. Fails if such an item is unreadable: it may be readable after a restart, and then
+    /// the target may show it as the item of a key that was deleted. If the stripes also hold keys
+    /// that the target keeps, an unreadable item may be the item of such a key. Then this function
+    /// fails only if an earlier attempt noted unreadable leftovers.
     pub(super) fn clear(
         &mut self,
         lane: &LaneSession,
@@ -201,8 +201,8 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
     if strays.is_empty() {
         return Ok(());
     }
-    // Keeps the cleaner from reading segments into memory now. It does that later, while clients
-    // are served.
+    // Keeps the cleaner from reading segments into memory now. The cleaner reads them later, while
+    // clients are served.
     let cold = std::mem::take(&mut *lock(&lane.cold));
     let mut session = lane.session(Waker::noop().clone());
     let (mut walk, mut cleaner) = (Walk::default(), None);
@@ -221,7 +221,7 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
         lane.clean(&mut cleaner);
         if !lane.commit() || stepped == Stepped::Failed {
             if !all {
-                // The mover deletes the rest before this lane may own these partitions.
+                // The mover deletes the remaining strays before this lane may own their partitions.
                 if walk.handles.iter().any(|&handle| session.is_unreadable(handle)) {
                     lane.note_unreadable_strays();
                 }

@@ -46,7 +46,7 @@ const DATA_SHARE: u64 = 64;
 /// older slots are added.
 const INDEX_PERCENT: u64 = 94;
 /// The largest number of records of a segment that the cleaner reads one by one if the summary does
-/// not resolve their slots. For more, it reads the whole segment.
+/// not resolve their slots. For more records, the cleaner reads the whole segment.
 const FEW: usize = 8;
 /// The number of segments per turn whose older slots are resolved when nothing else can be freed.
 const SEGMENTS_PER_TURN: usize = 4;
@@ -71,7 +71,7 @@ impl Lane {
         size: usize,
     ) {
         let address = old.slot().address();
-        // The insertion comes before the note: a dead map that includes the death must see that
+        // `insert` comes before `note_death`: a dead map that includes the death must see that
         // there is an older slot.
         let size = self.log.likely_size(address.segment(), size) as u32;
         self.older.insert(&self.log, address.segment(), entry(address, key), size);
@@ -158,8 +158,8 @@ impl Lane {
                 !slot.is_older() || self.resolve_older(&guard, key, place, size)
             }
             None => {
-                // No slot leads to the record any more, or none that a look-up of its key could
-                // find.
+                // No slot leads to the record any more, or only a slot that a look-up of its key
+                // cannot find.
                 self.older.forget(&self.log, address);
                 false
             }
@@ -180,7 +180,7 @@ impl Cleaner {
         let Some(number) = self.settling.waiting.pop_first() else { return false };
         self.resolve_segment(lane, number);
         if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited) {
-            // The waiting dead maps are tried again after a commit.
+            // The dead maps that wait for these segments are tried again after a commit.
             durable.want_commit();
         }
         true
@@ -202,7 +202,7 @@ impl Cleaner {
             lane.older.open_all();
         }
         if found != now {
-            self.look_again_at_ends(lane);
+            self.retry_ends(lane);
         }
     }
 
@@ -246,7 +246,7 @@ impl Cleaner {
     }
 
     /// Resolves the older slots in `left` that lead to one of `records`, and removes them from
-    /// `left`. Both are sorted by address.
+    /// `left`. `left` and `records` are sorted by address.
     fn resolve_those<'k>(
         &mut self,
         lane: &Lane,
@@ -299,8 +299,8 @@ impl Cleaner {
 
     /// Gives up older slots whose records are unreadable. These items count as evicted.
     fn give_up_older(&self, lane: &Lane, number: SegmentNumber, lost: &HashSet<Address>) {
-        // The records may be readable after a restart. So until their segment is cleaned, they are
-        // kept ends.
+        // The records may be readable after a restart. So they are kept ends until their segment is
+        // cleaned.
         lane.keep_ends(number, lost.iter().map(|address| address.offset() as u32).collect());
         self.take_unreadable(lane, number, |slot| lost.contains(&slot.address()));
         lost.iter().for_each(|&address| lane.older.forget(&lane.log, address));

@@ -20,14 +20,14 @@ const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
 /// Approximate memory of an older slot, in bytes: its slot in the index and its entry.
 pub(super) const BYTES: u64 = 20;
-/// A list tells the log how many bytes of the segment are probably dead. It does so whenever that
-/// number has changed by more than 1/`TOLD_SHARE` of the segment size.
+/// A list tells the log how many bytes of the segment are probably dead. The list does so whenever
+/// that number has changed by more than 1/`TOLD_SHARE` of the segment size.
 const TOLD_SHARE: usize = 64;
 /// The largest number of unsorted entries of a list that a look-up searches one by one.
 const MOST_UNSORTED: usize = 32;
 /// Approximate memory of an entry of [`OlderSlots::found_dead`], in bytes.
 const FOUND_BYTES: u64 = 48;
-/// Memory of a list beside its entries, in bytes.
+/// Memory of a list in addition to its entries, in bytes.
 const LIST_BYTES: usize = 96;
 
 /// An older slot: the offset of its record in units of 8 bytes (bits 44 and up), then 44 bits of
@@ -49,7 +49,7 @@ pub(crate) struct OlderSlots {
     pub(super) count: AtomicUsize,
     pub(super) most: AtomicUsize,
     /// The number of closed segments. These segments wait for a dead map, so no more older slots
-    /// may lead there.
+    /// may lead to them.
     pub(super) closed: AtomicUsize,
     pub(super) budget: Arc<Budget>,
     /// Records that were found dead in sync mode: their size in bytes, and the commit that was open
@@ -60,11 +60,11 @@ pub(crate) struct OlderSlots {
 #[derive(Debug, Default)]
 pub(super) struct List {
     pub(super) entries: Vec<OlderEntry>,
-    /// The number of removed entries at the front. Walks resolve entries in order.
+    /// The number of removed entries at the front. Walks resolve and remove entries in order.
     pub(super) gone: usize,
-    /// The entries before this index are sorted. The others are sorted by a later look-up.
+    /// The entries before this index are sorted. A later look-up sorts the other entries.
     pub(super) sorted: usize,
-    /// Approximate bytes of the records, assuming the sizes of the records set over them.
+    /// Approximate bytes of the old records, assuming the sizes of the records set over them.
     pub(super) record_bytes: u32,
     /// The value of `record_bytes` that the log was last told.
     pub(super) told: u32,
@@ -128,7 +128,8 @@ impl List {
         })
     }
 
-    /// Returns the sort key of the segment: the list's length, in steps of at most an eighth.
+    /// Returns the class of the list's length, by which segments are sorted. The lengths in a class
+    /// differ by at most an eighth.
     pub(super) fn length_class(&self) -> u32 {
         let shift = self.len().max(1).ilog2().saturating_sub(3);
         (shift << 3) + (self.len() >> shift) as u32
@@ -140,9 +141,10 @@ pub(super) struct Shard {
     pub(super) lists: RecordMap<SegmentNumber, List>,
     /// Segments with lists, the longest last: see [`List::length_class`].
     pub(super) by_length: BTreeSet<(u32, SegmentNumber)>,
-    /// Segments that could not be read completely.
+    /// Segments with older slots that cannot be resolved, because their records are unreadable.
+    /// These segments are not in `by_length`.
     pub(super) skipped: HashSet<SegmentNumber>,
-    /// Segments that wait for dead maps.
+    /// Segments that wait for dead maps. No more older slots may lead to these segments.
     pub(super) closed: HashSet<SegmentNumber>,
 }
 
@@ -256,7 +258,8 @@ impl OlderSlots {
     /// Returns true if older slots lead into the segment.
     pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
         // A set inserts its entry under the lock before it notes that the old record is dead. So a
-        // caller that has seen the death finds the entry. Without the lock, it could miss it.
+        // caller that has seen the death finds the entry. Without the lock, the caller could miss
+        // the entry.
         lock(self.shard(number)).lists.contains_key(&number)
     }
 
@@ -308,7 +311,7 @@ impl OlderSlots {
         tried
     }
 
-    /// Closes a segment until its dead map is made: no further older slots may lead there.
+    /// Closes a segment until its dead map is made: no further older slots may lead to it.
     pub(super) fn close(&self, number: SegmentNumber) {
         if lock(self.shard(number)).closed.insert(number) {
             self.closed.fetch_add(1, Ordering::Relaxed);
@@ -387,7 +390,7 @@ impl OlderSlots {
     }
 }
 
-/// The cleaner's state about older slots.
+/// The cleaner's state of its work on older slots.
 #[derive(Debug, Default)]
 pub(crate) struct OlderSlotWork {
     /// Segments whose older slots are to be resolved.

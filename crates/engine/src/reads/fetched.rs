@@ -19,7 +19,7 @@ use std::task::Waker;
 /// The largest number of fetched records that a session keeps although no call needs them.
 const IDLE: usize = 256;
 /// While fetched records and reads in flight take more bytes than this, or than a quarter of the
-/// session's share, records that no call needs are dropped. One of them is always kept.
+/// session's share, records that no call needs are dropped. One such record is always kept.
 const IDLE_BYTES: usize = 1 << 20;
 /// Size of a read that covers many records, in bytes. Large enough that a segment takes few reads,
 /// small enough not to delay other reads.
@@ -27,10 +27,10 @@ const RUN: usize = 128 << 10;
 /// The largest part of a fetched record that is prefetched into the processor's cache, in bytes.
 const PREFETCHED: usize = 2 << 10;
 
-/// Most calls wait for one record.
+/// The records that a call waits for, mostly one.
 type RecordIds = SmallVec<[RecordId; 1]>;
 
-/// Records that a call waits for. Must be released.
+/// Records that a call waits for. The caller must [release](Fetched::release) them.
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
 pub(crate) struct LaneReads {
@@ -132,8 +132,9 @@ impl Fetched {
 
     /// Takes the records that have arrived. May forget records that no call waits for.
     pub(crate) fn turn(&mut self, log: &Log) {
-        // Must precede the release of the untaken requests below. A call that found a record
-        // unreadable, but must wait for another record, has to find the first one unreadable again.
+        // Unreadable records are forgotten before the untaken requests below are released. A call
+        // that found a record unreadable, but must wait for another record, has to find the first
+        // record unreadable again.
         self.unreadable.retain(|id| {
             let wanted = self.arrived.get(id).is_some_and(|record| record.users.get() > 0);
             if !wanted {
@@ -163,14 +164,15 @@ impl Fetched {
         queue.get_mut().ended(&mut |number, read| {
             let Some(id) = queued.remove(&number) else { return };
             if let Ok(bytes) = &read {
-                // The device wrote to memory and not to the processor's caches. All records are
-                // prefetched before the first one is used.
+                // The device wrote the record to memory and not to the processor's caches. All
+                // records are prefetched before the first record is used.
                 prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
             }
             ended.push((id, read));
         });
         self.poll_budget.ended(ended.len());
-        // In reverse order, because `wait_again` queues in front: the first record stays the first.
+        // The reads are handled in reverse order, because `wait_again` queues in front. So the
+        // first record stays the first.
         for (id, read) in ended.drain(..).rev() {
             let checked = read.and_then(|bytes| Ok((log.check_record(id.address, &bytes)?, bytes)));
             match checked {
@@ -258,8 +260,8 @@ impl Fetched {
         self.share.set(self.bytes.get());
     }
 
-    /// Hands a read to the queue. Returns false if there is no queue or if it does not accept the
-    /// read.
+    /// Hands a read to the queue. Returns false if there is no queue or if the queue does not
+    /// accept the read.
     fn push(&self, id: RecordId, offset: u64, len: usize) -> bool {
         let Some(queue) = &self.queue else { return false };
         let number = self.next_number.replace(self.next_number.get() + 1);
@@ -304,7 +306,7 @@ impl Fetched {
     }
 
     /// Wakes the thread if more reads have ended since this turn took the arrived ones. The thread
-    /// may already have used up the wake-up for these reads, and no other would come.
+    /// may already have used up the wake-up for these reads, and no other wake-up would come.
     fn wake_for_more(&self) {
         let queued = self.queue.as_ref().is_some_and(|queue| queue.borrow_mut().has_ended());
         if queued || self.inbox.any.load(Ordering::Acquire) {
@@ -344,7 +346,7 @@ impl Fetched {
         true
     }
 
-    /// Returns the records that calls requested since the last time.
+    /// Returns the records that calls requested since the last call of this function.
     #[inline]
     pub(crate) fn take(&self) -> Option<LaneReads> {
         let mut wanted = self.wanted.borrow_mut();
@@ -352,10 +354,10 @@ impl Fetched {
     }
 
     /// Releases records that are no longer waited for. The call that waited for them was repeated
-    /// and now waits for those in `next`.
+    /// and now waits for the records in `next`.
     pub(crate) fn release(&self, reads: LaneReads, next: Option<&LaneReads>) {
         for id in reads.ids {
-            // Only large values have records at offset 0.
+            // Only the records of large values are at offset 0.
             if id.address.offset() == 0 {
                 // A call that still needs the value may wait for the value's head first.
                 let is_same = |next: &RecordId| {

@@ -16,8 +16,8 @@ const READERS: usize = 8;
 /// Pause of a reader when the operating system has no memory for a value.
 const NO_MEMORY: Duration = Duration::from_millis(10);
 
-/// Starts the readers. While they wait, they hold only weak references to the lane, so the lane can
-/// end.
+/// Starts the reader threads. While they wait, these threads hold only weak references to the lane,
+/// so the lane can end.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     for number in 0..READERS {
         let (weak, readers) = (Arc::downgrade(lane), Arc::clone(&lane.readers));

@@ -31,7 +31,7 @@ pub(crate) enum Read {
     Failed,
 }
 
-/// The place where readers put a session's results.
+/// A session's inbox, into which reader threads put the results of its reads.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(super) arrived: Mutex<Vec<(RecordId, Read)>>,
@@ -45,7 +45,7 @@ impl Inbox {
     }
 }
 
-/// The queue of reads that wait for a reader.
+/// The reads that wait for a reader thread, and other state that sessions and readers share.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     pub(super) queue: Mutex<VecDeque<Request>>,
@@ -53,7 +53,7 @@ pub(crate) struct Readers {
     pub(super) ended: AtomicBool,
     /// The large values that calls need.
     pub(crate) large: LargeReads,
-    /// The number of sessions.
+    /// The number of sessions, which share the memory limit of reads.
     pub(super) sessions: AtomicUsize,
 }
 
@@ -155,7 +155,7 @@ impl Readers {
         self.ready.notify_one();
     }
 
-    /// Ends the readers.
+    /// Ends the reader threads.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         drop(lock(&self.queue));

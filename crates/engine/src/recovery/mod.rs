@@ -52,8 +52,8 @@ const READERS: usize = 2;
 /// The segments that the reading threads hold take at most 1/`READER_SHARE` of memory.
 const READER_SHARE: u64 = 16;
 
-/// The number of threads that survey a lane's places, unless recovery is single-threaded. They
-/// mostly wait for the device.
+/// The number of threads that survey a lane's places, unless recovery is single-threaded. These
+/// threads mostly wait for the device.
 const SURVEYORS: usize = 16;
 
 /// Returns the number of threads to use: one per processor, at most [`THREADS`].
@@ -103,8 +103,8 @@ impl Lane {
         // segments of failed commits may have been opened and dead maps written.
         let newest = newest.chain(survey.segments.iter().map(Found::newest_known)).max();
         self.log.finish_recovery(&survey, &loaded, &useless, newest.unwrap_or(0))?;
-        // Records that are unreadable now may be readable at the next start. So these segments have
-        // unmarked deaths.
+        // Records that are unreadable now may be readable at the next start. So their segments
+        // count as having deaths that no dead map marks.
         let is_damaged = |(found, scan): &(&Found, &Option<Scan>)| {
             found.unmarked || scan.is_some_and(|scan| scan.gaps > 0)
         };
@@ -113,8 +113,8 @@ impl Lane {
             .into_iter()
             .chain(damaged)
             .for_each(|number| self.log.note_recovered_deaths(number));
-        // The damage is reported, hence accepted. The superblock write of `begin_life` makes that
-        // durable.
+        // The damage is reported, hence accepted. The superblock write in `begin_life` makes the
+        // acceptance durable.
         store.change_superblock(|superblock| superblock.accepted = accepted);
         self.limit_index();
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
@@ -297,8 +297,8 @@ fn count_damage(
 ) -> Accepted {
     let mut accepted = Accepted::default();
     let seen = segments::proof(scans);
-    // A damaged header counts as damage only if its commit was durable. Otherwise it was just being
-    // written.
+    // A damaged header counts as damage only if its commit was durable. Otherwise the header was
+    // just being written.
     let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
     let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
     report.damaged_segments = damaged as u32;
@@ -310,7 +310,8 @@ fn count_damage(
     }
     for (found, scan) in survey.segments.iter().zip(scans) {
         let Some(scan) = scan else {
-            // A jumbo whose commit did not complete looks like a damaged one.
+            // A jumbo whose commit did not complete looks like a damaged jumbo. So a damaged jumbo
+            // of the last commits does not count.
             let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
             report.damaged_segments += u32::from(!torn);
             continue;

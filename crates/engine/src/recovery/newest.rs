@@ -47,7 +47,7 @@ pub(super) struct Version {
     pub(super) address: Address,
     /// Bytes of the record; 0 for a jumbo.
     pub(super) size: usize,
-    /// True if clients see this version. Otherwise it only hides older versions.
+    /// True if clients see this version. Otherwise the version only hides older versions.
     pub(super) shown: bool,
 }
 
@@ -57,8 +57,8 @@ impl Version {
         if Rule::SeqDecides.is_broken() {
             return self.address.bits() > other.address.bits();
         }
-        // Of two versions with the same seq, one is the cleaner's copy. The copy counts if the
-        // other is marked dead.
+        // Two versions with the same seq are a record and the cleaner's copy of it. If one of them
+        // is marked dead, the other counts.
         let rank = |version: &Version| (version.seq, version.shown, version.address.bits());
         rank(self) > rank(other)
     }
@@ -68,13 +68,13 @@ impl Version {
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
 struct Entry {
-    /// The key's hash.
+    /// The low half of the key's hash.
     lo: u64,
-    /// Address (44 bits) and size.
+    /// Address (43 bits) and size.
     place: u64,
     /// Seq (48 bits); the top bit is set if the version is shown.
     seq: u64,
-    /// 32 further bits of the hash.
+    /// 32 further bits of the key's hash.
     hi: u32,
 }
 
@@ -106,7 +106,7 @@ impl Entry {
 /// The entries of keys whose hashes start with the same bits.
 #[derive(Default)]
 struct KeyShard {
-    /// In order of arrival. The capacity is charged to the budget.
+    /// The entries in order of arrival. Their capacity is charged to the budget.
     entries: Vec<Entry>,
     /// Number of entries at the front that are known to have different keys.
     decided: usize,
@@ -169,11 +169,12 @@ impl KeyShard {
     }
 }
 
-/// The table.
+/// The table of the newest version of each key.
 pub(super) struct Newest {
     shard_bits: u32,
     shards: Box<[Mutex<KeyShard>]>,
-    /// The range of shards that this pass decides. The lock serializes threads that shorten it.
+    /// The range of shards that this pass decides. The lock serializes threads that shorten the
+    /// range.
     from: AtomicUsize,
     until: AtomicUsize,
     narrowing: Mutex<()>,
@@ -184,14 +185,14 @@ pub(super) struct Newest {
     limit: AtomicUsize,
     /// Number of entries in all shards.
     entries: AtomicUsize,
-    /// One bit per segment: set if it holds a superseded version that no dead map marks.
+    /// One bit per segment: set if the segment holds a superseded version that no dead map marks.
     superseded: Box<[AtomicU64]>,
     budget: Arc<Budget>,
 }
 
 impl Newest {
-    /// Creates an empty table of at most `limit` bytes, or one shard's size if that is more. It is
-    /// for segments below `segments`, which hold `log_bytes` bytes together.
+    /// Creates an empty table of at most `limit` bytes, or one shard's size if that is more. The
+    /// table is for segments below `segments`, which hold `log_bytes` bytes together.
     pub(super) fn new(
         limit: usize,
         segments: SegmentNumber,

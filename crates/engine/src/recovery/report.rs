@@ -9,8 +9,8 @@ pub enum Progress {
     Reading {
         /// Segments read so far. Segments read twice count twice.
         segments: u64,
-        /// Segments to be read, as far as is known. All are read several times if memory has no
-        /// room to decide all keys in one pass.
+        /// Segments to be read, as far as is known. All segments are read several times if memory
+        /// has no room to decide all keys in one pass.
         of: u64,
     },
 }
@@ -18,17 +18,17 @@ pub enum Progress {
 /// The findings of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Live items.
+    /// The number of live items.
     pub items: u64,
-    /// Segments that hold records.
+    /// The number of segments that hold records.
     pub segments: u32,
-    /// The store was new.
+    /// True if the store was new.
     pub created: bool,
-    /// The previous server stopped cleanly.
+    /// True if the previous server stopped cleanly.
     pub clean: bool,
-    /// The previous server left an index image, so the log was not read.
+    /// True if the previous server left an index image, so the log was not read.
     pub from_image: bool,
-    /// The store was in use without durability when its server died, so its contents were
+    /// True if the store was in use without durability when its server died, so its contents were
     /// discarded.
     pub discarded: bool,
     /// Bytes of incomplete commits, which were never acknowledged.
@@ -37,8 +37,8 @@ pub struct Recovered {
     pub damaged_records: u64,
     /// Runs of damaged bytes that an earlier start reported and accepted.
     pub accepted_records: u64,
-    /// The store has no room to remember some of the damage, so the next start that reads the log
-    /// will find it again.
+    /// True if the store has no room to remember some of the damage, so the next start that reads
+    /// the log will find it again.
     pub unremembered: bool,
     /// Segments that could not be read at all.
     pub damaged_segments: u32,

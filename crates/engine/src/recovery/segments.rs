@@ -97,8 +97,8 @@ impl Lane {
             if found.opened < *last {
                 (*last, *later) = (found.opened, *last);
             }
-            // A later segment of its stream was opened before the newest proved commit, so this one
-            // was sealed.
+            // A later segment of the stream was opened before the newest proved commit, so this
+            // segment was sealed.
             let was_sealed = *later < seen;
             if scan.sealed {
                 continue;
@@ -110,7 +110,7 @@ impl Lane {
             let DurableEnd { segment, offset } = newest.durable[stream];
             let stated = segment == found.number && found.opened < newest.last_commit;
             let mut known = if stated { offset } else { 0 };
-            // A commit that has a trailer and is older than a proved one was durable.
+            // A commit that has a trailer and is older than the newest proved commit was durable.
             let proved = |scan: &Scan| match scan.torn {
                 Some((commit, end)) if commit < seen => end,
                 _ => 0,
@@ -219,7 +219,7 @@ pub(super) struct Scan {
     pub(super) sealed: bool,
     pub(super) gaps: u32,
     pub(super) dropped: u32,
-    /// See [`Scanned::torn`].
+    /// The number and the end of a torn commit: see [`Scanned::torn`].
     torn: Option<(u64, u32)>,
 }
 

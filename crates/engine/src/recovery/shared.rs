@@ -17,7 +17,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// Returns true if the segment's dead map marks the record. Recovery leaves such a record out of
-/// the index; it only hides older versions.
+/// the index, but the record still hides older versions.
 pub(super) fn is_marked(found: &Found, offset: usize) -> bool {
     larder_log::format::meta::is_marked(&found.dead, offset)
 }
@@ -34,7 +34,7 @@ impl Numbers {
         (number < self.end).then_some(number)
     }
 
-    /// Ends the numbers early.
+    /// Makes [`Numbers::next`] return no more numbers.
     pub(super) fn stop(&self) {
         self.next.store(self.end, Ordering::Relaxed);
     }

@@ -44,7 +44,7 @@ impl LaneSession {
             self.remove(guard, key, &old)?;
             return Ok(Deleted::Deleted);
         }
-        // A limiter becomes a plain item whose value is the number of its used units.
+        // A limiter that is kept becomes a plain item whose value is the number of its used units.
         let old_item = self.visible_locked(old.record);
         let kept = old_item.fields();
         let (kind, flags, old_expiry, value) = if delete.clear_value {

@@ -78,8 +78,8 @@ impl Lane {
         self.promised(store)
     }
 
-    /// Schedules the flush at `at` durably in a lane that joins the store. The other lanes have it
-    /// scheduled already. Called before the lane is used.
+    /// Schedules the flush at `at` durably in a lane that joins the store. The other lanes have the
+    /// flush scheduled already. Called before the lane is used.
     pub(crate) fn join_flush(&self, at: UnixSeconds) -> io::Result<()> {
         if let Some(store) = self.log.store() {
             store.change_superblock_now(|superblock| superblock.pending_flush = at)?;
@@ -102,12 +102,14 @@ impl Lane {
         let delayed = self.flush_at.swap(0, Ordering::Relaxed) != 0;
         let last = self.fence.load(Ordering::Acquire);
         if last != 0 && !delayed && self.index.is_bare() {
-            // Nothing was written since the last flush.
+            // Nothing was written since the last flush, so this flush waits for the commit of the
+            // last one.
             let promises = self.log.store().is_some_and(|store| self.promised(store).is_some());
             return promises.then_some(last);
         }
         let mut commit = None;
-        // Writers append under a stripe's lock, so no append is under way while all are held.
+        // Writers append under a stripe's lock, so no append is under way while all stripes are
+        // locked.
         self.index.clear(|fence| {
             if let Some(store) = self.log.store() {
                 store.change_superblock(|superblock: &mut Superblock| {
@@ -116,17 +118,19 @@ impl Lane {
                 });
                 commit = self.promised(store);
             }
-            // Must be stored before any thread can see the empty index.
+            // The commit of the fence must be stored before any thread can see the empty index.
             self.fence.store(commit.unwrap_or(1), Ordering::Release);
             self.log.seal_all();
             sealed = self.log.drain_sealed();
             self.log.fence_deaths();
             self.older.clear(&self.log);
         });
-        // Until here, the index led to the sealed segments, so they could not go to quarantine.
+        // Before the index was cleared, it led to the sealed segments, so they could not go to
+        // quarantine.
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
-            // Keeps the segment if a commit was undone meanwhile. It is then cleaned later.
+            // Keeps the segment if a commit was undone meanwhile. The segment is then cleaned
+            // later.
             self.quarantine(stream, number, Vec::new(), undo_count);
         }
         self.set_full(None);

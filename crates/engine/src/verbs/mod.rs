@@ -75,18 +75,18 @@ pub struct Got<'a> {
     pub item: Item<'a>,
     /// The expiry before the read touched it.
     pub old_expiry: Expiry,
-    /// The read created the item.
+    /// True if the read created the item.
     pub created: bool,
-    /// This caller should recache (meta `W`).
+    /// True if this caller should recache (meta `W`).
     pub won: bool,
-    /// Another caller was told to recache earlier (meta `Z`).
+    /// True if another caller was told to recache earlier (meta `Z`).
     pub won_before: bool,
 }
 
 /// What a store requires of the existing item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum StoreMode {
-    /// Nothing.
+    /// The item may exist or not.
     #[default]
     Set,
     /// The item must not exist.
@@ -164,7 +164,7 @@ impl<'a> Store<'a> {
 /// How a store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// Written.
+    /// The value was written.
     Stored {
         /// The cas id of the new version.
         cas: u64,
@@ -185,7 +185,7 @@ pub enum Stored {
 /// A delete, or one of its meta variants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delete {
-    /// The delete is part of another command and is not counted.
+    /// True if the delete is part of another command and is not counted.
     pub uncounted: bool,
     /// Delete only the item with this cas id.
     pub compare: Option<u64>,
@@ -203,9 +203,9 @@ pub struct Delete {
 /// How a delete ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// Deleted, or changed as asked.
+    /// The item was deleted, or changed as asked.
     Deleted,
-    /// No such item.
+    /// There is no such item.
     NotFound,
     /// The item has another cas id than `compare`.
     Exists,
@@ -247,7 +247,7 @@ pub struct Create {
 /// How an increment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// Counted, or created.
+    /// The number was changed, or the counter was created.
     Value {
         /// The number after the change.
         value: u64,
@@ -255,10 +255,10 @@ pub enum Counted {
         cas: u64,
         /// The expiry of the new version.
         expiry: Expiry,
-        /// The counter was created with its initial value.
+        /// True if the counter was created with its initial value.
         created: bool,
     },
-    /// No such item.
+    /// There is no such item.
     NotFound,
     /// The item's value is not a number.
     NonNumeric,

@@ -48,15 +48,15 @@ struct Drawn {
 
 /// What became of a drawn slot.
 enum DrawResult {
-    /// It leads to no item of this lane.
+    /// The slot leads to no item of this lane.
     Nothing,
-    /// Its item was shown.
+    /// The slot's item was shown.
     Shown,
-    /// Its item has expired but was not removed yet.
+    /// The slot's item has expired but was not removed yet.
     Expired,
-    /// Its record must be read.
+    /// The slot's record must be read.
     NeedsRead,
-    /// Its record cannot be read.
+    /// The slot's record cannot be read.
     Unreadable,
 }
 
@@ -143,7 +143,8 @@ impl Session {
             }
         }
         for lane in &self.lanes {
-            // Forgets the commits that the shown items depend on: a sample waits for no commit.
+            // Forgets the commits that the shown items depend on, because a sample waits for no
+            // commit.
             let _ = lane.answer(());
         }
         sampler.waiting.len()
@@ -157,7 +158,8 @@ impl Session {
         visit: &mut dyn FnMut(Listed<'_>),
     ) -> bool {
         let partitions = &self.engine.partitions;
-        // A key in motion may be in two lanes.
+        // A key in motion may be in two lanes. Only the lane that owns its partition shows the
+        // item.
         let is_own = |key: &[u8]| {
             partitions.never_move() || partitions.owner(partition(self.key(key).lo)) == drawn.lane
         };
@@ -176,8 +178,8 @@ impl Session {
 }
 
 impl LaneSession {
-    /// Shows the item of a slot, or requests the read of its record. The slot may have changed
-    /// since it was drawn. Its present item is equally random.
+    /// Shows the item of a drawn slot, or requests the read of its record. The slot may have
+    /// changed since it was drawn. The item that it leads to now is equally random.
     fn look_at(
         &self,
         drawn: Drawn,

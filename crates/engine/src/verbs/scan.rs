@@ -3,9 +3,10 @@
 //! A lane is walked twice. The first walk reads the segments that are only on a device, one after
 //! another, each from start to end. It shows a record if the index leads to it. The second walk
 //! goes over the index and shows the items that the first walk did not pass: those in memory, and
-//! those written or moved meanwhile. It skips records that the first walk has passed. If the index
-//! leads to such a record now, it also did so during the first walk, which then showed the record.
-//! So nothing is missed, and only items that changed their address meanwhile are shown twice.
+//! those written or moved meanwhile. The second walk skips records that the first walk has passed.
+//! If the index leads to such a record now, the index also led to it during the first walk, which
+//! then showed the record. So nothing is missed, and only items that changed their address
+//! meanwhile are shown twice.
 //!
 //! Records are read through the session's [fetched records](crate::reads), which limit the memory.
 //! Such reads create no copies and do not count as reads of the items.
@@ -26,7 +27,7 @@ use segments::{InSegments, Shown};
 /// The position of a scan of all items. `ScanCursor::default()` is the beginning.
 #[derive(Debug, Default)]
 pub struct ScanCursor {
-    /// The position of the lane.
+    /// The position of the lane that is being walked.
     lane: usize,
     /// The position within the lane, if its walk has begun.
     at: Option<LaneScan>,
@@ -59,11 +60,11 @@ impl Session {
     /// least once, and exactly once if it was not rewritten or moved meanwhile. An item that is
     /// deleted, expired, evicted or flushed before the scan reaches it is not shown. Showing an
     /// item may make the answer wait for a commit, as for any answer (see
-    /// [`Outcome::AfterCommit`]). It does not count as a read.
+    /// [`Outcome::AfterCommit`]). Showing an item does not count as a read.
     ///
     /// Items that are only on a device are read in device order. A call that returns
     /// [`NeedsRead`](Outcome::NeedsRead) or [`NeedsSpace`](Outcome::NeedsSpace) has shown nothing.
-    /// The latter means that the remaining items are moving between lanes.
+    /// `NeedsSpace` means that the remaining items are moving between lanes.
     ///
     /// A cursor in use takes 8 bytes of memory per segment of a lane until it is dropped. Callers
     /// that scan for clients must bound the number of scans.

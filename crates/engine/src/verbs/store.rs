@@ -28,7 +28,7 @@ impl LaneSession {
         }
         self.update(key, |guard| {
             let stored = match self.store_locked(guard, key, store) {
-                // The added part is not too large, but the whole value would be.
+                // The appended or prepended bytes are not too large, but the whole value would be.
                 Err(NotWritten::TooLarge) => Stored::NotStored,
                 stored => stored?,
             };

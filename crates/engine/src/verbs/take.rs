@@ -69,8 +69,8 @@ impl LaneSession {
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
     }
 
-    /// Changes a limiter without a decision. Returns it with its new cas id, or `None` if its value
-    /// cannot be decoded.
+    /// Changes a limiter without a decision. Returns the limiter with its new cas id, or `None` if
+    /// its value cannot be decoded.
     pub(crate) fn count_limiter<'a>(
         &'a self,
         guard: &Guard<'a>,

@@ -1,7 +1,7 @@
 //! Versions of an item: the version that a key's slot leads to, the parts of a new version, and the
 //! reasons why none is written.
 
-use crate::index::{NoPlace, SlotPlace};
+use crate::index::{NoSlot, SlotPlace};
 use crate::large::LargeValue;
 use larder_log::{Claim, Record};
 
@@ -65,7 +65,7 @@ pub(crate) enum OldReads {
     /// The value is the same, so the new version keeps the read count. The caller must have copied
     /// the fields that the change does not concern.
     Keep,
-    /// The value is another one. Reads of the old version count as one read for the cleaner, and as
+    /// The value is a new one. Reads of the old version count as one read for the cleaner, and as
     /// none for clients.
     Inherit,
 }
@@ -95,11 +95,11 @@ pub(crate) enum NotWritten {
     OutOfMemory,
 }
 
-impl From<NoPlace> for NotWritten {
-    fn from(why: NoPlace) -> Self {
+impl From<NoSlot> for NotWritten {
+    fn from(why: NoSlot) -> Self {
         match why {
-            NoPlace::Full => NotWritten::NoSpace(Claim::Write),
-            NoPlace::Crowded => NotWritten::OutOfMemory,
+            NoSlot::Full => NotWritten::NoSpace(Claim::Write),
+            NoSlot::Crowded => NotWritten::OutOfMemory,
         }
     }
 }

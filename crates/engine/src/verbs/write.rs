@@ -54,7 +54,7 @@ impl LaneSession {
     #[inline(always)]
     fn existing_at_hand<'a>(&'a self, guard: &Guard<'a>, key: &Key<'_>) -> Option<Existing<'a>> {
         let (place, slot) = guard.hinted(key)?;
-        // SAFETY: as in `existing`.
+        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         let record = unsafe { self.matching_at_hand(key, slot) }?;
         Some(self.existing_in(place, slot, record))
     }
@@ -70,7 +70,7 @@ impl LaneSession {
         if let Some(existing) = self.existing_at_hand(guard, key) {
             return Ok(Some(existing));
         }
-        // SAFETY: as above.
+        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         let found = guard.find(key, |slot| unsafe { self.matching_head(key, slot) });
         self.existing_of(guard, key, found)
     }
@@ -164,7 +164,7 @@ impl LaneSession {
         if !self.lane.older.admits() {
             return None;
         }
-        // Must come first, because it may move slots.
+        // `vacate` must come before the search for the old slot, because `vacate` may move slots.
         guard.vacate(key).ok()?;
         let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
         let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
@@ -184,7 +184,7 @@ impl LaneSession {
         if !takes_more || self.fetched.is_unreadable(lane.log.record_id(address)) {
             return Judgement::Unknown;
         }
-        // SAFETY: under the lock, as in `existing`.
+        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         match unsafe { lane.log.record(address) } {
             // The record may belong to another key, even if it has a copy or was fetched meanwhile.
             // That does no harm, because the older slot is resolved later.
@@ -376,7 +376,7 @@ impl LaneSession {
     ) -> Result<Address, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         // Room for a large value may never become free, however urgent the claim. So this write is
-        // refused as soon as writes with the least urgent claim are.
+        // refused as soon as writes with the least urgent claim are refused.
         let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {

@@ -16,7 +16,7 @@ use std::task::Waker;
 /// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 300;
 
-/// The arguments that an engine is opened with.
+/// The devices and options that an engine is opened with.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     fast: Arc<dyn Device>,
@@ -48,7 +48,7 @@ impl Given {
         Given { seed, ..self }
     }
 
-    /// Adds another lane.
+    /// Adds another lane, with the devices of `other`.
     pub(crate) fn beside(self, other: Given) -> Given {
         Given { beside: Some(Box::new(other)), ..self }
     }
@@ -234,7 +234,7 @@ pub(crate) struct Machine {
     changes: AtomicU64,
 }
 
-/// One of the two devices.
+/// One of the machine's two devices.
 #[derive(Debug)]
 struct Wired {
     machine: Arc<Machine>,
@@ -329,7 +329,7 @@ impl History {
                 };
                 match done {
                     Some(point) => waiting.push((n, number, point)),
-                    // It is unknown whether this change happened.
+                    // It is unknown whether this change happened, so the history ends here.
                     None => return false,
                 }
             }

@@ -3,7 +3,7 @@
 //! not notice. It takes as long as reading the used part of the device.
 
 mod keys;
-mod look;
+mod reader;
 mod report;
 mod survey;
 #[cfg(test)]
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use larder_disk::{Device, FILE_NAME, FileDevice, Glance, Joined};
+use larder_disk::{Device, FILE_NAME, FileDevice, Joined, PathInfo};
 use larder_log::format::content::HEAD;
 use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};
 use larder_log::format::{Content, Label, LabelError, SuperblockError};
@@ -148,7 +148,7 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
         }
         Err(error) => return Err(CheckError::Read(file, error)),
     };
-    let glance = Glance::at(&file).map_err(CheckError::Open)?;
+    let glance = PathInfo::at(&file).map_err(CheckError::Open)?;
     if Content::of(&glance.head) == Content::Other {
         return Err(CheckError::Superblock(file, SuperblockError::NotAStore));
     }
@@ -183,12 +183,12 @@ fn join(
     let read = |error| CheckError::Read(file.to_owned(), error);
     let superblock = match read_superblock(&*device).map_err(read)? {
         Ok(superblock) if superblock.has_lower() => superblock,
-        // The survey reports errors in the superblock.
+        // The survey reports errors in the superblock, so they are ignored here.
         Ok(_) | Err(_) => return Ok(device),
     };
     let Some(path) = lower else { return Err(CheckError::LowerMissing(file.to_owned())) };
-    let is_same = |other: Glance| Glance::at(file).is_ok_and(|glance| glance.is_same(&other));
-    if Glance::at(path).is_ok_and(is_same) {
+    let is_same = |other: PathInfo| PathInfo::at(file).is_ok_and(|glance| glance.is_same(&other));
+    if PathInfo::at(path).is_ok_and(is_same) {
         return Err(CheckError::Twice(path.to_owned()));
     }
     let (path, lower) = open(path)?;

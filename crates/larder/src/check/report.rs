@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
-    /// Everything is as it was written.
+    /// All data is as it was written.
     #[default]
     Clean,
     /// The next start drops data that was never acknowledged, or whose durability was not promised.
@@ -52,11 +52,11 @@ pub(super) struct Damaged {
 /// The settings with which the next start would succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Starts {
-    /// With `--when-full evict`.
+    /// True if a start with `--when-full evict` would succeed.
     pub(super) evict: bool,
-    /// With `--when-full refuse`.
+    /// True if a start with `--when-full refuse` would succeed.
     pub(super) refuse: bool,
-    /// With `--when-full refuse --accept-damage`.
+    /// True if a start with `--when-full refuse --accept-damage` would succeed.
     pub(super) accept_damage: bool,
 }
 
@@ -137,10 +137,10 @@ pub(super) struct Report {
     pub(super) verdict: Verdict,
     pub(super) path: String,
     pub(super) device_bytes: u64,
-    /// In hexadecimal.
+    /// The id of the store, in hexadecimal.
     pub(super) store_id: String,
     pub(super) format_version: u32,
-    /// In Unix seconds.
+    /// The time at which the store was created, in Unix seconds.
     pub(super) created: u64,
     pub(super) segment_size: u32,
     pub(super) stopped_cleanly: bool,
@@ -157,7 +157,7 @@ pub(super) struct Report {
     pub(super) live_items: u64,
     pub(super) live_bytes: u64,
     pub(super) dead_bytes: u64,
-    /// True if the three fields before this one are estimates from a sample.
+    /// True if `live_items`, `live_bytes` and `dead_bytes` are estimates from a sample.
     pub(super) estimated: bool,
     pub(super) torn: Vec<Torn>,
     pub(super) damaged: Vec<Damaged>,

@@ -21,8 +21,8 @@ use larder_log::format::{
 use larder_log::{Record, SegmentNumber};
 
 use super::keys::Keys;
-pub(super) use super::look::Unusable;
-use super::look::{JumboState, Marks, Store};
+pub(super) use super::reader::Unusable;
+use super::reader::{JumboState, Marks, Store};
 use super::report::{Damaged, Lane, Report, Segments, Torn};
 
 /// The largest number of segments that the notes name individually.
@@ -37,13 +37,13 @@ pub(super) fn survey(
     let store = Store::open(device)?;
     let now = machine.of_store([&store.superblock]) / NANOS;
     let mut survey = Survey::new(&store, now);
-    survey.introduce();
-    survey.look_at_all(progress);
+    survey.report_superblock();
+    survey.scan_all(progress);
     survey.judge();
     Ok(survey.conclude())
 }
 
-/// A segment that can be judged only after all segments were read.
+/// A segment that the first pass could not judge, because that needs facts from all segments.
 struct Open {
     segment: SegmentNumber,
     marks: Marks,
@@ -55,7 +55,7 @@ struct Open {
     sealed: bool,
 }
 
-/// A jumbo after it was read.
+/// A jumbo that was read, but is not judged yet.
 struct LargeItem {
     header: Header,
     state: JumboState,
@@ -82,13 +82,13 @@ struct Survey<'a> {
     greatest: u64,
     /// All commits before this one are proved to have been durable.
     proof: u64,
-    /// The newest trailer found so far: its commit number, and the place up to which each stream
+    /// The newest trailer found so far: its commit number, and the offset up to which each stream
     /// was durable according to it.
     durable: (u64, [DurableEnd; STREAMS]),
     /// The first commit that can be in each segment, by segment number; 0 for a segment that is not
     /// in use.
     opened: Vec<u64>,
-    /// Segments to read a second time.
+    /// Segments that must be read a second time, after the first pass.
     open: Vec<Open>,
     /// Segments without a readable header, each with the greatest commit number in its trailers.
     headless: Vec<(SegmentNumber, Option<u64>)>,
@@ -135,7 +135,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Records in the report what the superblock and the tails tell about the store.
-    fn introduce(&mut self) {
+    fn report_superblock(&mut self) {
         let superblock = &self.store.superblock;
         let geometry = &superblock.geometry;
         let report = &mut self.report;
@@ -179,7 +179,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    fn look_at_all(&mut self, progress: &mut dyn FnMut(u32, u32)) {
+    fn scan_all(&mut self, progress: &mut dyn FnMut(u32, u32)) {
         let all = self.report.segments.all;
         let mut next = 1;
         while next <= all {
@@ -194,14 +194,14 @@ impl<'a> Survey<'a> {
                 if !self.store.is_there(segment) {
                     continue;
                 }
-                self.look_at(segment, marks);
+                self.scan_segment(segment, marks);
             }
             next = last + 1;
         }
     }
 
-    /// Reads a segment for the first time.
-    fn look_at(&mut self, segment: SegmentNumber, marks: Marks) {
+    /// Reads a segment in the first pass over the store.
+    fn scan_segment(&mut self, segment: SegmentNumber, marks: Marks) {
         if marks.damaged {
             self.note_damaged_marks(segment, marks.meta.is_none());
         }
@@ -230,7 +230,7 @@ impl<'a> Survey<'a> {
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
-                // Commit `opened` or a later one wrote this header. It may have been an early
+                // Commit `opened` or a later one wrote this header. That may have been an early
                 // write, made while commit `opened - 1` was not durable yet. So the header proves
                 // only the commits before that one.
                 self.greatest = self.greatest.max(header.opened);
@@ -239,14 +239,14 @@ impl<'a> Survey<'a> {
                 match header.jumbo {
                     Some(_) => {
                         let speaks =
-                            marks.meta.is_some_and(|meta| meta.speaks_of(header.generation));
+                            marks.meta.is_some_and(|meta| meta.describes(header.generation));
                         let marked = speaks && meta::is_marked(&marks.map, RECORD_AT);
                         let dead = marked || marks.unreadable;
                         self.jumbos.push((segment, header, dead));
                     }
                     None => {
                         if marks.unreadable {
-                            self.tell_unmarked(segment, header.generation);
+                            self.report_unreadable_meta(segment, header.generation);
                         }
                         self.scan_first(segment, marks, Some(header), None);
                     }
@@ -261,7 +261,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reads, for the first time, a segment whose header is damaged.
+    /// Reads, in the first pass, a segment whose header is damaged.
     fn look_without_header(&mut self, segment: SegmentNumber, marks: Marks) {
         let meta = marks.meta;
         let tails = self.store.tails.iter().map(|(tail, _)| tail);
@@ -293,7 +293,7 @@ impl<'a> Survey<'a> {
 
     /// Reports an unreadable meta. The segment may be free, or its records may be superseded. So a
     /// start uses its records only to hide older records.
-    fn tell_unmarked(&mut self, segment: SegmentNumber, generation: u32) {
+    fn report_unreadable_meta(&mut self, segment: SegmentNumber, generation: u32) {
         let what = "what its meta says of it cannot be read".to_owned();
         if self.store.superblock.accepted.runs(segment, generation) > 0 {
             let notes = &mut self.report.notes;
@@ -328,7 +328,7 @@ impl<'a> Survey<'a> {
     ) {
         let mut marks = marks;
         let known = header.map(|header| header.generation).or(generation);
-        if !marks.meta.zip(known).is_some_and(|(meta, known)| meta.speaks_of(known)) {
+        if !marks.meta.zip(known).is_some_and(|(meta, known)| meta.describes(known)) {
             // The dead marks belong to an earlier generation of the segment.
             marks.map.clear();
         }
@@ -433,7 +433,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Judges the segments and jumbos that the first reading could not judge.
+    /// Judges the segments and jumbos that the first pass could not judge.
     fn judge(&mut self) {
         let jumbos = std::mem::take(&mut self.jumbos).into_iter();
         let items: Vec<LargeItem> =
@@ -476,7 +476,7 @@ impl<'a> Survey<'a> {
         let Open { segment, marks, header, generation, .. } = open;
         let mut image = std::mem::take(&mut self.image);
         self.store.image(segment, &mut image);
-        // If the header cannot be read, use the generation that the first reading assumed.
+        // If the header cannot be read, use the generation that the first pass assumed.
         let generation = header.map(|header| header.generation).or(generation);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
         let mut versions = Vec::new();
@@ -584,13 +584,13 @@ impl<'a> Survey<'a> {
                 self.report.segments.jumbo_parts += parts - 1;
                 self.count(version.as_slice());
                 if self.unmarked.contains(&segment) {
-                    self.tell_unmarked(segment, header.generation);
+                    self.report_unreadable_meta(segment, header.generation);
                 }
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
             // Either the commit never completed, or the jumbo was being freed. In both cases a
-            // start treats its segments as free.
+            // start treats the jumbo's segments as free.
             JumboState::Incomplete => {
                 let is_there =
                     |&index: &u32| self.parts.contains_key(&(segment, header.generation, index));
@@ -687,7 +687,7 @@ fn damaged(segment: SegmentNumber, bytes: u64, what: String) -> Damaged {
 /// Returns the end of the segment according to its own meta, if that meta describes `generation`.
 fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     match (marks.meta, generation) {
-        (Some(meta), Some(generation)) if meta.speaks_of(generation) => match meta.usage {
+        (Some(meta), Some(generation)) if meta.describes(generation) => match meta.usage {
             Use::InUse { end } if end > 0 => Extent::Exactly(end),
             _ => Extent::Unknown,
         },

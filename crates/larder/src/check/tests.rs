@@ -295,7 +295,7 @@ fn a_summary_that_contradicts_its_segment_is_damage() {
 fn dead_marks_fences_and_free_segments_end_items() {
     let mut image = Image::new(3);
     let (one, _) = two_segments(&image);
-    // Marks record c dead, which follows the header, a, b and a trailer.
+    // Finds the record of item `c`, whose seq is 3, to mark it dead.
     let at = one.bytes.windows(6).rposition(|bytes| bytes == [3, 0, 0, 0, 0, 0]).unwrap();
     image.write_meta_of(0, 1, Use::InUse { end: 0 }, &[at]);
     assert_eq!(image.report().live_items, 3, "the marks are of an earlier use");
@@ -339,9 +339,9 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
 }
 
 #[test]
-fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
-    // Commit 5 may be an early write, made while commit 4 was still being synced. Then it proves
-    // only commits up to 3.
+fn a_tail_proves_commits_two_before_its_own() {
+    // The tail of commit 5 may be an early write, made while commit 4 was still being synced. So
+    // this tail proves only commits up to 3. A tail of commit 6 proves commit 4 too.
     for (commit, damaged) in [(5, false), (6, true)] {
         let image = Image::new(3);
         let (_, two) = two_segments(&image);
@@ -474,7 +474,7 @@ fn a_device_without_a_superblock_is_unusable() {
     device.write_at(0, b"something else").unwrap();
     assert_eq!(unusable(&device), "there is something on it that is not a store");
 
-    // One intact copy of the superblock is enough.
+    // One intact copy of the superblock must be enough.
     let mut image = Image::new(3);
     two_segments(&image);
     image.superblock.counter = 2;

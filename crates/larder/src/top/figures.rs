@@ -38,7 +38,7 @@ pub(super) struct Figures {
     pub(super) resident_bytes: Option<u64>,
     /// Bytes of values that are only on a device.
     pub(super) flash_bytes: Option<u64>,
-    /// Acknowledged bytes that no device has yet, and the age of the oldest.
+    /// Acknowledged bytes that no device has yet, and the age of the oldest, in milliseconds.
     pub(super) unsynced_bytes: Option<u64>,
     pub(super) unsynced_ms: Option<u64>,
     pub(super) condition: Condition,
@@ -84,7 +84,7 @@ impl Figures {
 
 /// Two samples of one server.
 struct Span<'a> {
-    /// `None` if the server was restarted since.
+    /// The earlier sample; `None` if the server was restarted since.
     first: Option<&'a Sample>,
     last: &'a Sample,
     seconds: f64,

@@ -19,7 +19,7 @@ pub(super) type Answer = Result<Sample, String>;
 #[derive(Debug)]
 pub(super) struct Pollers {
     answers: Receiver<(usize, Answer)>,
-    /// Dropping the senders ends the threads.
+    /// Each thread ends when its sender is dropped.
     _running: Vec<Sender<()>>,
 }
 
@@ -91,7 +91,7 @@ fn ask(address: &Address, client: &mut Option<Client>) -> Result<Sample, Error> 
     }
     match client.stats(Some("buckets")) {
         Ok(buckets) => Ok(sample.with_buckets(&buckets)),
-        // An older Larder does not know the group.
+        // An older Larder does not have `stats buckets`.
         Err(error) if error.is_recoverable() => Ok(sample),
         Err(error) => Err(error),
     }

@@ -26,7 +26,7 @@ pub(super) struct Panel {
     name: String,
     last: Option<Sample>,
     figures: Option<Figures>,
-    /// The reason why the last question was not answered.
+    /// The reason why the server did not answer the last time; `None` if it answered.
     error: Option<String>,
     /// Requests per second, the newest last.
     history: VecDeque<u64>,

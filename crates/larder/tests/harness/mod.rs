@@ -68,7 +68,7 @@ pub(crate) fn serve() -> Command {
     command
 }
 
-/// A directory that is deleted with the test.
+/// A directory that is deleted when this value is dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {

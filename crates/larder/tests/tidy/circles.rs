@@ -36,7 +36,7 @@ pub(crate) fn edges(sources: &BTreeMap<String, String>) -> BTreeMap<String, BTre
     for (path, module) in &modules {
         let named = named_paths(path, module, &modules).into_iter();
         let files = named.map(|named| modules[&resolve(&named, &modules)].file.clone());
-        // The root of a crate only declares and re-exports.
+        // The root of a crate only declares and re-exports, so uses of `lib.rs` do not count.
         let others = files.filter(|file| *file != module.file && file != "lib.rs");
         uses.insert(module.file.clone(), others.collect());
     }

@@ -214,7 +214,7 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
-/// These macros panic if the output cannot be written, and a panic changes the exit code.
+/// These macros panic if the output cannot be written. A panic would change the exit code.
 #[test]
 fn what_is_printed_cannot_end_the_program() {
     let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);
@@ -235,7 +235,7 @@ fn no_message_advises_to_destroy_what_might_be_data() {
     assert!(found.is_empty(), "advice that destroys:\n{}", found.join("\n"));
 }
 
-/// `rustfmt` does not wrap comments.
+/// Checks the width of comments, because `rustfmt` does not wrap them.
 #[test]
 fn comments_are_as_narrow_as_the_code() {
     let mut wide = Vec::new();

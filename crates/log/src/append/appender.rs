@@ -78,10 +78,10 @@ impl Appender {
 
 impl Log {
     /// Announces that a commit is about to reserve its trailers. From here to [`Log::end_closing`],
-    /// appends that begin use no chunk, neither an old one nor a new one: they go to the segment's
-    /// end. So once a record lies behind a trailer, later appends go behind that trailer, too. A
-    /// thread that has not seen the new count was already appending, and the committer waits for
-    /// it. Only one thread at a time closes a commit.
+    /// appends that begin use no chunk: they reserve space at the segment's end. So once a record
+    /// lies behind a trailer, later appends go behind that trailer, too. A thread that has not seen
+    /// the new count was already appending, and the committer waits for it. Only one thread at a
+    /// time closes a commit.
     pub(crate) fn begin_closing(&self) {
         self.closings.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -151,7 +151,7 @@ impl Log {
 
     /// Retires the appender of a thread that no longer appends.
     pub fn retire(&self, appender: &Appender) {
-        self.tell_dead(appender);
+        self.report_dead(appender);
         self.fill_up_chunk(&appender.open);
         let mut all = lock(&self.open_chunks);
         all.retain(|open| !Arc::ptr_eq(open, &appender.open));
@@ -172,7 +172,7 @@ impl Log {
     #[inline]
     pub fn before_quiescent(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
-        self.wants_counts_of(&appender.tally) && self.tell_dead(appender)
+        self.wants_counts_of(&appender.tally) && self.report_dead(appender)
     }
 
     /// Without a store: writes a filler into the unused rest of the chunk, if the chunk was used
@@ -187,14 +187,14 @@ impl Log {
 
     /// Reports all bytes that the thread made dead, the rest of its chunk included. Must be called
     /// before the thread passes a quiescent point. Returns true if there were any.
-    pub fn tell_dead(&self, appender: &Appender) -> bool {
+    pub fn report_dead(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
         let has_rest = !appender.rest_is_dead.get() && appender.left() > 0;
         if has_rest {
             self.leave_chunk(appender);
             appender.rest_is_dead.set(true);
         }
-        self.tell_counts(&appender.tally) || has_rest
+        self.report_counts(&appender.tally) || has_rest
     }
 
     /// Returns the dead bytes of a segment, as far as threads have reported them. Once the
@@ -304,8 +304,8 @@ impl Log {
             return None;
         }
         if appender.rest_is_dead.replace(false) {
-            // The segment is open, so it was not freed while the rest counted as dead. It will not
-            // be freed before this thread's next quiescent point.
+            // The segment is still open, so it was not freed while the rest of the chunk counted as
+            // dead. The segment will not be freed before this thread's next quiescent point.
             segment.revive(appender.left() as usize);
         }
         let taken = appender.take(bytes).or_else(|| {
@@ -379,7 +379,7 @@ mod tests {
         }
         log.seal_all();
         for appender in &appenders {
-            log.tell_dead(appender);
+            log.report_dead(appender);
         }
         for number in log.numbers().filter(|&number| log.segment(number).is_in_use()) {
             let of_this = |&&(address, _): &&(Address, usize)| address.segment() == number;
@@ -418,14 +418,15 @@ mod tests {
                 n += 1;
             }
             for appender in &appenders {
-                log.tell_dead(appender);
+                log.report_dead(appender);
             }
             let wasted = log.dead(first) * 100 / log.segment(first).filled();
             assert!(wasted <= 4, "{wasted} % with records of {bytes} bytes");
         }
     }
 
-    /// Chunks end with commits, and none are given out while commits follow each other closely.
+    /// Chunks end with commits, and threads get no chunks while commits follow each other closely.
+    /// So commits of few records must waste nothing, and commits of many records at most 4 %.
     #[test]
     fn with_a_store_commits_waste_little() {
         for (records_per_commit, most_percent) in [(100, 0), (10_000, 4)] {
@@ -449,7 +450,7 @@ mod tests {
             assert_eq!(in_chunks > 0, records_per_commit > 1000, "{in_chunks}");
             log.seal_all();
             for appender in &appenders {
-                log.tell_dead(appender);
+                log.report_dead(appender);
             }
             let numbers = || log.numbers().filter(|&number| log.segment(number).is_in_use());
             let live: usize = numbers().map(|number| log.live(number) as usize).sum();

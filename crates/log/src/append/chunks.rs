@@ -7,7 +7,7 @@
 //! with the commit that covers it. While a commit is being [closed](Closings), no append to a chunk
 //! begins, and the committer writes the fillers.
 //!
-//! Invariant: once a record lies behind a commit's trailer, no record is put in front of that
+//! Invariant: once a record lies behind a commit's trailer, no later record is put in front of that
 //! trailer.
 
 use crate::address::SegmentNumber;

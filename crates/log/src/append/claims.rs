@@ -16,14 +16,14 @@ const CLEANER_SEGMENTS: usize = 2;
 /// used up, some segment holds enough dead bytes to be worth cleaning. Places that cleaning would
 /// free count as part of the reserves: see [`Log::set_reclaimable`].
 const RESERVE_SHARE: usize = 64;
-/// Number of these reserves: for deletes, for updates, and for updates that make items larger.
+/// Number of reserves in a store that evicts nothing: for deletes, for updates, and for updates
+/// that make items larger.
 const RESERVES: usize = 3;
 
-/// Returns, for a store of `places` places, how many of them each claim leaves to more urgent
-/// claims.
+/// Returns how many places each claim leaves to more urgent claims, in a store of `places` places.
 fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::ALL.len()] {
     let of_each = places.div_ceil(RESERVE_SHARE).saturating_sub(reclaimable / RESERVES);
-    // If items are evicted, one place is enough, because eviction soon frees more.
+    // If items are evicted, a reserve of one place is enough, because eviction soon frees more.
     let reserve = if keeps_all { of_each.max(1) } else { 1 };
     let more = if keeps_all { reserve } else { 0 };
     let delete = CLEANER_SEGMENTS;
@@ -93,9 +93,9 @@ impl Log {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
 
-    /// Returns the least number of bytes that emptying a sealed segment gains. It assumes the worst
+    /// Returns the least number of bytes that emptying a sealed segment gains. Assumes the worst
     /// packing of the live records: a record that does not fit leaves less than its own length
-    /// unused. It also assumes that all ends are moved, as tombstones. `summary_room` is the space
+    /// unused. Also assumes that all ends are moved, as tombstones. `summary_room` is the space
     /// that a new segment leaves to its summary, in bytes.
     pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
         let size = self.segment_size as u64;

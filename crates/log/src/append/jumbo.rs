@@ -1,5 +1,5 @@
-//! Large values: a record that is longer than half a segment is received into a mapping, which then
-//! becomes a segment without a copy.
+//! Large values: a record that is longer than half a segment is received into a mapping. The
+//! mapping then becomes a segment, so the value is not copied.
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::stream::{Claim, Sealed, Stream};
@@ -14,7 +14,8 @@ use crate::sync::lock;
 /// Bytes that a mapping for [`Log::adopt_jumbo`] must leave in front of the record, for the segment
 /// header that precedes it on a device.
 pub const JUMBO_HEADROOM: usize = HEADER_BYTES;
-/// Bytes that the mapping must leave behind the record, for the commit trailer.
+/// Bytes that a mapping for [`Log::adopt_jumbo`] must leave behind the record, for the commit
+/// trailer.
 pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
 
 /// Segment numbers claimed for a jumbo: its own, and with a store those of its places after the
@@ -28,8 +29,8 @@ pub struct JumboClaim {
 
 impl Log {
     /// Gives a filled mapping the claimed segment number. The mapping holds one record of the
-    /// claimed size, which begins at `start` in the first page, and is charged already. `seal`
-    /// completes the record once its address is known.
+    /// claimed size, which begins at `start` in the first page, and is already charged to the
+    /// budget. `seal` completes the record once its address is known.
     pub fn adopt_jumbo(
         &self,
         claimed: JumboClaim,

@@ -22,11 +22,12 @@ use crate::segment::State;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// Distance between a reservation and the memory that is prefetched for later ones, in bytes. It
-/// spans a few records, because a fetch from memory takes as long as a few writes.
+/// Distance between a reservation and the memory that is prefetched for later reservations, in
+/// bytes. The distance spans a few records, because a fetch from memory takes as long as a few
+/// writes.
 const PREFETCH_AHEAD: usize = 512;
-/// The largest number of bytes prefetched per record. Beyond them the hardware prefetcher follows
-/// by itself.
+/// The largest number of bytes prefetched per record. The hardware prefetcher fetches the rest by
+/// itself.
 const PREFETCHED: usize = 256;
 
 /// Space for one record, not yet visible to other threads. The thread must fill it before its next
@@ -35,7 +36,7 @@ const PREFETCHED: usize = 256;
 pub struct Reservation {
     /// The address of the future record.
     pub address: Address,
-    /// Its memory: 8-byte aligned, of the requested length, written by this thread alone.
+    /// The record's memory: 8-byte aligned, of the requested length, written by this thread alone.
     pub memory: *mut u8,
 }
 

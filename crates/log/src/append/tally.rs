@@ -74,14 +74,14 @@ impl Tally {
 }
 
 impl Log {
-    /// Asks all threads to report their tallies. They have done so when the returned epoch has
-    /// [passed](crate::Epochs::passed).
+    /// Asks all threads to report their tallies. All threads have reported when the returned epoch
+    /// has [passed](crate::Epochs::passed).
     pub fn want_counts(&self) -> u64 {
         self.counts_wanted.fetch_add(1, Ordering::Release);
         self.epochs.advance()
     }
 
-    /// Returns true if the thread was asked since its last report.
+    /// Returns true if the thread was asked to report its tally since its last report.
     #[inline]
     pub(crate) fn wants_counts_of(&self, tally: &Tally) -> bool {
         self.counts_wanted.load(Ordering::Acquire) != tally.told.get()
@@ -96,7 +96,7 @@ impl Log {
     }
 
     /// Reports all counts. Returns true if there were any.
-    pub(crate) fn tell_counts(&self, tally: &Tally) -> bool {
+    pub(crate) fn report_counts(&self, tally: &Tally) -> bool {
         tally.told.set(self.counts_wanted.load(Ordering::Acquire));
         let mut used = tally.used.borrow_mut();
         let any = !used.is_empty();

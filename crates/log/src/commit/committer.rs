@@ -18,7 +18,7 @@ pub(crate) struct SegmentPart {
     /// early.
     pub(crate) to: u32,
     pub(super) sealed: bool,
-    /// True if an early part of the same commit precedes it.
+    /// True if an early part of the same commit precedes this part.
     pub(super) continues: bool,
 }
 
@@ -63,7 +63,8 @@ impl Tails {
         free.expect("there are more places than are needed at once")
     }
 
-    /// Forgets the tails that were written and are not durable.
+    /// Forgets the tails that were written since the durable one, so that their places are free
+    /// again.
     pub(super) fn forget(&mut self) {
         (self.syncing, self.last) = (self.durable, self.durable);
     }
@@ -86,12 +87,13 @@ impl Closed {
         self.parts.is_empty() && self.jumbos.is_empty()
     }
 
-    /// Returns the segments of its parts and its jumbos.
+    /// Returns the segments that the commit's parts lie in, and the commit's jumbos.
     pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentNumber> {
         self.parts.iter().map(|part| part.segment).chain(self.jumbos.iter().copied())
     }
 
-    /// Returns the bytes of normal segments that the commit covers and that were not written early.
+    /// Returns the number of bytes of normal segments that the commit covers and that were not
+    /// written early.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.to - part.from)).sum()
     }
@@ -149,17 +151,18 @@ pub struct Committer {
     pub(super) buffer: Box<[u8; TAIL_BYTES]>,
     pub(crate) maps: Vec<DeadMap>,
     /// Durable dead maps of segments that may still be cut. A cut rewrites the segment's meta and
-    /// must repeat the map, because other segments were freed in reliance on it.
+    /// must repeat the map: other segments may have been freed because the map was durable.
     pub(crate) last_maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
     /// Summaries of durable segments, to be written with the next commit.
     pub(crate) summaries: Vec<Staged>,
-    /// Sealed parts of acknowledged commits that failed. They belong to the next commit.
+    /// Sealed parts of failed commits whose records were acknowledged already. The next commit
+    /// writes these parts.
     pub(super) again: Vec<SegmentPart>,
     /// What was written early for the open commit.
     pub(super) early: Early,
-    /// While a commit is being synced: how many syncs of the device had failed when its first
-    /// write began.
+    /// While a commit is being synced: the number of syncs of the device that had failed when that
+    /// commit's first write began.
     pub(super) syncing: Option<u64>,
     /// True if the last written commit failed. The device may hold remains with that commit's
     /// number.
@@ -207,7 +210,8 @@ impl Committer {
         map.map(DeadMap::bits)
     }
 
-    /// Forgets writes that are not durable. They are repeated, or given up with their commit.
+    /// Forgets the writes that are not durable. [`Log::retry_commit`](crate::Log::retry_commit)
+    /// repeats them, and [`Log::fail_commits`](crate::Log::fail_commits) gives them up.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
         self.syncing = None;
@@ -215,7 +219,7 @@ impl Committer {
     }
 }
 
-/// What a commit wrote besides records.
+/// What a commit wrote besides records. None of it counts before the sync.
 #[derive(Debug, Default)]
 pub struct Written {
     pub(crate) freed: Vec<SegmentNumber>,

@@ -22,9 +22,9 @@ pub struct BegunMap {
 /// State of a segment whose map was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapState {
-    /// Its records are durable, so the index leads to every live one.
+    /// The segment's records are durable, so the index leads to every live one.
     Ready,
-    /// Its records are not all durable: the map waits for a commit.
+    /// Some of the segment's records are not durable, so the map waits for a commit.
     Undurable,
     /// The segment is free, so there is nothing to mark.
     Gone,
@@ -34,8 +34,7 @@ pub enum MapState {
 #[derive(Debug)]
 pub struct DeadMap {
     pub(super) begun: BegunMap,
-    /// Once this commit is durable, all deaths in the map are. `u64::MAX` until the map is
-    /// finished.
+    /// All deaths in the map are durable once this commit is. `u64::MAX` until the map is finished.
     pub(super) after: u64,
     /// `CommitMarks::undo_count` from before the index was queried. If the count has changed since,
     /// deaths in the map may have been undone.
@@ -62,7 +61,8 @@ impl DeadMap {
         &self.bits
     }
 
-    /// Clears the mark of the record at `offset`, because the index leads to it.
+    /// Clears the mark of the record at `offset`. Called for every record that the index leads to,
+    /// because such a record is alive.
     pub fn mark_alive(&mut self, offset: usize, is_jumbo: bool) {
         unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
     }

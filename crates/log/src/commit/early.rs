@@ -21,7 +21,8 @@ use std::sync::atomic::Ordering;
 impl Log {
     /// Writes the records that were reserved before this call and that no closed commit covers.
     /// Returns `Some(true)` if it wrote any, and `Some(false)` if there were none. Returns `None`
-    /// if a failure has left them to the next commit. May be called while a commit is being synced.
+    /// if a failure has left these records to the next commit. May be called while a commit is
+    /// being synced.
     ///
     /// # Errors
     /// Those of the device. The next commit then repeats the write.
@@ -36,8 +37,8 @@ impl Log {
         let began = early.failed_syncs.unwrap_or(failed_syncs);
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
-            // A sync has failed since, so the device may have lost writes of the open commit, or of
-            // the commit being synced. A commit that wrote something before the failure does not
+            // A sync has failed since the first write of the open commit, or of the commit being
+            // synced. The device may have lost that write. After such a failure a commit does not
             // trust its own sync.
             early.failed = true;
             return Ok(None);
@@ -51,8 +52,8 @@ impl Log {
         early.unwritten.clone_from(&parts);
         early.failed = true;
         for part in &parts {
-            // Writes to the page cache. It outlives the process, and writing to it does not wait
-            // for a running sync.
+            // Writes to the page cache, which outlives the process. Such a write does not wait for
+            // a running sync.
             self.write_part(store, committer, number, part, Store::write)?;
         }
         committer.early.unwritten.clear();
@@ -72,7 +73,7 @@ impl Log {
         let store = self.durable_log();
         let mut parts = Vec::new();
         self.begin_closing();
-        // Locked as in `close`, so that no segment opened meanwhile is overlooked.
+        // Holds the same locks as `close`, so that no segment opened meanwhile is overlooked.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.commits.open();
         // The previous commit has not failed: after a failure, `write_early` returns before it

@@ -50,15 +50,16 @@ impl Log {
         committer.cuts.push(cut);
     }
 
-    /// Restores segments that were emptied by undone changes after commit `durable`: they hold live
-    /// records again.
+    /// Restores the segments whose emptying belongs to a commit after `durable`, because that
+    /// commit was undone. These segments hold live records again.
     fn restore_quarantined(&self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
-        // Examines only segments without a durable free mark, because a durable commit emptied the
-        // others.
+        // Examines only segments without a durable free mark. A segment with such a mark was
+        // emptied by a durable commit.
         for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
-            // The mover takes a sealed segment without kept ends for durably emptied.
+            // Noted before the segment is sealed again. If a sealed segment has no kept ends, the
+            // engine's mover of partitions assumes that its evictions are durable.
             self.durable_log().keep_ends(entry.number, entry.ends);
             segment.set_state(State::Sealed);
             self.end_evicting();
@@ -119,8 +120,8 @@ impl Log {
         let answered = store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
         let lost = || io::Error::other("the device does not give back what was written to it");
         let verified = answered.and_then(|()| (read == written).then_some(()).ok_or_else(lost));
-        // The superblock's place may be bad. After this change, the next commit writes the other
-        // copy.
+        // The block of this superblock copy may be bad. This empty change makes the next commit
+        // write the other copy.
         verified.inspect_err(|_| store.change_superblock(|_| {}))
     }
 }

@@ -107,7 +107,8 @@ impl Log {
         committer.maps.iter().any(|map| can_write(map, durable))
     }
 
-    /// Returns true if the device knows that the last generation of the segment is over.
+    /// Returns true if the segment is free on the device, too: a recovery ignores the records of
+    /// its last generation.
     pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
         // A segment in quarantine either waits for its free mark, or already has it, or is just
         // being freed.
@@ -142,8 +143,8 @@ impl Log {
         freeable.map(|entry| entry.number).take(FREED_PER_COMMIT).collect()
     }
 
-    /// Returns the segments in quarantine whose emptying is durable, and that only their ends may
-    /// keep from being freed.
+    /// Returns the segments in quarantine whose emptying is durable and which hold ends. Only these
+    /// ends may still keep them from being freed.
     pub(crate) fn waiting_endings(&self) -> Vec<WaitingEnds> {
         let Some(store) = &self.store else { return Vec::new() };
         let durable = store.commits.durable();
@@ -168,8 +169,8 @@ impl Log {
     pub fn ends_are_carried(&self, number: SegmentNumber, undo_count: u64) -> bool {
         let store = self.durable_log();
         let open = store.commits.open();
-        // Checked under the lock of the list. An undo that begins after the check takes this lock
-        // later, and finds the changed entry.
+        // The undo count is checked under the lock of the quarantine. An undo that begins after the
+        // check takes this lock later, and finds the changed entry.
         let mut quarantine = lock(&self.quarantine);
         if store.commits.undo_count() != undo_count || undo_count % 2 == 1 {
             return false;

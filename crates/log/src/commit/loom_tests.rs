@@ -14,7 +14,9 @@ use crate::record::{Fields, Kind, Layout, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
 use std::sync::Arc;
 
-/// Opens a segment while a commit is closed. `open` returns the address of a record in it.
+/// Opens a segment while a commit is closed. `open` returns the address of a record in that
+/// segment. The segment must name its first commit or an earlier one, and its cover must lie before
+/// its first commit.
 fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -44,7 +46,7 @@ fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
     assert!(all.contains(&(true, 0)) && all.contains(&(false, 0)), "{all:?}");
 }
 
-/// The open segment is full, so the next record opens another.
+/// The open segment is full, so the next record opens another segment.
 #[test]
 fn loom_a_segment_that_is_opened_knows_its_first_commit() {
     let fill = |log: &Log| {

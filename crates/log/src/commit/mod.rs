@@ -37,8 +37,8 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 impl Log {
-    /// Closes the open commit. On return every record it covers is filled and published, and new
-    /// records belong to the next commit.
+    /// Closes the open commit. On return every record that this commit covers is filled and
+    /// published, and new records belong to the next commit.
     pub fn close_commit(&self, committer: &mut Committer) -> Closed {
         self.close(committer, false)
     }
@@ -212,8 +212,8 @@ impl Log {
 
     /// Moves the records of a failed commit, which were acknowledged already, to the open commit.
     /// The open commit will write them from memory, and repeat its own early writes. The trailers
-    /// of all these parts become fillers: a later commit found behind such a trailer would prove
-    /// that the failed commit was durable. Waiters are told that the commit failed.
+    /// of all these parts become fillers. Otherwise, a later commit found behind such a trailer
+    /// would prove that the failed commit was durable. Waiters are told that the commit failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
         committer.forget_writes();
@@ -245,7 +245,7 @@ impl Log {
             || !self.freeable(store).is_empty()
     }
 
-    /// Returns the bytes of segments that are not durable.
+    /// Returns the number of bytes in segments that are not durable.
     pub fn unsynced_bytes(&self) -> u64 {
         let Some(store) = &self.store else { return 0 };
         let undurable = |number: SegmentNumber| {

@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering;
 const SHARE: usize = 16;
 
 impl Log {
-    /// Returns the bytes at the end of a stream's new segment that are left for its summary.
+    /// Returns the number of bytes at the end of a stream's new segment that are left for its
+    /// summary.
     pub(crate) fn summary_room(&self, stream: Stream) -> u32 {
         let room = self.store.as_ref().map(|store| &store.summary_room[stream as usize]);
         room.map_or(0, |room| room.load(Ordering::Relaxed))
@@ -72,8 +73,8 @@ impl Log {
     pub(crate) fn write_summaries(&self, store: &Store, committer: &mut Committer) {
         for staged in committer.summaries.drain(..) {
             let segment = self.segment(staged.segment);
-            // Only the holder of `committer` writes a new generation to the place. So the check
-            // stays true until the summary is written.
+            // Only the holder of `committer` writes a new generation to the place. So the place
+            // cannot be reused between this check and the write.
             let in_use = matches!(segment.state(), State::Sealed | State::Cleaning);
             if in_use && segment.generation() == staged.generation {
                 let end = store.geometry.segment(staged.segment) + self.segment_size() as u64;

@@ -1,4 +1,4 @@
-//! Writing a commit: its parts, large values, and the metas that are due with it.
+//! Writes a commit to the device: its parts, its jumbos, and the metas that are due with it.
 
 use crate::address::SegmentNumber;
 use crate::commit::committer::{Before, Closed, Committer, SegmentPart, Written};

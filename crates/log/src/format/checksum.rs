@@ -24,7 +24,7 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
     xxh3_128_with_seed(key, hash_seed)
 }
 
-/// Ties the structures on a device to one store.
+/// The store's id and secret, which tie every structure on a device to this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Low 64 bits of the store id. If the store's old contents were discarded but still lie on the
@@ -134,7 +134,8 @@ pub fn record_checksum(head: &[u8], value_hash: u64, seed: SegmentSeed) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
-/// Returns the value hash for a record's checksum, which ignores the value of a filler.
+/// Returns the value hash that goes into a record's checksum. The value of a filler counts as
+/// empty.
 #[inline]
 fn hash_of_value(kind: Kind, value: &[u8], seed: SegmentSeed) -> u64 {
     value_hash(if kind == Kind::Filler { &[] } else { value }, seed.value_seed())

@@ -1,6 +1,6 @@
-//! The time of a store. Invariant: it never goes back. Within one boot of the machine it continues
-//! exactly over restarts, whatever happens to the wall clock. For that, the superblock remembers
-//! the boot, and the difference between the store's time and the time since that boot.
+//! The time of a store. Invariant: this time never goes back. Within one boot of the machine it
+//! continues exactly over restarts, whatever happens to the wall clock. For that, the superblock
+//! remembers the boot, and the difference between the store's time and the time since that boot.
 
 use super::Superblock;
 
@@ -14,7 +14,7 @@ pub struct MachineTime {
     pub wall: u64,
     /// The id of the machine's boot; 0 if unknown.
     pub boot_id: u128,
-    /// Nanoseconds since that boot, those in which the machine was suspended included.
+    /// Nanoseconds since that boot, including those in which the machine was suspended.
     pub since_boot: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Tells from a device's first bytes what the device holds. So no part of a store is taken for
-//! something else, and nothing else is taken for a part of a store.
+//! Recognises from a device's first bytes what the device holds. This check keeps a start from
+//! overwriting foreign data, or a part of a store that serves another purpose.
 
 use super::BLOCK;
 use super::superblock::{self, Superblock, SuperblockError};
@@ -44,7 +44,7 @@ impl Content {
             Err(SuperblockError::Empty) => Content::Nothing,
             Err(SuperblockError::NotAStore) => match Label::decode(&bytes) {
                 Ok(label) => Content::Lower(label),
-                // The remains of a label whose first write was interrupted.
+                // The device holds the remains of a label whose first write was interrupted.
                 Err(LabelError::NotALabel) if is_lower(&bytes) => Content::Nothing,
                 Err(LabelError::NotALabel) => Content::Other,
                 Err(error) => Content::UnusableLower(error),

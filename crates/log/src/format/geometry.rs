@@ -16,8 +16,8 @@ pub const TAIL_PLACES: usize = 4;
 pub const SUPERBLOCKS: [u64; 2] = [0, BLOCK as u64];
 
 const TAILS: u64 = 2 * BLOCK as u64;
-/// Offset of the first group, in bytes. All groups begin at multiples of it, and so do all segments
-/// of at least this size.
+/// Offset of the first group, in bytes. All groups begin at multiples of this offset, and so do all
+/// segments of at least this size.
 const GROUPS: u64 = 128 << 10;
 /// Number of segments in a group. The metas of a group lie together, in front of its segments.
 const GROUP: u64 = 16;
@@ -53,7 +53,7 @@ impl Geometry {
         Geometry::new(segment_size, count as u32)
     }
 
-    /// Returns the bytes of a segment.
+    /// Returns the size of a segment, in bytes.
     pub fn segment_size(&self) -> u32 {
         self.segment_size
     }
@@ -63,17 +63,17 @@ impl Geometry {
         self.segment_count
     }
 
-    /// Returns the bytes that the store takes on its device.
+    /// Returns the number of bytes that the store takes on its device.
     pub fn total_bytes(&self) -> u64 {
         self.segment(self.segment_count) + u64::from(self.segment_size)
     }
 
-    /// Returns the bytes of a dead map: one bit per 16 bytes of segment.
+    /// Returns the size of a dead map in bytes: one bit per 16 bytes of segment.
     pub fn map_bytes(&self) -> usize {
         self.segment_size as usize / 128
     }
 
-    /// Returns the bytes of one copy of a meta, a multiple of a block.
+    /// Returns the size of one copy of a meta in bytes, a multiple of a block.
     pub fn meta_bytes(&self) -> usize {
         (META_HEADER + self.map_bytes()).next_multiple_of(BLOCK)
     }

@@ -2,9 +2,9 @@
 //! the log.
 //!
 //! The image is a stream of bytes, cut into parts. Each part lies in one place and names the place
-//! of the next. A part names the stop that it belongs to, by the first commit number that was
-//! unused then. Its checksum covers its content. The superblock names the first part. A part that
-//! cannot be reached from there is never trusted.
+//! of the next. Each part identifies the clean stop that wrote it by the first commit number that
+//! was unused at that stop. Its checksum covers its content. The superblock names the first part. A
+//! part that is not linked from the first part is never trusted.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
@@ -32,7 +32,8 @@ pub struct ImagePart {
 }
 
 impl ImagePart {
-    /// Encodes the header of a part with the content `held`, which its checksum covers.
+    /// Encodes the header of a part whose content is `held`. The part's checksum covers the header
+    /// and `held`.
     pub fn encode(&self, held: &[u8], identity: &Identity) -> [u8; PART_HEADER_BYTES] {
         let mut bytes = [0; PART_HEADER_BYTES];
         put(&mut bytes, 0, MAGIC);
@@ -47,8 +48,8 @@ impl ImagePart {
         bytes
     }
 
-    /// Decodes the part in a place. Returns it with its content, or `None` if the place holds no
-    /// intact part of this stop.
+    /// Decodes the part that `place` holds. Returns the part with its content, or `None` if the
+    /// place holds no intact part of this segment and stop.
     pub fn decode<'a>(
         place: &'a [u8],
         identity: &Identity,
@@ -117,7 +118,7 @@ pub struct ImageRow {
     pub filled: u32,
     /// Bytes of the segment's dead records.
     pub dead: u32,
-    /// Offset at which the segment was cut; 0: it ends at its sealed trailer.
+    /// Offset at which the segment was cut; 0 if it ends at its sealed trailer.
     pub end: u32,
     /// Unix seconds at which the segment was opened.
     pub born: u32,
@@ -156,7 +157,7 @@ impl ImageRow {
         bytes
     }
 
-    /// Decodes the row. Returns `None` if no program could have written it.
+    /// Decodes the row. Returns `None` if the byte of the usage has no valid value.
     pub fn decode(bytes: &[u8; ROW_BYTES]) -> Option<Self> {
         let flag = |bit: u8| bytes[6] >> bit & 1 != 0;
         Some(ImageRow {

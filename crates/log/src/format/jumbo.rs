@@ -12,7 +12,7 @@ use crate::record::{Fields, Head, Kind};
 /// Offset of a jumbo's record in its image.
 pub const RECORD_AT: usize = HEADER_BYTES;
 
-/// Returns the bytes of the image of a jumbo whose record takes `record` bytes.
+/// Returns the size of a jumbo's image in bytes. The jumbo's record takes `record` bytes.
 pub fn image_bytes(record: usize) -> usize {
     HEADER_BYTES + record + TRAILER_BYTES
 }
@@ -28,19 +28,20 @@ pub fn parts(record: usize, segment_size: u32) -> u32 {
 pub struct Jumbo<'a> {
     /// The jumbo's header.
     pub header: Header,
-    /// The fields of its record.
+    /// The fields of the jumbo's record.
     pub fields: Fields,
-    /// The key of its record.
+    /// The key of the jumbo's record.
     pub key: &'a [u8],
-    /// Number of places that it takes.
+    /// Number of places that the jumbo takes.
     pub parts: u32,
-    /// Bytes of its record.
+    /// Bytes of the jumbo's record.
     pub record_bytes: usize,
-    /// Offset of its value in the image.
+    /// Offset of the value in the jumbo's image.
     pub value_at: usize,
-    /// Bytes of its value.
+    /// Bytes of the jumbo's value.
     pub value_bytes: usize,
-    /// Offset of its trailer in the image; it may cross from one piece into the next.
+    /// Offset of the trailer in the jumbo's image. The trailer may cross from one piece into the
+    /// next.
     pub trailer_at: usize,
     covered: &'a [u8],
     checksum: u32,
@@ -48,8 +49,8 @@ pub struct Jumbo<'a> {
 }
 
 impl<'a> Jumbo<'a> {
-    /// Opens the jumbo whose image begins with `first`: at least one block of the place of
-    /// `segment`. Returns `Damaged` if the header is that of a jumbo, but the record behind it does
+    /// Parses the jumbo in the place of `segment`. `first` is the beginning of that place, at least
+    /// one block. Returns `Damaged` if the header is that of a jumbo, but the record behind it does
     /// not match.
     pub fn open(
         first: &'a [u8],
@@ -90,7 +91,7 @@ impl<'a> Jumbo<'a> {
     }
 
     /// Returns the jumbo's trailer. `bytes` are the 64 bytes at `trailer_at` of the image. Returns
-    /// `None` if they are no trailer that covers this head.
+    /// `None` if these bytes are no trailer, or if the trailer does not cover this jumbo's head.
     pub fn trailer(&self, bytes: &[u8]) -> Option<Trailer> {
         let found = Trailer::find(bytes, self.header.generation, self.seed)?;
         let right = found.trailer.length as usize == self.trailer_at

@@ -10,7 +10,7 @@ pub const PARTITIONS: usize = 4096;
 /// The largest number of lanes in a store.
 pub const MAX_LANES: usize = 32;
 
-/// The largest valid version; far more changes than can ever happen.
+/// The largest valid version of the table. There can never be that many changes.
 const MAX_VERSION: u64 = 1 << 62;
 /// Number of bits that encode an owner.
 const OWNER_BITS: usize = 5;
@@ -55,8 +55,8 @@ impl fmt::Display for LaneNumber {
     }
 }
 
-/// Partitions that are moving from one lane to another. The lane that does not own them may hold
-/// versions of their keys that must never be seen again.
+/// Partitions that are moving from one lane to another. The lane that does not own these partitions
+/// may hold versions of their keys that no reader may see again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Motion {
     /// The first of the partitions.

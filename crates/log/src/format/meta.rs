@@ -1,5 +1,5 @@
 //! A segment's meta: facts about a segment that may change after its bytes were written. A meta has
-//! two copies, which are written in turn.
+//! two copies, which are written alternately.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u32_at, u64_at};
@@ -14,9 +14,10 @@ const HAS_MAP: u8 = 1;
 /// The use of a segment number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Free: all generations up to the meta's are over, so their records do not count.
+    /// Free: the records of all generations up to the meta's generation no longer count.
     Free,
-    /// Never used again, because a part of its place cannot be read. Every generation is over.
+    /// Never used again, because a part of its place cannot be read. The records of every
+    /// generation no longer count.
     Retired,
     /// A segment.
     InUse {
@@ -52,24 +53,24 @@ pub struct Meta {
 /// Why a copy of a meta is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaError {
-    /// Never written by this store.
+    /// The copy was never written by this store.
     Absent,
-    /// Torn, or damaged since.
+    /// The copy was torn when it was written, or was damaged later.
     Damaged,
 }
 
 impl Meta {
-    /// Returns which copy this meta is written to.
+    /// Returns the index of the copy to which this meta is written: 0 or 1.
     pub fn copy(&self) -> usize {
         (self.version % 2) as usize
     }
 
-    /// Returns true if `generation`, named by a segment's header, is not over.
+    /// Returns true if records of `generation`, which a segment's header names, may still count.
     pub fn admits(&self, generation: u32) -> bool {
         generation > self.over()
     }
 
-    /// Returns the last generation of the number that is over.
+    /// Returns the last generation of the number whose records no longer count.
     pub fn over(&self) -> u32 {
         match self.usage {
             Use::InUse { .. } => self.generation.saturating_sub(1),
@@ -79,7 +80,7 @@ impl Meta {
     }
 
     /// Returns true if the meta's map and end describe `generation`.
-    pub fn speaks_of(&self, generation: u32) -> bool {
+    pub fn describes(&self, generation: u32) -> bool {
         matches!(self.usage, Use::InUse { .. }) && generation == self.generation
     }
 
@@ -88,13 +89,14 @@ impl Meta {
         block[37] & HAS_MAP != 0
     }
 
-    /// Returns the version in the first block of a copy. It is confirmed only by the checksum,
-    /// which covers the map, too.
+    /// Returns the version in the first block of a copy. Only the meta's checksum, which also
+    /// covers the map, confirms this version.
     pub fn version(block: &[u8]) -> u64 {
         u64_at(block, 16)
     }
 
-    /// Returns the bytes to write for a map of `map` bytes (0: no map), a multiple of a block.
+    /// Returns the number of bytes to write for a map of `map` bytes (0: no map), a multiple of a
+    /// block.
     pub fn encoded_bytes(map: usize) -> usize {
         (META_HEADER + map).next_multiple_of(BLOCK)
     }
@@ -133,7 +135,7 @@ impl Meta {
     }
 
     /// Decodes one copy of the meta of `segment`, whose map has `map_bytes` if there is one. The
-    /// returned slice is the map, empty without one.
+    /// returned slice is the map; it is empty if there is none.
     pub fn decode<'a>(
         copy: &'a [u8],
         segment: SegmentNumber,
@@ -179,7 +181,7 @@ impl Meta {
 /// The result of reading both copies of a meta.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen<'a> {
-    /// The newer whole copy with its map, which is empty without one; `None` if no copy is whole.
+    /// The newer whole copy with its map; `None` if no copy is whole.
     pub meta: Option<(Meta, &'a [u8])>,
     /// True if a copy is damaged, by a torn write or later.
     pub damaged: bool,

@@ -27,7 +27,8 @@ pub struct Expect {
     pub identity: Identity,
     /// The segment's number.
     pub segment: SegmentNumber,
-    /// The generation to use if the header cannot be read; with `None` the scan then fails.
+    /// The generation to use if the header cannot be read. With `None`, the scan fails in that
+    /// case.
     pub generation: Option<u32>,
     /// How much of the segment is known to have been durable.
     pub extent: Extent,
@@ -36,25 +37,26 @@ pub struct Expect {
 /// How much of a segment is known to have been durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// No more than the segment's own bytes show.
+    /// Nothing is known except what the segment's own bytes show.
     Unknown,
-    /// At least this many bytes from its start, because another segment's trailer says so.
+    /// At least this many bytes from the segment's start, because another segment's trailer says
+    /// so.
     AtLeast(u32),
-    /// All of it up to its sealed trailer, wherever that is.
+    /// All of the segment up to its sealed trailer, wherever that trailer is.
     Sealed,
-    /// Exactly this many bytes, because its meta says so. Bytes behind them do not count.
+    /// Exactly this many bytes, because the segment's meta says so. Bytes behind them do not count.
     Exactly(u32),
 }
 
 /// How a segment ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
-    /// At its sealed trailer, or where its meta says.
+    /// The segment ends at its sealed trailer, or where its meta says.
     Sealed,
-    /// Behind a commit, with nothing of this generation after it.
+    /// The segment ends behind a commit, and nothing of this generation follows.
     #[default]
     Open,
-    /// Before an incomplete commit.
+    /// The segment ends before an incomplete commit.
     Torn {
         /// Bytes of that commit that reached the device, as far as they can be recognised.
         dropped: u32,
@@ -91,7 +93,7 @@ pub struct Scanned {
     pub last_commit: u64,
     /// The greatest commit number that proves that all earlier commits were durable; 0 without one.
     pub proof: u64,
-    /// The greatest seq limit.
+    /// The greatest seq limit in the trailers that count.
     pub seq_limit: u64,
     /// The durable ends in the last trailer.
     pub durable: [DurableEnd; STREAMS],
@@ -210,7 +212,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                         && found.covers(&self.bytes[start..at]);
                     return right.then_some((trailer, at));
                 }
-                // Besides trailers, only the header at offset 0 is of this kind.
+                // A record of kind commit that is no valid trailer can only be the header, which
+                // lies at offset 0.
                 if at != 0 {
                     return None;
                 }
@@ -235,8 +238,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
 
     /// Returns true if the commit that begins at `start` was durable. A commit's trailers are
     /// written only after the previous commit was synced. So the trailer of a later commit proves
-    /// that this one was durable: see [`Trailer::proof`]. `next` is the first trailer behind
-    /// `start`.
+    /// that the commit at `start` was durable: see [`Trailer::proof`]. `next` is the first trailer
+    /// behind `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         let Some(&(first, at)) = next else { return start < self.known };
         // If the first trailer covers exactly the bytes from `start` on, it is the trailer of the
@@ -330,7 +333,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     }
 }
 
-/// Returns true if a trailer may follow one of `commit`, the last commit so far in its segment.
+/// Returns true if `trailer` may come next after a trailer of `commit`, the last commit so far in
+/// its segment.
 fn follows(trailer: &Trailer, commit: u64) -> bool {
     trailer.commit > commit || trailer.continues && trailer.commit == commit
 }

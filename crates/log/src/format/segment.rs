@@ -1,6 +1,6 @@
-//! The two records of kind commit: the header that begins a segment, and the trailer that ends what
-//! one commit covers. Both are valid records of 64 bytes, so code that walks a segment can step
-//! over them without knowing more about them.
+//! The two records of kind commit: the header that begins a segment, and the trailer that ends the
+//! bytes covered by one commit. Both are valid records of 64 bytes, so code that walks a segment
+//! can step over them without knowing more about them.
 
 use super::STREAMS;
 use super::bytes::{get, put, u32_at, u64_at};
@@ -161,7 +161,7 @@ impl Header {
     }
 }
 
-/// The end of a stream's durable part.
+/// The position up to which a stream is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurableEnd {
     /// The segment; 0 if nothing is durable yet.
@@ -170,7 +170,7 @@ pub struct DurableEnd {
     pub offset: u32,
 }
 
-/// The end of what one commit covers in one segment.
+/// The record that ends the bytes which one commit covers in one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// The segment's generation.
@@ -261,7 +261,7 @@ impl Trailer {
     }
 
     /// Returns the trailer at the start of `bytes`, if it was written in this segment and
-    /// generation. Does not check what it covers.
+    /// generation. Does not check the bytes that the trailer covers.
     pub fn find(bytes: &[u8], generation: u32, seed: SegmentSeed) -> Option<FoundTrailer> {
         let bytes: &Bytes = bytes.first_chunk()?;
         if !is_begun(bytes, TRAILER_MAGIC, TRAILER_SUBTYPE)

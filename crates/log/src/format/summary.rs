@@ -112,7 +112,7 @@ impl SummaryPlace {
 /// The content of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The end of the sealed trailer.
+    /// Offset in the segment at which the sealed trailer ends.
     pub end: u32,
     /// The number of the commit that sealed the segment.
     pub commit: u64,
@@ -120,7 +120,7 @@ pub struct Summary {
     pub after_failure: bool,
     /// No seq above this one was used before a greater limit was durable.
     pub seq_limit: u64,
-    /// The durable ends in the sealed trailer.
+    /// The durable ends of both streams, as the sealed trailer names them.
     pub durable: [DurableEnd; STREAMS],
     /// The least and the greatest expiry of the segment's records (0: none has one), and true if
     /// some record never expires.
@@ -130,12 +130,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns the bytes of a summary with `entries` entries, in whole blocks.
+    /// Returns the size of a summary with `entries` entries in bytes, rounded up to whole blocks.
     pub fn bytes(entries: usize) -> usize {
         (HEAD + entries * ENTRY).next_multiple_of(BLOCK)
     }
 
-    /// Encodes the summary in whole blocks. The last of them must be the last block of the place.
+    /// Encodes the summary in whole blocks. The last of these blocks must be the last block of the
+    /// place.
     pub fn encode(&self, place: &SummaryPlace) -> Vec<u8> {
         let mut bytes = vec![0; Self::bytes(self.entries.len())];
         let (rest, head) = bytes.split_at_mut(Self::bytes(self.entries.len()) - HEAD);
@@ -166,8 +167,9 @@ impl Summary {
         bytes
     }
 
-    /// Returns the bytes, in whole blocks, of the summary whose head is at the end of `bytes`.
-    /// Returns `None` if there is no summary for that place and generation. Checks nothing else.
+    /// Returns the size in bytes, rounded up to whole blocks, of the summary whose head is at the
+    /// end of `bytes`. Returns `None` if there is no summary for that place and generation. Does
+    /// not verify the checksum.
     pub fn look(bytes: &[u8], place: &SummaryPlace) -> Option<usize> {
         let head = bytes.last_chunk::<HEAD>()?;
         let ours = head[..4] == MAGIC

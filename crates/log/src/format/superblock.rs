@@ -1,6 +1,6 @@
 //! The superblock: identity and state of a store.
 //!
-//! There are two copies, written in turn, so a torn write leaves the other copy whole. Only the
+//! There are two copies, written alternately, so a torn write leaves the other copy whole. Only the
 //! newest whole copy counts: a program that does not understand it must not continue from an older
 //! one.
 
@@ -89,7 +89,7 @@ pub struct Superblock {
     pub next_commit: u64,
     /// The first segment of the index image; 0 without one.
     pub image_segment: u32,
-    /// Places that were free at the last start get generations from this one on.
+    /// Lower bound for the next generation of places that were free at the last start.
     pub generation_floor: u32,
     /// Bytes of the index image.
     pub image_bytes: u64,
@@ -167,7 +167,8 @@ impl std::error::Error for SuperblockError {}
 pub enum Copy {
     /// Magic and checksum are right.
     Whole,
-    /// Never written whole: all bytes are zero, except perhaps those of the magic.
+    /// Empty: all bytes are zero, except perhaps a part of the magic. No write of this copy has
+    /// completed.
     Empty,
     /// A superblock with a wrong checksum.
     Damaged,
@@ -204,8 +205,8 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
     match newest {
         Some(which) => Superblock::judge(copies[which]).map(|superblock| (superblock, states)),
         None if states == [Copy::Empty; 2] => Err(SuperblockError::Empty),
-        // Both copies are written before a store is used. So this store was never used: its first
-        // write was cut off.
+        // Both copies are written before a store is used. So a store with an empty copy was never
+        // used: a crash interrupted its creation.
         None if matches!(states, [Copy::Empty, Copy::Damaged] | [Copy::Damaged, Copy::Empty]) => {
             Err(SuperblockError::Empty)
         }
@@ -266,7 +267,7 @@ impl Superblock {
         Geometry::new(self.geometry.segment_size(), self.fast_segments)
     }
 
-    /// Returns which copy this superblock is written to.
+    /// Returns the index of the copy to which this superblock is written: 0 or 1.
     pub fn copy(&self) -> usize {
         (self.counter % 2) as usize
     }
@@ -276,7 +277,7 @@ impl Superblock {
         self.fast_segments != 0
     }
 
-    /// Returns what the checksums of all the store's structures have in common.
+    /// Returns the identity that the checksums of all the store's structures include.
     pub fn identity(&self) -> Identity {
         let mixed = if self.renewed { self.checksum_seed } else { 0 };
         Identity { store: self.store_id as u64 ^ mixed, checksum_seed: self.checksum_seed }

@@ -22,7 +22,7 @@ pub struct Tail {
     pub generation: u32,
     /// Offset of the block in its segment, a multiple of [`BLOCK`].
     pub offset: u32,
-    /// The commit that wrote it.
+    /// The commit that wrote the tail.
     pub commit: u64,
 }
 
@@ -48,8 +48,8 @@ impl Tail {
         rest.fill(0);
     }
 
-    /// Decodes a tail place. Returns `None` if nothing in it counts, because it was never written
-    /// or its last write was torn.
+    /// Decodes a tail place. Returns `None` if the place was never written or its last write was
+    /// torn.
     pub fn decode<'a>(
         place: &'a [u8; TAIL_BYTES],
         identity: &Identity,
@@ -78,9 +78,9 @@ impl Tail {
     /// generation. The exception is a tail with offset 0, which contains a header: it replaces an
     /// older generation.
     ///
-    /// The tails of a stream may be laid over in any order, because bytes never change within a
-    /// generation.
-    pub fn lay_over(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
+    /// The tails of a stream may be copied over an image in any order, because bytes never change
+    /// within a generation.
+    pub fn apply_to(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
         let here = Header::decode(image, identity, self.segment).ok();
         let belongs = match here {
             Some(header) if header.generation == self.generation => true,

@@ -2,8 +2,8 @@
 //! there.
 //!
 //! A label is written once, before the lane's superblock knows of the device, and never again. A
-//! crash during that write may leave any part of a label. So a device with such a part may be given
-//! a label again.
+//! crash during that write may leave any part of a label. So a device with only a part of a label
+//! may be given a label again.
 
 use super::BLOCK;
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
@@ -37,7 +37,7 @@ pub struct Label {
     pub lane: Option<LaneNumber>,
 }
 
-/// Why a device is not the expected lower one.
+/// Why a device is not the expected lower device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelError {
     /// The device is empty.
@@ -125,7 +125,7 @@ impl Label {
     /// Checks that a device that begins with `head` has this label.
     ///
     /// # Errors
-    /// If it does not.
+    /// If the device has no label, an unusable label, or another one.
     pub fn check(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
         let found = Self::decode(head)?;
         let is_it = (found.store_id, found.fast) == (self.store_id, self.fast);
@@ -150,9 +150,9 @@ impl Label {
     }
 }
 
-/// Returns true if a device that begins with `head` is empty or a lower device in any state. So no
-/// other device is taken for a lower one and overwritten. Needs the first 8192 bytes, or all if
-/// there are fewer.
+/// Returns true if a device that begins with `head` is empty or a lower device in any state. This
+/// check keeps a start from overwriting other devices. Needs the first 8192 bytes, or all if there
+/// are fewer.
 pub(super) fn is_lower(head: &[u8]) -> bool {
     let mut copies = [0; LABEL_BYTES];
     let length = head.len().min(LABEL_BYTES);

@@ -24,7 +24,8 @@ pub struct Budget {
     keeps_all: Option<u64>,
     wanted: AtomicU64,
     buffers: Arc<Buffers>,
-    /// For simulations: the number of the request to refuse (0: none), and of the requests so far.
+    /// For simulations: the number of the memory request to refuse; 0 if none. `requests` counts
+    /// the requests so far.
     refused: AtomicU64,
     requests: AtomicU64,
 }
@@ -43,15 +44,15 @@ pub struct Buffers {
     lasting: AtomicU64,
 }
 
-/// Connections may always take at least 1/`LEAST_SHARE` of the limits.
+/// The limit of all connections together is at least 1/`LEAST_SHARE` of the sum of all limits.
 const LEAST_SHARE: u64 = 8;
-/// At most 1/`FRAMES_SHARE` of a limit is kept for frames.
+/// At most 1/`FRAMES_SHARE` of a budget's limit is kept for frames.
 const FRAMES_SHARE: u64 = 32;
-/// Connection buffers may take 1/`BUFFER_PART` of what connections may take.
+/// Connection buffers may take 1/`BUFFER_PART` of the limit of all connections together.
 const BUFFER_PART: u64 = 2;
-/// Arriving values may take 1/`ARRIVING_PART` of what connections may take.
+/// Arriving values may take 1/`ARRIVING_PART` of the limit of all connections together.
 const ARRIVING_PART: u64 = 4;
-/// Pinned values may take 1/`PINNED_PART` of what connections may take.
+/// Pinned values may take 1/`PINNED_PART` of the limit of all connections together.
 const PINNED_PART: u64 = 4;
 
 impl Budget {
@@ -115,8 +116,8 @@ impl Budget {
         self.requests.load(Relaxed)
     }
 
-    /// Returns false if a simulation refuses this request. Every refusable request must ask this
-    /// first.
+    /// Returns false if a simulation refuses this request. Every refusable request must call this
+    /// function first.
     #[inline]
     pub fn grants(&self) -> bool {
         let refused = self.refused.load(Relaxed);
@@ -201,8 +202,8 @@ impl Budget {
     }
 
     /// Returns the bytes that frames must leave to a waiting thread. If nothing can be freed,
-    /// frames leave it none. Instead, the waiting thread leaves [some](Budget::kept_for_frames) to
-    /// frames.
+    /// frames leave nothing to that thread. Instead, the waiting thread leaves
+    /// [some](Budget::kept_for_frames) to frames.
     fn kept_from_frames(&self) -> u64 {
         if self.keeps_all.is_some() { 0 } else { self.wanted() }
     }
@@ -415,7 +416,7 @@ mod tests {
         assert!(budget.try_charge_frames(200) && !budget.try_charge_frames(1));
         budget.unwant();
         assert_eq!(budget.excess(), 0);
-        // Frames keep only a small share even of a low limit.
+        // At a low limit, frames keep 1/32 of the limit instead of the 200 bytes.
         budget.release(7000);
         budget.set_limit(320);
         assert_eq!(budget.kept_for_frames(), 10);

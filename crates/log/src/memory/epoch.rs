@@ -145,7 +145,7 @@ impl Participant {
         let count = self.seen.appending.load(Ordering::Relaxed);
         debug_assert!(count.is_multiple_of(2));
         // `Release`, because a waiting thread may read this count without having read the even
-        // count before it. It must still see all that the previous append wrote.
+        // count before it. The waiting thread must still see all that the previous append wrote.
         self.seen.appending.store(count + 1, Ordering::Release);
         Appending { seen: &self.seen }
     }

@@ -26,8 +26,8 @@ struct Pool {
     used: u32,
 }
 
-/// Number of frames that only the cleaner may take, so that it always has room to move survivors
-/// to.
+/// Number of frames that only the cleaner may take, so that it always has room for the records that
+/// it moves.
 pub const CLEANER_RESERVE: usize = 2;
 
 impl Frames {
@@ -162,7 +162,7 @@ impl Frames {
         self.in_reach(&self.lock(), budget.room_for_frames()) > CLEANER_RESERVE
     }
 
-    /// Returns the bytes of frames that are in use or ready.
+    /// Returns the total size in bytes of the frames that are in use or ready.
     pub(crate) fn resident(&self) -> u64 {
         let pool = self.lock();
         (pool.used as u64 + pool.ready.len() as u64) * self.size as u64

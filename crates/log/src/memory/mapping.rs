@@ -62,12 +62,12 @@ pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
 /// processor allocates is most probably the same one. In a virtual machine, the first touch of
 /// memory that was never used may cost milliseconds, because the host must find memory for it.
 /// While the kernel joins pages, it blocks all threads that use them. So the first touch should
-/// come before that.
+/// happen earlier, in this function.
 fn find_huge_page() {
     /// One search at a time is enough, however many threads join pages.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let Ok(_finding) = ONE_AT_A_TIME.try_lock() else { return };
-    // If this fails, users of the joined pages may have to wait for the host.
+    // Without this region, threads that use the joined pages may have to wait for the host.
     if let Ok(region) = Region::reserve(HUGE_PAGE, HUGE_PAGE) {
         region.advise_huge();
         region.populate(0, HUGE_PAGE);
@@ -145,8 +145,8 @@ impl Region {
     }
 
     /// Replaces the pages from `offset`, a multiple of [`HUGE_PAGE`], by one huge page. Pages that
-    /// were not resident become resident. The contents stay; threads that touch them during the
-    /// copy wait, for about half a millisecond.
+    /// were not resident become resident. The contents stay. Threads that touch these pages during
+    /// the copy wait for about half a millisecond.
     ///
     /// # Errors
     /// The kernel's: `EINVAL` if it does not support this, others if it has no huge page now.
@@ -238,7 +238,7 @@ impl Mapping {
     ///
     /// # Safety
     /// `frame` must be what [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) stored, no thread may
-    /// still read it, and this must be called only once for it.
+    /// still read it, and this function must be called only once for it.
     pub(crate) unsafe fn of_jumbo(frame: *mut u8, bytes: usize) -> Self {
         let base = frame.wrapping_sub(frame as usize % PAGE);
         // SAFETY: the record begins in the mapping's first page, so this is the base that

@@ -133,7 +133,7 @@ impl Pins {
         self.reads.fetch_add(1, Relaxed)
     }
 
-    /// Copies out what is pinned in a frame that is about to be reused.
+    /// Copies the pinned values out of a frame that is about to be reused.
     pub(crate) fn unpin_frame(&self, frame: *mut u8) {
         for pinned in self.taken(frame) {
             let len = match &*lock(&pinned.rest) {
@@ -154,8 +154,8 @@ impl Pins {
     }
 
     /// Hands the mapping of a jumbo, whose record is at `frame`, to the readers that have pinned
-    /// its value, before it is unmapped. Returns true if there are any. The pins then own the
-    /// mapping that `mapping` has returned.
+    /// its value, before the mapping is unmapped. Returns true if there are such readers. The pins
+    /// then own the mapping that `mapping` has returned.
     pub(crate) fn take_mapping(
         &self,
         frame: *mut u8,

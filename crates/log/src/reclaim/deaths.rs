@@ -4,13 +4,13 @@
 //! from a recovery. When it is freed, no other segment may bring such a version back. A hidden
 //! version has *died*: it left the index because of a successor in some commit. So every segment
 //! notes the earliest commit in which one of its records may have died without a mark in its
-//! durable dead map. A segment with ends can be freed when every other segment either noted
-//! nothing, or noted a commit after the last commit of the segment with ends, or was opened after
-//! the segment with ends was closed. None of this reads a segment, and a segment in which nothing
-//! dies costs nothing.
+//! durable dead map. A segment with ends is *blocked* by every other segment that noted a commit up
+//! to the last commit of the segment with ends. Segments that were opened after the segment with
+//! ends was closed do not block it. A segment with ends can be freed once no segment blocks it.
+//! None of this reads a segment, and a segment in which nothing dies costs nothing.
 //!
-//! Invariant: a noted commit may be too early, which costs a needless map. It must never be too
-//! late.
+//! Invariant: a noted commit is never later than the earliest death that it stands for. The noted
+//! commit may be earlier, which costs a needless map.
 
 use crate::address::SegmentNumber;
 use crate::commit::{BegunMap, MapState};
@@ -50,7 +50,7 @@ impl Log {
     pub fn note_death(&self, number: SegmentNumber) {
         let Some(store) = &self.store else { return };
         let deaths = &store.entry(number).deaths;
-        // Only the earliest death counts.
+        // Only the earliest death is noted, so the later ones need no lock.
         if deaths.noted.load(Ordering::Relaxed) == NEVER {
             note_first_death(store, number);
         }
@@ -229,8 +229,8 @@ impl Log {
     }
 
     /// Returns the last two closed segments with copied tombstones, called holders. A segment that
-    /// blocks any holder blocks one of these two. One would not be enough, because no segment
-    /// blocks itself.
+    /// blocks any holder blocks one of these two. One holder would not be enough, because no
+    /// segment blocks itself.
     fn last_held(&self, store: &Store) -> Vec<WaitingEnds> {
         let holders = lock(&store.deaths.holders);
         let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
@@ -314,8 +314,8 @@ impl Log {
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
         let (generation, cover) = (segment.generation(), store.commits.settled());
         {
-            // Readers of `noted` and `mapping` also hold this lock, so a death is always in at
-            // least one of the two.
+            // Readers of `noted` and `mapping` also hold this lock, so a death is always noted in
+            // at least one of these two fields.
             let mut unmarked = lock(&store.deaths.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);
@@ -358,8 +358,8 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
     if Rule::DeathsAreNoted.is_broken() {
         return;
     }
-    // The successor's commit cannot settle before the append ends, so it is later than the last
-    // settled commit.
+    // The successor's commit cannot settle before the append ends, so that commit is later than the
+    // last settled one.
     let late = if Rule::DeathsAreNotedEarly.is_broken() { 2 } else { 0 };
     let commit = store.commits.settled() + 1 + late;
     let mut unmarked = lock(&store.deaths.unmarked);
@@ -381,7 +381,7 @@ impl Store {
         deaths.closed.store(OPEN, Ordering::Release);
     }
 
-    /// Forgets the deaths that the segment's now durable map marks.
+    /// Forgets the deaths that the segment's dead map marks, because this map is durable now.
     pub(crate) fn settle_map(&self, number: SegmentNumber, cover: u64) {
         let entry = self.entry(number);
         entry.cover.fetch_max(cover, Ordering::Relaxed);

@@ -87,7 +87,8 @@ impl Log {
         ends: Vec<u32>,
         undo_count: u64,
     ) -> Result<(), Vec<u32>> {
-        // This check holds the lock, so an undo that begins later finds the entry in the list.
+        // The undo count is checked under the lock of the quarantine. So an undo that begins later
+        // finds the new entry.
         let mut quarantine = lock(&self.quarantine);
         if self
             .store
@@ -132,15 +133,16 @@ impl Log {
         }
     }
 
-    /// Returns true if records were or are being removed without a newer version, and that is not
-    /// durable yet.
+    /// Returns true if records were or are being removed without a newer version, and the removals
+    /// are not durable yet.
     #[inline]
     pub fn is_evicting(&self) -> bool {
         self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
     /// Returns the segments in cleaning or quarantine, with their generations. Records of these
-    /// segments were or are being removed without a newer version, and that is not durable yet.
+    /// segments were or are being removed without a newer version, and the removals are not durable
+    /// yet.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! The quarantine holds segments whose records have left the index, until no reader and no crash
-//! can need them. See [`reclaim`](crate::reclaim) for the rules.
+//! The quarantine holds segments whose records have left the index, until neither a reader nor a
+//! recovery after a crash can need them. See [`reclaim`](crate::reclaim) for the rules.
 
 use crate::address::SegmentNumber;
 use crate::store::places::Tier;
@@ -38,7 +38,7 @@ pub struct QuarantineCounts {
 pub(crate) struct Quarantine {
     /// Segments whose free mark is not durable, keyed by their order of arrival.
     unmarked: BTreeMap<u64, Quarantined>,
-    /// The keys of these segments in `unmarked`.
+    /// The key in `unmarked` of each segment whose free mark is not durable.
     orders: HashMap<SegmentNumber, u64>,
     next: u64,
     /// Segments whose free mark is durable; without a store, all segments.
@@ -71,7 +71,8 @@ impl Quarantine {
         self.frames += entry.frames;
     }
 
-    /// Notes that the segment's free mark is durable. Returns false if it waits for none.
+    /// Notes that the segment's free mark is durable. Returns false if the segment waits for no
+    /// mark.
     pub(crate) fn mark(&mut self, number: SegmentNumber) -> bool {
         let order = self.orders.remove(&number);
         let entry = order.and_then(|order| self.unmarked.remove(&order));
@@ -137,7 +138,8 @@ impl Quarantine {
         }
     }
 
-    /// Counts a segment among those that will soon be free again, because its ends have moved.
+    /// Undoes [`Quarantine::give_up`] for a segment, because its ends have moved: the segment
+    /// counts among those that will soon be free.
     pub(crate) fn expect(&mut self, number: SegmentNumber) {
         self.stuck.remove(&number);
     }

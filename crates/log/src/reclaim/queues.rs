@@ -19,14 +19,15 @@ impl Log {
         loop {
             let mut usage = lock(&self.usage);
             if self.look_at_changed(&mut usage) == BATCH {
-                // The lock is released first, so that a thread that waits to seal a segment gets
-                // it.
+                // More segments may have changed. `continue` releases the lock for a moment, so
+                // that a thread that waits to seal a segment gets it.
                 continue;
             }
             self.look_at_waiting(&mut usage);
             let room = self.most_summary_room();
             if room > usage.gain_room {
-                // This is rare, because the room is at least doubled each time.
+                // This walk over all segments is rare, because the room is at least doubled each
+                // time.
                 usage.gain_room = room.next_power_of_two();
                 for number in 1..usage.rows.len() as SegmentNumber {
                     self.look_at(&mut usage, number);
@@ -46,7 +47,8 @@ impl Log {
             changed.split_off(rest)
         };
         for &number in &numbers {
-            // Cleared before the segment is examined: a later change lists it again.
+            // The flag is cleared before the segment is examined. So a change during the
+            // examination lists the segment again.
             self.listed[number as usize].swap(0, Ordering::AcqRel);
             self.look_at(usage, number);
         }
@@ -61,7 +63,7 @@ impl Log {
         usage.update(number, if is_over { ReclaimState::Ready } else { reclaim_state }, contents);
     }
 
-    /// Lets waiting segments be reclaimed once they are final.
+    /// Makes waiting segments reclaimable once they are final: see [`Log::is_final`].
     fn look_at_waiting(&self, usage: &mut UsageTable) {
         if usage.waiting.is_empty() {
             return;
@@ -186,7 +188,7 @@ impl Log {
     }
 
     /// Like [`Log::postpone_cleaning`], for a segment with unreadable records that must not be
-    /// lost: it is not reclaimed.
+    /// lost. The segment is not reclaimed while any of its records is alive.
     pub fn keep_unreadable(&self, stream: Stream, number: SegmentNumber) {
         self.postpone_cleaning(stream, number);
         let mut usage = lock(&self.usage);

@@ -60,11 +60,11 @@ type Age = (u32, i64, SegmentNumber);
 /// Whether a segment can be reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReclaimState {
-    /// Not yet: threads may still append to it, or it is not durable.
+    /// Not yet: threads may still append to the segment, or the segment is not durable.
     Waiting,
-    /// It can be reclaimed. Only such segments are in the orders.
+    /// The segment can be reclaimed. Only such segments are in the table's queues and classes.
     Ready,
-    /// It holds unreadable records that must not be lost, so it stays.
+    /// The segment holds unreadable records that must not be lost, so it stays.
     Kept,
 }
 
@@ -185,7 +185,7 @@ pub struct UsageTable {
     pub(super) classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
     /// Bytes gained by emptying all segments of each class.
     pub(super) gains: Box<[u64]>,
-    /// The bytes per segment that the gains assume for its summary.
+    /// Bytes that `gains` assumes for the summary of each new segment.
     pub(crate) gain_room: u64,
     /// Segments of each residency, by the time at which their last record expires.
     pub(super) expiring: [BTreeSet<(u32, SegmentNumber)>; 2],
@@ -382,14 +382,14 @@ impl UsageTable {
         Some((*queue.first_key_value()?.0, *queue.last_key_value()?.0))
     }
 
-    /// Returns the live bytes in a stream's segments that can be reclaimed.
+    /// Returns the number of live bytes in those segments of a stream that can be reclaimed.
     pub fn live(&self, stream: Stream, among: Among) -> u64 {
         among.residencies().iter().map(|&residency| self.live[stream as usize][residency]).sum()
     }
 
     /// Returns the segment with the greatest worth among those with a live share above 0 and at
     /// most `percent`. Examines only the oldest segment of each class, so `worth` must not be
-    /// greater for a younger one.
+    /// greater for a younger segment of the same class.
     pub fn best(
         &self,
         tiers: &[Tier],
@@ -432,8 +432,8 @@ impl UsageTable {
         })
     }
 
-    /// Returns the bytes of places gained by emptying all segments with a live share of at most
-    /// `percent`.
+    /// Returns the number of bytes of places gained by emptying all segments with a live share of
+    /// at most `percent`.
     pub fn gain(&self, percent: usize) -> u64 {
         self.gains[..=percent].iter().sum()
     }

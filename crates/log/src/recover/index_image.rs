@@ -45,7 +45,7 @@ pub struct ImageReader<'a> {
     end: usize,
 }
 
-/// Returns an error that says that an image is not what was written.
+/// Returns the error for an image that cannot be used, with the reason.
 pub fn unusable(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
@@ -263,7 +263,7 @@ impl Log {
     }
 
     /// Restores the segment table from an image. Returns the segments that had frames, the newest
-    /// first; no segment has a frame now.
+    /// first. After this call no segment has a frame.
     ///
     /// # Errors
     /// Those of the image, and of the device. Then the log must not be used.
@@ -279,7 +279,7 @@ impl Log {
             image.read_exact(&mut bytes)?;
             rows.push(ImageRow::decode(&bytes).ok_or_else(|| unusable("not a row"))?);
         }
-        // The store may have grown since the stop.
+        // The store may have grown since the stop. Places beyond the image's rows are free.
         rows.resize(store.segment_count(), ImageRow::default());
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;

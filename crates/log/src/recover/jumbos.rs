@@ -43,7 +43,7 @@ impl JumboFacts {
     }
 }
 
-/// A jumbo in memory that is not part of the log yet. Its mapping is charged.
+/// A jumbo in memory that is not part of the log yet. Its mapping is charged to the budget.
 struct ReadJumbo {
     mapping: Mapping,
     facts: JumboFacts,
@@ -55,8 +55,8 @@ pub fn jumbo_footprint(record: usize) -> usize {
 }
 
 impl Log {
-    /// Reads a jumbo and makes it part of the log, unless less than an eighth of memory would then
-    /// be left for frames.
+    /// Reads a jumbo and makes it part of the log. Returns [`LoadedJumbo::NoMemory`] if less than
+    /// an eighth of memory would then be left for frames.
     ///
     /// # Errors
     /// Those of the device.
@@ -71,7 +71,8 @@ impl Log {
         Ok(LoadedJumbo::Loaded(read.facts.trailer))
     }
 
-    /// Makes a jumbo part of the log but leaves it on the device. Returns false if it is damaged.
+    /// Makes a jumbo part of the log but leaves it on the device. Returns false if the jumbo is
+    /// damaged.
     ///
     /// # Errors
     /// Those of the device.
@@ -175,7 +176,8 @@ impl Log {
     }
 
     /// Reads and checks a jumbo. `fits` receives the size of its mapping in bytes and decides
-    /// whether to read it. The budget is charged for the mapping of a jumbo that is returned.
+    /// whether to read the jumbo. The budget is charged for the mapping of a jumbo that is
+    /// returned.
     fn read_jumbo(
         &self,
         found: &Found,
@@ -233,8 +235,8 @@ impl Log {
         self.enter(self.durable_log(), found, facts.trailer.commit);
     }
 
-    /// Checks a jumbo on the device. Returns its facts, or `None` if it is damaged. Needs the
-    /// memory of one piece.
+    /// Checks a jumbo on the device. Returns its facts, or `None` if the jumbo is damaged. Needs
+    /// memory for one piece at a time.
     ///
     /// # Errors
     /// Those of the device.
@@ -278,7 +280,7 @@ impl Log {
     }
 
     /// Makes a dead jumbo part of the log, so that its places are freed as usual. `ends` is true if
-    /// no newer version hides it.
+    /// no newer version hides the jumbo's item.
     pub fn enter_dead(&self, found: &Found, ends: bool) {
         let segment = self.segment(found.number);
         self.forget_mapping(found.number);
@@ -308,15 +310,15 @@ impl Log {
 }
 
 /// Reads the first block of a jumbo, which holds its header and the head of its record. Returns
-/// `None` if it cannot be read.
+/// `None` if the block cannot be read.
 fn read_first(store: &Store, found: &Found) -> io::Result<Option<ReadBuffer>> {
     let place = store.geometry.segment(found.number);
     let mut first = ReadBuffer::new(place, BLOCK, size_of::<u64>());
     Ok(store.read(place, first.bytes_mut())?.then_some(first))
 }
 
-/// Parses the jumbo that begins with this block. Returns `None` if it is damaged or of another
-/// generation than the one found.
+/// Parses the jumbo that begins with this block. Returns `None` if the jumbo is damaged or of
+/// another generation than `found`.
 fn open<'a>(store: &Store, found: &Found, first: &'a [u8]) -> Option<Jumbo<'a>> {
     Jumbo::open(first, &store.identity, found.number, store.geometry.segment_size())
         .ok()

@@ -13,7 +13,8 @@ use std::ops::RangeInclusive;
 /// meta and few dead maps, so most of a larger group would be read in vain.
 const MAX_GROUP_BYTES: usize = 256 << 10;
 
-/// The metas of a group, and the first block of its first segment, which follows them.
+/// The metas of a group, and the first block of the group's first segment, which lies directly
+/// behind them.
 pub(super) struct Metas<'a> {
     store: &'a Store,
     numbers: RangeInclusive<SegmentNumber>,

@@ -125,7 +125,8 @@ pub struct Survey {
     pub lost_tails: Vec<u32>,
     /// Further places of jumbos, by the jumbo's number and generation.
     parts: BTreeMap<(SegmentNumber, u32), Vec<Piece>>,
-    /// Places with a damaged header, each with the last generation known to be over.
+    /// Places with a damaged header, each with the last generation whose records are known not to
+    /// count.
     headless: BTreeMap<SegmentNumber, u32>,
 }
 
@@ -258,7 +259,7 @@ impl Log {
         };
         let admits = |header: &Header| meta.is_none_or(|meta| meta.admits(header.generation));
         let Some(header) = header.filter(admits) else { return Ok(false) };
-        let own = meta.filter(|meta| meta.speaks_of(header.generation));
+        let own = meta.filter(|meta| meta.describes(header.generation));
         let end = match own {
             Some(Meta { usage: Use::InUse { end }, .. }) => end,
             _ => 0,
@@ -285,7 +286,8 @@ impl Log {
         readable: bool,
     ) -> io::Result<Option<Header>> {
         let segment = self.segment(number);
-        // Only the trailers tell which generation this was. The next generation must differ.
+        // Only the trailers tell which generation the place held. The place's next generation must
+        // differ from it.
         let over = meta.map_or(0, |meta| meta.over());
         let next = store.superblock().generation_floor.max(segment.generation() + 1);
         let found = self.find_trailers(survey, store, number, over + 1..=next)?;
@@ -296,7 +298,7 @@ impl Log {
         }
         survey.headless.insert(number, over + u32::from(is_dead));
         let newest = match found {
-            // The place may have held durable records.
+            // No block of the place can be read, so it may have held durable records.
             None if self.is_lost_whole(store, number) => Some(0),
             found => found.map(|(_, newest)| newest),
         };
@@ -333,7 +335,8 @@ impl Log {
         Ok(found.chain(in_tails).filter(|(generation, _)| generations.contains(generation)).max())
     }
 
-    /// Gives jumbos their further places, and adds to `free` the places that no jumbo claims.
+    /// Assigns to each jumbo its places after the first, and adds to `free` the places that no
+    /// jumbo claims.
     fn settle_parts(&self, store: &Store, survey: &mut Survey, free: &mut Vec<SegmentNumber>) {
         let mut parts = std::mem::take(&mut survey.parts);
         survey.segments.retain(|found| {
@@ -376,8 +379,8 @@ impl Log {
     }
 
     /// Reads a normal segment, checks its commits, and makes it part of the log. Uses a frame if
-    /// the segment needs one. `extent` is what is known about the segment's end from elsewhere.
-    /// Calls `visit` with the records and their offsets, in order.
+    /// the segment needs one. `extent` is what other segments show about the segment's end. Calls
+    /// `visit` with the records and their offsets, in order.
     ///
     /// # Errors
     /// Those of the device.
@@ -405,7 +408,7 @@ impl Log {
             None => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
         };
         let read = store.read_blocks(store.geometry.segment(found.number), bytes);
-        survey.lay_tails_over(store, found, 0, bytes);
+        survey.apply_tails(store, found, 0, bytes);
         segment.restore(Restored {
             frame,
             filled: 0,
@@ -530,8 +533,8 @@ impl Log {
                 }
             }
         }
-        // If a place still named an incomplete jumbo as its owner, a later start might report that
-        // jumbo as lost.
+        // Marks the places of damaged headers and of incomplete jumbos as unused. If a place still
+        // named an incomplete jumbo as its owner, a later start might report that jumbo as lost.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
         for number in damaged.chain(survey.orphans.iter().copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
@@ -603,7 +606,7 @@ impl Log {
             let place = store.geometry.segment(found.number) + u64::from(tail.offset);
             let mut block = [0; BLOCK];
             store.read(place, &mut block)?;
-            survey.lay_tails_over(store, found, tail.offset as usize, &mut block);
+            survey.apply_tails(store, found, tail.offset as usize, &mut block);
             store.write(place, &block)?;
         }
         Ok(())
@@ -625,7 +628,7 @@ impl Log {
         if len > 0 {
             let mut block = [0; BLOCK];
             store.read(place, &mut block)?;
-            survey.lay_tails_over(store, found, first, &mut block);
+            survey.apply_tails(store, found, first, &mut block);
             block[len..].fill(0);
             store.write(place, &block)?;
         }
@@ -647,7 +650,7 @@ impl Survey {
         let readable = metas.first_block(number, &mut block)?;
         for (tail, data) in &self.tails {
             if tail.segment == number && tail.offset == 0 {
-                tail.lay_over(data, &store.identity, &mut block);
+                tail.apply_to(data, &store.identity, &mut block);
             }
         }
         let header = Header::decode(&block, &store.identity, number);
@@ -678,14 +681,14 @@ impl Survey {
     }
 
     /// Lays the tails of a segment over its bytes from offset `first` on.
-    fn lay_tails_over(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
+    fn apply_tails(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
         for (tail, data) in &self.tails {
             let ours = tail.segment == found.number && tail.generation == found.header.generation;
             if !ours {
                 continue;
             }
             if first == 0 {
-                tail.lay_over(data, &store.identity, bytes);
+                tail.apply_to(data, &store.identity, bytes);
             } else if tail.offset as usize == first {
                 bytes[..data.len()].copy_from_slice(data);
             }

@@ -73,7 +73,7 @@ unsafe fn read_head(copy: *const u8) -> (RecordId, usize) {
     (id, (rest >> 32) as usize)
 }
 
-/// A slot: 22 bits of tag, 2 of frequency, 20 of frame number, 20 of offset in units of 8 bytes;
+/// A slot: 22 bits of tag, 2 of frequency, 20 of frame number, 20 of offset in units of 8 bytes.
 /// The value 0 is an empty slot, so no frame has the number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot(u64);
@@ -104,8 +104,8 @@ impl Slot {
         (self.0 / FREQUENCY) & MAX_FREQUENCY
     }
 
-    /// Raises the frequency of this slot at `place`, unless another thread has changed the slot.
-    /// Then this read is not counted.
+    /// Raises the frequency of this slot at `place`, unless another thread has changed the slot. In
+    /// that case this read is not counted.
     fn count_read(self, place: &AtomicU64) {
         if self.frequency() < MAX_FREQUENCY {
             let (read, order) = (self.0 + FREQUENCY, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl CopyTable {
         CopyTable { buckets: memory.into(), ghosts: Ghosts::new(buckets * BUCKET) }
     }
 
-    /// Returns the bytes of memory of a table with `buckets` buckets.
+    /// Returns the number of bytes that a table with `buckets` buckets takes.
     const fn footprint(buckets: usize) -> u64 {
         (buckets * (size_of::<Bucket>() + BUCKET)) as u64
     }
@@ -301,7 +301,7 @@ impl Copies {
             }
             let memory = self.memory(slot);
             // SAFETY: the slot was seen since the last quiescent point, so its frame is not reused
-            // before the next one, and what it leads to was written before the slot was.
+            // before the next one. The bytes that the slot leads to were written before the slot.
             let (found, _) = unsafe { read_head(memory) };
             if found != id {
                 continue;
@@ -411,7 +411,7 @@ impl Copies {
             Some(table) if is_crowded(state, table) => table.buckets.len() * 2,
             Some(_) => return,
         };
-        // This may exceed the budget: the cleaner then gives frames back.
+        // This charge may exceed the budget. The cleaner then gives frames back.
         self.budget.charge(CopyTable::footprint(buckets));
         let table = CopyTable::new(buckets);
         state.slots = 0;
@@ -448,7 +448,7 @@ impl Copies {
     }
 
     /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
-    /// `spare` frames. If there is a copy already, this counts as a read of it.
+    /// `spare` frames. If there is a copy already, this call counts as a read of that copy.
     pub fn keep(&self, id: RecordId, record: &Record<'_>, queue: Queue, spare: usize) -> Kept {
         if HEAD + record.size() > self.frame_size / LARGEST_SHARE {
             return Kept::No;
@@ -483,8 +483,8 @@ impl Copies {
         if first { Kept::NeedsFrame } else { Kept::No }
     }
 
-    /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if
-    /// there is none. Copies that were read move to another frame if `is_wanted` accepts their
+    /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if the
+    /// queue is empty. Copies that were read move to another frame if `is_wanted` accepts their
     /// records. `forgotten` is called for the others, except those that no slot leads to any more.
     pub fn evict(
         &self,

@@ -34,8 +34,8 @@ impl World {
         World { log, epochs, id }
     }
 
-    /// Reads the record, from its frame or as a copy. It must be whole and stay so until the
-    /// reader's next quiescent point. Returns true if it was found.
+    /// Reads the record, from its frame or as a copy. The record must be whole and stay whole until
+    /// the reader's next quiescent point. Returns true if it was found.
     fn read(log: &Log, id: RecordId, reader: &mut Participant) -> bool {
         reader.tick();
         // SAFETY: the reader is awake, the address was published before, and the record is not used

@@ -25,7 +25,7 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The least that one read fetches, in bytes: a sector, and more than any record's header.
+/// The smallest read of a record, in bytes: one sector. Every record's head fits into it.
 const LEAST_READ: usize = 512;
 
 /// The largest number of images of loaded segments that are kept for reuse.
@@ -112,8 +112,8 @@ impl Log {
     ///
     /// # Safety
     /// `record` must be the record at `address`, and its kind must satisfy
-    /// [`Kind::changes_in_place`]. `value` must be as long as its value. The calling thread must
-    /// hold the stripe's lock of its key. The thread must have found the record
+    /// [`Kind::changes_in_place`]. `value` must be as long as the record's value. The calling
+    /// thread must hold the lock of the key's index stripe. The thread must have found the record
     /// [changeable](Log::is_changeable) while it showed that it appends, and must still show that
     /// it appends.
     #[inline]
@@ -217,7 +217,7 @@ impl Log {
     }
 
     /// Reads a sealed segment that has no frame; for a jumbo, everything but the value. Returns
-    /// `None` if it has a frame.
+    /// `None` if the segment has a frame.
     ///
     /// # Errors
     /// Those of the device, or an error if the device holds other bytes than the segment's.

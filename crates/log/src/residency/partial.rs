@@ -51,8 +51,8 @@ impl<'a> Iterator for PartialRecords<'a> {
     fn next(&mut self) -> Option<Appended<'a>> {
         let rest = self.bytes.get(self.next - self.start..)?;
         let Some(record) = Record::parse(rest, None) else {
-            // The bytes may end inside this record. If they may be too short for its head, they
-            // count as cut off, not as damaged.
+            // The bytes may end inside this record. If they may be too short for the record's head,
+            // the record counts as cut off, not as damaged.
             let cut = rest.len() < record::HEADER + record::MAX_KEY + 16;
             self.damaged = !cut && Head::parse(rest, None).is_none();
             return None;
@@ -113,7 +113,8 @@ mod tests {
         assert!(!whole.damaged && whole.next == bytes.len());
 
         let filler = (bytes.len() - FILLER) / 2;
-        // The changed length reaches the end of the second item.
+        // The changed length makes the filler reach the end of the second item. The iteration must
+        // end before the filler and report damage.
         bytes[filler + 7] = (bytes.len() - filler - HEADER) as u8;
         let mut damaged = records(&bytes);
         assert_eq!(damaged.by_ref().count(), 1);

@@ -6,9 +6,9 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeSet;
 
-/// Stands for the commit of the earliest death if no record has died.
+/// The commit of the earliest death in a segment in which no record has died.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// Stands for the order of closing if the segment is not closed yet.
+/// The value of [`Deaths::closed`] while the segment is not closed.
 pub(crate) const OPEN: u64 = u64::MAX;
 
 /// What a segment knows about its dead records.
@@ -21,7 +21,8 @@ pub(crate) struct Deaths {
     /// The commit by which [`Unmarked`], the list of segments with unmarked deaths, sorts this
     /// segment; `NEVER` if it is not in the list. Changes only together with the list.
     pub(crate) listed: AtomicU64,
-    /// Position of the segment in the order of opening since this start; 0 if opened before.
+    /// Position of the segment in the order of opening since this start; 0 if the segment was
+    /// opened before this start.
     pub(crate) opened: AtomicU64,
     /// Number of segments that had been opened when this one was closed.
     pub(crate) closed: AtomicU64,

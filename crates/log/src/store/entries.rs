@@ -24,9 +24,9 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
-        // The header of a jumbo must name the commit that takes the jumbo from the list, so the
-        // list is locked until both are done. Other segments are begun under their stream's lock,
-        // which is held while a commit is closed.
+        // The header of a jumbo must name the commit that takes the jumbo from the list. So the
+        // list is locked until the header is written and the jumbo is in the list. Other segments
+        // are begun under their stream's lock, which is held while a commit is closed.
         let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
         // The cover must lie before the first commit that can be in the segment. So it is the
@@ -94,8 +94,7 @@ impl Store {
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Returns the number of places that a jumbo covers whose record has `size` bytes, including
-    /// its first.
+    /// Returns the number of places, the first included, of a jumbo whose record has `size` bytes.
     pub(crate) fn jumbo_places(&self, size: usize) -> usize {
         format::jumbo::parts(size, self.geometry.segment_size()) as usize
     }
@@ -151,8 +150,8 @@ impl Store {
         kept.iter().map(|(&number, ends)| (number, ends.clone())).collect()
     }
 
-    /// Forgets the kept ends and durable end of a segment that is free. They do not hold for its
-    /// next generation.
+    /// Forgets the kept ends and durable end of a segment that is free. The next generation of the
+    /// segment begins without them.
     pub(crate) fn forget_segment(&self, number: SegmentNumber) {
         {
             let mut kept = lock(&self.kept_ends.by_segment);

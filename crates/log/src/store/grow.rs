@@ -7,8 +7,9 @@
 //! 2. both copies of the superblock say how many places there are.
 //!
 //! Only then may the new places be used. A crash between the steps leaves a device that is larger
-//! than its store, like a device that was enlarged before a start. In the other order, it would
-//! leave a superblock with places that the device lacks, and the next start would refuse the store.
+//! than its store, like a device that was enlarged before a start. In the other order, a crash
+//! would leave a superblock with places that the device lacks, and the next start would refuse the
+//! store.
 
 use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
@@ -45,7 +46,7 @@ pub enum GrowError {
     },
     /// The store is closed.
     Closed,
-    /// The device has failed or refused.
+    /// The device has failed, or has refused to grow.
     Device(io::Error),
 }
 
@@ -61,8 +62,8 @@ impl fmt::Display for GrowError {
             }
             GrowError::TooLarge { most } => write!(
                 f,
-                "it can grow to {most} bytes while it runs, for its tables may take a quarter of memory: give it \
-                 more memory, or restart with --store PATH:SIZE"
+                "it can grow to {most} bytes while it runs, for its tables may take at most a quarter of memory: give \
+                 it more memory, or restart with --store PATH:SIZE"
             ),
             GrowError::Closed => f.write_str("the store is closed"),
             GrowError::Device(error) => error.fmt(f),
@@ -175,7 +176,7 @@ fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Resul
         });
     match grown {
         Ok(()) => *unsure = None,
-        // If setting the size back fails, too, the next growth begins with that.
+        // If setting the size back fails, too, the next growth begins by setting it back.
         Err(_) => drop(undo_growth(store, unsure)),
     }
     grown

@@ -41,7 +41,7 @@ impl Store {
     }
 
     /// Like [`Store::read`], but block by block: only blocks that cannot be read are zero. Returns
-    /// false if there are any.
+    /// false if there are such blocks.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -104,8 +104,8 @@ impl Store {
     /// [failed](Store::failed_syncs).
     ///
     /// # Errors
-    /// Those of the device. Also fails if another sync has failed since then. That sync may have
-    /// lost these writes, and the device reports a loss only once.
+    /// Those of the device. Also fails if another sync has failed since the writes began. That sync
+    /// may have lost these writes, and the device reports a loss only once.
     pub fn sync(&self, failed_syncs: u64) -> io::Result<()> {
         // Syncs do not overlap, so a failed sync is counted before the next one can succeed.
         let _syncing = lock(&self.io.syncing);

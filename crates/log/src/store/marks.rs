@@ -20,15 +20,15 @@ pub enum CommitState {
 /// The marks of a store's commits.
 #[derive(Debug)]
 pub struct CommitMarks {
-    /// The commit that new records belong to. While the previous commit is being closed, they may
-    /// still belong to that.
+    /// The commit that new records belong to. While the previous commit is being closed, new
+    /// records may still belong to the previous one.
     open: AtomicU64,
     /// The last commit whose extent is decided and noted in the segments.
     closed: AtomicU64,
     /// The last commit that is durable or has failed.
     settled: AtomicU64,
     /// The last durable commit. A failed commit that is retried is settled, but its records become
-    /// durable only with a later one.
+    /// durable only with a later commit.
     durable: AtomicU64,
     failed: Mutex<FailedCommits>,
     /// The last failed commit; 0 if none has failed.

@@ -22,8 +22,8 @@ pub(crate) struct SegmentEntry {
     pub(crate) deaths: Deaths,
     /// Estimated bytes that the segment's ends would take as tombstones.
     pub(crate) end_bytes: AtomicU32,
-    /// Bytes of tombstones that were copied here because they are still needed. They count as
-    /// alive.
+    /// Bytes of tombstones that were copied into this segment because they are still needed. They
+    /// count as alive.
     pub(crate) held_bytes: AtomicU32,
     /// Bytes of records that are most probably dead: see
     /// [`Log::assume_dead`](crate::Log::assume_dead).
@@ -36,7 +36,8 @@ pub(crate) struct SegmentEntry {
     pub(crate) early: AtomicU32,
     /// True if the segment was cut and the cut is not durable yet. Until then its frame is needed.
     pub(crate) cutting: AtomicBool,
-    /// True if the segment's last trailer was written or it was cut: nothing more is written to it.
+    /// True once the segment's last trailer is reserved or the segment is cut. No commit appends
+    /// anything after that.
     pub(crate) sealed: AtomicBool,
 }
 
@@ -54,7 +55,8 @@ pub(crate) struct BackgroundWork {
 /// The superblock, and how many of its changes are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changing {
-    /// Its `counter` is that of the last durable write; the next write uses the next number.
+    /// The superblock with all changes, durable or not. Its `counter` is that of the last durable
+    /// write; the next write uses the next number.
     pub(crate) superblock: Superblock,
     /// Counts changes; the superblock is durable when `durable` has reached `changes`.
     pub(super) changes: u64,

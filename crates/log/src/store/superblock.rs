@@ -30,8 +30,8 @@ impl Store {
     /// superblock. After a crash before that commit, either version may be found, as after any
     /// failed write.
     pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
-        // Keeps the committer from writing the superblock meanwhile, because both would write the
-        // same copy.
+        // Keeps the committer from writing the superblock meanwhile, because both writes would go
+        // to the same copy.
         let _writing = lock(&self.writing_superblock);
         let mut next = *lock(&self.changing);
         change(&mut next.superblock);
@@ -41,7 +41,8 @@ impl Store {
         match written {
             Ok(()) => {
                 change(&mut changing.superblock);
-                // A commit that wrote the same copy earlier may have settled meanwhile.
+                // Sets the counter instead of incrementing it. A commit that wrote the same copy
+                // before this call may have settled meanwhile, and has then set the same counter.
                 changing.superblock.counter = next.superblock.counter + 1;
                 changing.durable = changing.durable.max(next.changes);
                 changing.mirrored = false;

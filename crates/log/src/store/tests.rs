@@ -21,7 +21,8 @@ fn a_failed_sync_fails_for_all_whose_writes_had_begun() {
     store.write(SIZE / 2, b"of a commit that has not come to its sync").unwrap();
     device.plan(Fault::once(Operation::Sync, 1, Failure::Io));
     assert!(store.change_superblock_now(|superblock| superblock.fence = 5).is_err());
-    // The device does not report the loss again.
+    // The device reports a lost write only once, to the sync above. The store must fail this sync,
+    // too.
     assert!(store.sync(failed_syncs).is_err());
     store.write(SIZE / 2, b"once more").unwrap();
     store.sync(store.failed_syncs()).unwrap();

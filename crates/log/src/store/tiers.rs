@@ -41,8 +41,8 @@ impl Log {
         let Some(store) = &self.store else { return };
         let number = {
             let mut free = lock(&self.free_places);
-            // Leaves enough places that no writer is refused one while this place is being
-            // prepared.
+            // Takes a place only if enough others are left. So no writer is refused a place while
+            // this one is being prepared.
             let spare = free.len() > self.spared(Claim::Write) + READY_PLACES;
             spare.then(|| free.take_blank(Tier::of(Stream::Hot))).flatten()
         };

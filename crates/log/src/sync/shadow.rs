@@ -1,7 +1,7 @@
 //! A model's view of plain memory: one loom cell for each address that was written through
 //! [`writes`]. A cell fails the model if two accesses, one of them a write, are not ordered by the
 //! code's synchronization. So a model finds a missing `Release`, or a frame that is reused too
-//! early. It does so although the threads of a model never run in parallel.
+//! early, although loom never runs two threads in parallel.
 //!
 //! An address stands for the whole record (or table) that begins there. Other memory, such as a
 //! buffer that a record was read into, is never written through here and passes every check.

@@ -21,8 +21,8 @@ pub struct Request<'a> {
     pub command: Command<'a>,
 }
 
-/// The command of a request. A quiet request gets no reply on success, and a quiet get none on a
-/// miss. Every other error is reported to quiet requests too.
+/// The command of a request. A quiet get is not answered on a miss. Other quiet requests are not
+/// answered on success. All other errors are reported to quiet requests, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// get, getk, gat, gatk; one key.
@@ -114,8 +114,8 @@ pub struct Arithmetic {
 /// How to create a missing counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
-    /// Its initial value.
+    /// The counter's initial value.
     pub initial: u64,
-    /// Its expiry time as the client wrote it.
+    /// The counter's expiry time as the client wrote it.
     pub exptime: u32,
 }

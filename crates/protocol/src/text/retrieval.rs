@@ -31,7 +31,7 @@ pub enum KeysEnd {
 }
 
 /// Parses the most common request, a `get` of one key without anything unusual, in one pass.
-/// Returns its length; `None` if [`get`] must handle the input.
+/// Returns the length of the request, or `None` if [`get`] must handle the input.
 #[inline]
 pub(super) fn get_one<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Option<usize> {
     let rest = input.strip_prefix(b"get ")?;

@@ -98,8 +98,8 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
     })
 }
 
-/// Parses `ms key length flags`. Errors in the flags are found only when the flags are read. By
-/// then the length of the value is known.
+/// Parses `ms key length flags`. Errors in the flags are found only later, when the flags are read.
+/// By then the length of the value is known.
 pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
     let (Some(length), Some(command)) = (length, Meta::parse(MetaVerb::Set, frame.line, 3)) else {

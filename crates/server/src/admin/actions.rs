@@ -1,8 +1,8 @@
-//! The requests that change the server or show what clients stored. Each needs the token and is a
-//! POST with a JSON body. [`origin`](super::origin) says what else is required. Each is logged with
-//! the address of its client and its outcome.
+//! Actions: requests to the admin port that change the server or show stored items. Each action is
+//! a POST with a JSON body and needs the admin token. [`origin`](super::origin) says what else is
+//! required. The log gets the client's address and the outcome of each action.
 //!
-//! Keys, values and replies have the notation of [`escape`](super::escape).
+//! Keys, values and replies use the notation of [`escape`](super::escape).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::action_session::{Done, Task, TaskError};
 use super::escape::{escape, unescape};
-use super::inner::{Done, Task, TaskError};
 use super::state::Serving;
 use super::token::Authorized;
 use super::{AdminState, HARDENED};
@@ -30,12 +30,12 @@ use crate::net::Peer;
 
 /// The largest body of a request, in bytes.
 pub(super) const BODY_MAX: usize = 64 << 10;
-/// The longest time in which a body may arrive.
+/// The longest time until the body of an action has arrived. After that, the reply is 408.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(5);
 /// The largest part of a command, name or outcome that is logged, in characters.
 const LOGGED: usize = 300;
 
-/// A request that needs the token.
+/// A request that needs the admin token.
 pub(super) struct AdminAction {
     pub(super) path: &'static str,
     pub(super) handler: fn() -> MethodRouter<Arc<AdminState>>,
@@ -82,7 +82,7 @@ fn refuse((code, reason): BadAction) -> Response {
     (code, HARDENED, format!("{reason}\n")).into_response()
 }
 
-/// Returns the status and the sentence that say what is known of the task's effect.
+/// Returns the HTTP status and a sentence that says how much of the task was executed.
 fn explain(undone: TaskError) -> BadAction {
     let (code, reason) = match undone {
         TaskError::Busy => {
@@ -114,7 +114,7 @@ fn answer<T: Serialize>(body: T) -> Response {
     (HARDENED, axum::Json(body)).into_response()
 }
 
-/// Executes a task and returns its result, or the reply that says why there is none.
+/// Executes a task. Returns its result, or an error reply with the reason.
 async fn execute(
     running: Serving,
     state: &AdminState,
@@ -122,7 +122,7 @@ async fn execute(
     mut logged: Logged,
 ) -> Result<Done, Response> {
     state.token.note_action();
-    match state.inner.execute(&running.0, task).await {
+    match state.action_session.execute(&running.0, task).await {
         Ok(done) => {
             logged.outcome = outcome(&done);
             Ok(done)
@@ -135,8 +135,8 @@ async fn execute(
     }
 }
 
-/// Returns the outcome of an action for the log: the error if the reply is an error, and never the
-/// value of an item.
+/// Returns the outcome that the log shows for an action: the first line of an error reply, or else
+/// `done` or `no item`. The outcome never contains the value of an item.
 fn outcome(done: &Done) -> String {
     const ERRORS: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
     match done {
@@ -150,9 +150,9 @@ fn outcome(done: &Done) -> String {
     }
 }
 
-/// An action in the log. One line is written before the action is executed, so that no executed
-/// action is missing from the log. A second line has the outcome. Both are warnings, so that every
-/// log shows when a person changes the server by hand.
+/// The log lines of an action. The first line is written before the action is executed, so that no
+/// executed action is missing from the log. The second line has the outcome. Both lines are
+/// warnings, because they show that a person changes the server by hand.
 struct Logged {
     action: &'static str,
     client: String,
@@ -165,8 +165,8 @@ impl Logged {
         let client = client.map_or("unknown".to_owned(), |client| client.to_string());
         let what: String = what.chars().take(LOGGED).collect();
         warn!(event = "admin_action", action, client, what);
-        // When a client disconnects, this handler is dropped, but a task that has begun is executed
-        // to its end.
+        // This outcome is logged if the client disconnects before the reply. This handler is then
+        // dropped, but a task that has begun is executed to its end.
         let outcome = "the client has gone".to_owned();
         Logged { action, client, what, outcome }
     }
@@ -203,20 +203,20 @@ struct CommandRequest {
 
 #[derive(Serialize)]
 struct CommandAnswer {
-    /// The reply; a line end stands for CR LF.
+    /// The server's reply to the command. Each CR LF is replaced by LF.
     reply: String,
-    /// True if the rest of the reply is left out.
+    /// True if `reply` has only the beginning of the server's reply.
     truncated: bool,
 }
 
 impl CommandRequest {
-    /// Returns the input of exactly one command.
+    /// Returns the bytes of exactly one command of the text protocol, with its value.
     fn input(&self) -> Result<Vec<u8>, BadAction> {
         let mut input = bytes(&self.command)?;
         if input.first() == Some(&BINARY_MAGIC) {
             return Err(bad("a command is one of the text protocol"));
         }
-        // No line end may hide here: it would begin a second command.
+        // A line end within the command would begin a second command.
         if input.iter().any(u8::is_ascii_control) {
             return Err(bad("a command is one line without control characters"));
         }
@@ -231,8 +231,8 @@ impl CommandRequest {
             }
             Parse::NeedMore { .. } => (None, false),
         };
-        // Without a reply, nobody would wait for the command's commit, or know whether it was
-        // executed.
+        // Commands with `noreply` are refused. Without a reply, the client would not wait for the
+        // command's commit, and would not learn whether the command was executed.
         if is_silent {
             return Err(bad("an action has a reply: leave noreply out"));
         }
@@ -266,7 +266,7 @@ async fn command(
         Ok(input) => input,
         Err(refusal) => return refuse(refusal),
     };
-    // The line, without a value.
+    // The log gets the command line without the value.
     let line = input.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let logged = Logged::begin("command", authorized.client, &escape(line));
     let client = match authorized.client {
@@ -283,7 +283,7 @@ async fn command(
     }
 }
 
-/// Returns the parts between CR LF.
+/// Splits `bytes` at each CR LF.
 fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(bytes);
     std::iter::from_fn(move || {
@@ -331,16 +331,16 @@ struct ItemFields {
     ttl: Option<u32>,
     /// Length of the value, in bytes.
     size: usize,
-    /// As text, because a number of JSON may lose digits.
+    /// The cas id. It is text, because a JSON number may lose digits.
     cas: String,
     /// Seconds since the last use, estimated.
     idle: u32,
     /// True if the item was read since it was stored.
     fetched: bool,
-    /// True if meta `I` marked the item stale.
+    /// True if a meta command with the flag `I` has marked the item stale.
     stale: bool,
     value: String,
-    /// True if the rest of the value is left out.
+    /// True if `value` has only the beginning of the item's value.
     truncated: bool,
 }
 
@@ -373,7 +373,7 @@ async fn item(
 
 #[derive(Serialize)]
 struct DeleteAnswer {
-    /// False if there was no item.
+    /// False if the key had no item.
     deleted: bool,
 }
 
@@ -444,7 +444,7 @@ mod tests {
             ("get a\\xff\\\\", None, b"get a\xff\\\r\n"),
             ("get noreply", None, b"get noreply\r\n"),
             ("nonsense", None, b"nonsense\r\n"),
-            // The reply is an error; no value would be read.
+            // The parser refuses this command, so it reads no value, and the request needs none.
             ("set a 0 0 x", None, b"set a 0 0 x\r\n"),
         ] {
             assert_eq!(input(command, value).as_deref(), Ok(wanted), "{command}");
@@ -460,9 +460,11 @@ mod tests {
             ("set a 0 0 3", Some("abc\r\nflush_all"), "announces 3"),
             ("set a 0 0 3", Some("ab"), "announces 3"),
             ("get \\", None, "backslash"),
-            // The binary protocol, which `--protocol ascii` forbids.
+            // A request of the binary protocol begins with 0x80. It must be refused, because
+            // `--protocol ascii` forbids that protocol.
             ("\\x80                       ", None, "text protocol"),
-            // Without a reply, nobody would know whether these were executed.
+            // Commands with `noreply` must be refused, because nobody would know whether they were
+            // executed.
             ("set a 0 0 3 noreply", Some("abc"), "leave noreply out"),
             ("delete a noreply", None, "leave noreply out"),
             ("flush_all noreply", None, "leave noreply out"),

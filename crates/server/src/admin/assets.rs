@@ -1,5 +1,5 @@
-//! The files of the page, which are embedded in the program: one document, style sheets, and
-//! modules of script. The report of the lab uses the same chart library.
+//! The files of the admin page: one HTML document, style sheets and JavaScript modules. They are
+//! embedded in the program. The report of the lab (`larder bench all`) uses the same chart library.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Asset {
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
-/// A module of the page's script.
+/// Creates the `Asset` of a JavaScript module of the page. `$name` is the name of its file.
 macro_rules! module {
     ($name:literal) => {
         Asset {
@@ -43,7 +43,7 @@ pub(super) static ASSETS: &[Asset] = &[
     Asset {
         path: "/uplot.js",
         kind: SCRIPT,
-        // The licence asks to be part of every copy.
+        // The licence of uPlot must be part of every copy.
         text: concat!(
             "/*!\n",
             include_str!("../../../../assets/uplot/LICENSE"),
@@ -105,7 +105,7 @@ mod tests {
         ASSETS.iter().find(|asset| asset.path == path).expect(path)
     }
 
-    /// Returns the texts in quotes that follow each `word`.
+    /// For each `word` in `text`, returns what follows it up to the next double quote.
     fn quoted<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
         text.split(word).skip(1).filter_map(|rest| rest.split('"').next())
     }
@@ -139,12 +139,13 @@ mod tests {
             for path in quoted(module.text, " from \"") {
                 named(&path.replace("./", "/script/"));
             }
-            // Names and values may reach the document as text only, so these words are forbidden.
+            // Scripts may insert keys and values into the document only as text. These words would
+            // insert HTML or execute code.
             for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
             {
                 assert!(!module.text.contains(word), "{}: {word}", module.path);
             }
-            // The XML namespace of drawings looks like an address.
+            // The XML namespace of SVG looks like a URL, but nothing is fetched from it.
             let text = module.text.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http:") && !text.contains("https:"), "{}", module.path);
         }

@@ -1,5 +1,6 @@
 //! `/v1/clients`: the connections and the last slow commands as JSON. Rates cover the time since
-//! the last answer. So the server keeps the counts of that answer while clients continue to ask.
+//! the previous answer. So the server keeps the counts of that answer while clients continue to
+//! ask.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,16 +20,17 @@ use crate::net::{ConnectionId, Peer};
 use crate::server::Running;
 use crate::slow::{SentBy, SlowCommand, SlowCommands};
 
-/// The largest number of connections in an answer: those that moved the most bytes.
+/// The largest number of connections in an answer. Those that moved the most bytes are shown.
 const CONNECTIONS: usize = 1000;
-/// The largest number of addresses in an answer: those whose connections moved the most bytes.
+/// The largest number of addresses in an answer. Those whose connections moved the most bytes are
+/// shown.
 const ADDRESSES: usize = 50;
-/// Time within which the last answer is given again instead of a new one.
+/// A request within this time after an answer receives the same answer.
 const FRESH: Duration = Duration::from_millis(900);
-/// Time after which the last answer is forgotten.
+/// Time after which [`ClientList`] drops the last answer.
 const FORGOTTEN: Duration = Duration::from_secs(15);
 
-/// The last answer.
+/// The last answer to `/v1/clients`.
 #[derive(Debug)]
 struct LastAnswer {
     at: Instant,
@@ -37,12 +39,12 @@ struct LastAnswer {
     counts: Vec<Traffic>,
 }
 
-/// The last answer, if somebody has asked recently.
+/// The last answer to `/v1/clients`; `None` if it is older than [`FORGOTTEN`] or there was none.
 #[derive(Debug, Default)]
 pub(super) struct ClientList(Mutex<Option<LastAnswer>>);
 
 impl ClientList {
-    /// Returns the present answer.
+    /// Returns the last answer if it is younger than [`FRESH`], or else a new one.
     fn answer(&self, running: &Running) -> Arc<str> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = Instant::now();
@@ -58,7 +60,7 @@ impl ClientList {
         json
     }
 
-    /// Forgets the last answer if nobody has asked for a while.
+    /// Drops the last answer if it is older than [`FORGOTTEN`].
     pub(super) fn forget(&self) {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_some_and(|last| last.at.elapsed() > FORGOTTEN) {
@@ -112,14 +114,14 @@ struct ClientsAnswer {
     time: u64,
     /// The time to which rates refer, in seconds; `null` in a first answer, which has no rates.
     interval: Option<f64>,
-    /// All open connections.
+    /// Number of open connections, including those that are not listed.
     total: usize,
-    /// Commands are counted only while latencies are measured.
+    /// True if commands are counted. They are counted only while latencies are measured.
     counts_commands: bool,
     received_per_second: Option<f64>,
     sent_per_second: Option<f64>,
     protocols: Vec<ProtocolRow>,
-    /// The number of different addresses.
+    /// Number of different addresses, including those that are not listed.
     address_count: usize,
     addresses: Vec<AddressRow>,
     connections: Vec<ConnectionRow>,
@@ -158,7 +160,8 @@ struct ConnectionRow {
     /// a value that has arrived.
     kept: u32,
     state: &'static str,
-    /// The sort key of the list: bytes of the interval, then all bytes.
+    /// The sort key of the list: the bytes moved in the interval, then the bytes moved since the
+    /// connection opened.
     #[serde(skip)]
     rank: (u64, u64),
 }
@@ -196,15 +199,16 @@ struct AddressTally {
     connections: usize,
     received: u64,
     sent: u64,
-    /// Bytes and commands of the interval.
+    /// Bytes received and sent in the interval. `commands` covers the interval too.
     bytes: u64,
     commands: u64,
 }
 
-/// Collects the connections for an answer. They are added in the order of their ids.
+/// Collects the connections for an answer. The caller adds them in the order of their ids.
 struct ClientsCollector<'b> {
     now: u32,
-    /// The counts of the last answer, without those whose ids are passed.
+    /// The counts of the last answer. `add` cuts off those with smaller ids than the added
+    /// connection.
     before: &'b [Traffic],
     seconds: Option<f64>,
     counts_commands: bool,
@@ -212,7 +216,7 @@ struct ClientsCollector<'b> {
     /// Bytes received and sent in the interval.
     moved: (u64, u64),
     protocols: [usize; ClientProtocol::ALL.len()],
-    /// The key of clients of Unix sockets is `None`.
+    /// The sums of each address. Clients of Unix sockets have the key `None`.
     addresses: HashMap<Option<IpAddr>, AddressTally>,
     rows: Vec<ConnectionRow>,
 }
@@ -241,7 +245,8 @@ impl<'b> ClientsCollector<'b> {
         self.counts.push(counts);
         let passed = self.before.partition_point(|earlier| earlier.id < counts.id);
         self.before = &self.before[passed..];
-        // A connection that is not in the last answer has moved all its bytes since then.
+        // A connection that is not in the last answer is new, so all its bytes moved since that
+        // answer.
         let moved = match self.before.first() {
             Some(earlier) if earlier.id == counts.id => counts.since(*earlier),
             _ => counts,
@@ -315,8 +320,8 @@ fn state_of(entry: &Registered) -> &'static str {
 }
 
 impl ClientsAnswer {
-    /// Returns the present answer, and the counts of all connections. `before` has the time since
-    /// the last answer and its counts.
+    /// Returns a new answer, and the counts of all connections for the next one. `before` has the
+    /// time since the last answer and the counts of that answer.
     fn of(
         running: &Running,
         before: Option<(Duration, &[Traffic])>,
@@ -410,7 +415,7 @@ mod tests {
     #[test]
     fn rates_are_those_since_the_last_answer() {
         let first = Traffic { id: 3, received: 100, sent: 1, commands: 0 };
-        // The second connection has closed meanwhile.
+        // Connection 4 has closed since the last answer, so it is not added below.
         let before = [first, Traffic { id: 4, ..first }, Traffic { id: 6, received: 7, ..first }];
         let mut collector = collector(&before, Some(2.0));
         collector.add(ConnectionId::new(3), &entry("10.0.0.1:5", 300));
@@ -430,7 +435,7 @@ mod tests {
         let mut collector = collector(&[], None);
         for number in 1..=5 * CONNECTIONS {
             let address = format!("10.0.{}.{}:5", number % 7, number % 250);
-            // Larger numbers have more bytes.
+            // A connection with a larger number has received more bytes.
             collector.add(ConnectionId::new(number as u64), &entry(&address, number));
         }
         assert!(collector.rows.len() < 2 * CONNECTIONS);

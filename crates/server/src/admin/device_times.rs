@@ -1,5 +1,6 @@
 //! How long the reads, writes and syncs of each device took over time, in steps of three seconds.
-//! The last 50 steps are kept. The worst case, 32 devices with a lower device each, takes 0.9 MB.
+//! The last 50 steps are kept. In the worst case, 32 devices with a lower device each, they take
+//! 0.9 MB.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,41 +10,42 @@ use larder_engine::StoreHistograms;
 
 use crate::server::Running;
 
-/// The length of a step, in milliseconds: three samples.
+/// The length of a step, in milliseconds. The server is sampled once a second, so a step ends with
+/// every third sample.
 pub(super) const STEP_MS: u64 = 3000;
-/// A step may be shorter than [`STEP_MS`] by this time, because samples may come early, in
-/// milliseconds.
+/// A step may be shorter than [`STEP_MS`] by this many milliseconds, because a sample may come
+/// early.
 const EARLY_MS: u64 = 500;
 /// The number of steps that are kept.
 pub(super) const STEPS: usize = 50;
-/// The bound of the first row, in nanoseconds. No call of a device is much faster.
+/// The upper bound of the first row, in nanoseconds. No call of a device is much faster.
 const LEAST_NS: u64 = 1000;
-/// The number of rows. Each row counts the calls that took at most its bound and longer than the
-/// bound before it. The last row has no bound.
+/// The number of rows. A row counts the calls that took longer than the bound of the row before,
+/// and at most its own bound. The last row has no bound.
 const ROWS: usize = 23;
 
-// `CallSteps::cells` returns steps and rows as bytes.
+// `CallSteps::cells` returns the numbers of steps and rows as `u8`.
 const _: () = assert!(STEPS <= 256 && ROWS <= 256);
 
 type OfTimes = fn(&DeviceHistograms) -> &Histogram;
 
-/// The kinds of calls, by name.
+/// The kinds of device calls: the name, and a function that selects the histogram.
 pub(super) const KINDS: [(&str, OfTimes); 3] =
     [("read", |times| &times.read), ("write", |times| &times.write), ("sync", |times| &times.sync)];
 
-/// The calls of one device by kind and row, since the start or in one step.
+/// The number of calls of one device by kind and row, since the start or in one step.
 type DeviceCalls<N> = [[N; ROWS]; KINDS.len()];
 
-/// The calls in one step.
+/// The device calls of one step.
 #[derive(Debug)]
 struct CallStep {
-    /// The end, in milliseconds since the Unix epoch.
+    /// The end of the step, in milliseconds since the Unix epoch.
     to: u64,
-    /// The calls of each device: for each lane, first its device and then its lower device.
+    /// The calls of each device. Each lane has its device first, then its lower device, if any.
     devices: Vec<DeviceCalls<u32>>,
 }
 
-/// The calls from the start to one moment.
+/// The device calls from the server's start to `time`.
 #[derive(Clone, Debug)]
 struct MeasuredCalls {
     /// Milliseconds since the Unix epoch.
@@ -51,10 +53,10 @@ struct MeasuredCalls {
     devices: Vec<DeviceCalls<u64>>,
 }
 
-/// The past steps.
+/// The last [`STEPS`] steps, the newest last.
 #[derive(Debug, Default)]
 pub(super) struct CallSteps {
-    /// The beginning of the first step.
+    /// The beginning of the first kept step, in milliseconds since the Unix epoch.
     from: u64,
     steps: VecDeque<CallStep>,
     last: Option<MeasuredCalls>,
@@ -70,7 +72,7 @@ impl RecentTimes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a step if it is long enough. Called once a second.
+    /// Ends the current step if it is long enough. The heartbeat calls this method once a second.
     pub(super) fn beat(&self, running: &Running) {
         if !running.settings().has_store() {
             return;
@@ -110,7 +112,8 @@ impl CallSteps {
         from.into_iter().chain(self.steps.iter().map(|step| step.to))
     }
 
-    /// Returns step, row and number of calls of each cell of a device that is not empty.
+    /// Returns the cells of a device that are not empty: the number of the step, the number of the
+    /// row, and the number of calls.
     pub(super) fn cells(&self, kind: usize, device: usize) -> impl Iterator<Item = (u8, u8, u32)> {
         let of = move |step: &CallStep| step.devices.get(device).map(|calls| calls[kind]);
         self.steps.iter().enumerate().flat_map(move |(at, step)| {
@@ -190,7 +193,8 @@ pub(super) mod tests {
         assert_eq!(steps.times().count(), 0, "there is no step yet");
         assert!(!steps.is_over(7400) && steps.is_over(7500));
         steps.push(measured(8000, &[(&[700, 1500, 1600], &[]), (&[], &[30_000])]));
-        // The machine was suspended, and the counts of a device began anew.
+        // The machine was suspended for a minute. Device 0 has fewer reads than before, as after a
+        // reset, so no reads must be counted for it.
         steps.push(measured(70_000, &[(&[700], &[9000]), (&[], &[30_000, 30_000])]));
         assert_eq!(steps.times().collect::<Vec<_>>(), [5000, 8000, 70_000]);
         let cells = |kind, device| steps.cells(kind, device).collect::<Vec<_>>();
@@ -217,7 +221,7 @@ pub(super) mod tests {
             steps.cells(0, 0).collect::<Vec<_>>(),
             (0..50).map(|at| (at, 0, 3)).collect::<Vec<_>>()
         );
-        // With 32 lanes of two tiers.
+        // The largest store: 32 lanes with two devices each.
         let devices = 64;
         let bytes =
             devices * (STEPS * size_of::<DeviceCalls<u32>>() + size_of::<DeviceCalls<u64>>());

@@ -1,5 +1,5 @@
-//! `/v1/durability`: the histograms of the view Durability as JSON, of about the last minute and
-//! since the start.
+//! `/v1/durability`: the histograms of the page's Durability view, as JSON. One set covers about
+//! the last minute, another one the time since the start.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::recent::{MeasuredLane, MeasuredStore};
 use super::state::Serving;
 use super::{AdminState, HARDENED};
 
-/// Returns the histograms.
+/// Returns the histograms of waits, commits and syncs.
 pub(super) async fn show(
     Serving(running): Serving,
     State(state): State<Arc<AdminState>>,
@@ -26,22 +26,22 @@ pub(super) async fn show(
 
 #[derive(Debug, Serialize)]
 struct DurabilityAnswer {
-    /// The length of the recent time in seconds.
+    /// The time that the recent histograms cover, in seconds.
     seconds: f64,
     /// The upper bounds of the buckets, in nanoseconds or bytes. The last bucket has no bound.
     bounds: Vec<u64>,
     waits: Option<ShapePair>,
-    /// If there are several lanes, their sum comes first. Then each lane follows.
+    /// The histograms of each lane. If there are several lanes, the sum over all lanes comes first.
     lanes: Vec<LaneShapes>,
 }
 
 #[derive(Debug, Serialize)]
 struct LaneShapes {
-    /// `null` for the sum.
+    /// The number of the lane; `null` for the sum over all lanes.
     lane: Option<u8>,
     device: Option<String>,
     lower_device: Option<String>,
-    /// Commits by the bytes that they made durable.
+    /// Commits, by the number of bytes that each made durable.
     commits: ShapePair,
     syncs: ShapePair,
     lower_syncs: Option<ShapePair>,
@@ -65,7 +65,7 @@ struct HistogramShape {
 }
 
 impl DurabilityAnswer {
-    /// `states` and the lanes of `now` have the same order.
+    /// Builds the answer. `states` and the lanes of `now` must have the same order.
     fn of(
         now: &MeasuredStore,
         earlier: Option<&MeasuredStore>,
@@ -113,7 +113,8 @@ impl LaneShapes {
 }
 
 impl ShapePair {
-    /// If there is no earlier histogram, the recent one is empty.
+    /// Builds a pair from the histogram since the start and an earlier one. Without an earlier one,
+    /// the recent histogram is empty.
     fn of(now: &Histogram, earlier: Option<&Histogram>) -> ShapePair {
         let recent = now.since(earlier.unwrap_or(now));
         ShapePair { recent: HistogramShape::of(&recent), ever: HistogramShape::of(now) }
@@ -159,7 +160,7 @@ mod tests {
         let answer = DurabilityAnswer::of(&now, Some(&before), &[]);
         assert_eq!((answer.seconds, answer.bounds.len()), (3.5, 25));
         assert_eq!(answer.waits.unwrap().recent.count, 0);
-        // The states are missing, so only the sum is here.
+        // `states` is empty, so the answer contains only the sum over all lanes.
         let [sum] = &answer.lanes[..] else { panic!("{:?}", answer.lanes) };
         let full = |shape: &HistogramShape| {
             assert_eq!(shape.counts.len(), 26);

@@ -1,13 +1,13 @@
-//! The notation in which the page shows and takes keys, values and replies, whatever bytes they
-//! have. Printable text stands for itself. A backslash is `\\`, and every other byte is `\xHH`:
-//! control characters, characters that are invisible or change the direction of text, and bytes
-//! that are not UTF-8.
+//! The notation in which the admin page shows and accepts keys, values and replies, which may
+//! contain any bytes. Printable text stands for itself. A backslash is `\\`. All other bytes are
+//! `\xHH`: control characters, characters that are invisible or change the direction of text, and
+//! bytes that are not UTF-8.
 //!
-//! Invariant: different bytes have different texts, and [`unescape`] returns the bytes of a text.
+//! Invariant: different bytes have different texts, and [`unescape`] reverses [`escape`].
 
 use std::fmt::Write;
 
-/// Returns the text of `bytes`.
+/// Returns `bytes` in the notation of this module.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -30,7 +30,7 @@ fn escape_bytes(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// Returns true for characters that a reader sees as they are.
+/// Returns true if `escape` shows the character as itself.
 fn is_shown(letter: char) -> bool {
     /// Letters and symbols that are displayed blank: the Hangul fillers, and the blank of Braille.
     const BLANK: [char; 5] = ['\u{115f}', '\u{1160}', '\u{2800}', '\u{3164}', '\u{ffa0}'];

@@ -1,5 +1,5 @@
-//! Finds the events that charts mark: the start, evictions that begin, devices that change their
-//! state, reloads.
+//! Finds the events that the page's charts mark: the start, the beginning of evictions, changes of
+//! a device's state, and reloads of the settings.
 
 use std::sync::Arc;
 
@@ -9,14 +9,15 @@ use crate::condition::Interval;
 use crate::server::Running;
 use crate::settings::Settings;
 
-/// Milliseconds without evictions after which the next one counts as a beginning.
+/// An eviction counts as the beginning of evictions if there was none in this many milliseconds
+/// before.
 const CALM: u64 = 60_000;
 
-/// What earlier samples showed.
+/// The facts from earlier samples that the next sample is compared with.
 #[derive(Debug, Default)]
 pub(super) struct EventFinder {
     settings: Option<Arc<Settings>>,
-    /// The time of the last eviction.
+    /// The time of the last sample with evictions, in milliseconds since the Unix epoch.
     evicted: Option<u64>,
 }
 

@@ -49,7 +49,7 @@ impl Rows {
     pub(super) fn all(running: &Running) -> Rows {
         let mut rows = BTreeMap::new();
         let mut put = |name: &str, value: fmt::Arguments<'_>| {
-            // These are text, even if they look like a number.
+            // Versions and prefixes are text, even if they look like a number.
             let is_text = name.ends_with("version") || name.ends_with(":prefix");
             let text = value.to_string();
             let value = if is_text { Value::Text(text) } else { Value::of(text) };
@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// The reply to `?verbose`.
+/// The reply to a health check with the query `verbose`.
 #[derive(Serialize)]
 struct Report {
     status: Cow<'static, str>,
@@ -76,11 +76,11 @@ struct Report {
     bad_places: u64,
 }
 
-/// Reports the process as alive while it starts, and while every worker runs.
+/// Handles `/livez`. The process counts as alive while it starts, and while every worker runs.
 pub(super) async fn live(State(state): State<Arc<AdminState>>, query: RawQuery) -> Response {
     let Some(running) = state.running() else { return "ok\n".into_response() };
     let health = match running.workers.load(Relaxed) {
-        // Workers end one by one during a stop, which counts as alive too.
+        // During a stop, workers end one by one. The process still counts as alive then.
         workers if workers < running.settings().threads && !running.draining.load(Relaxed) => {
             Err("a worker has ended".into())
         }
@@ -89,7 +89,7 @@ pub(super) async fn live(State(state): State<Arc<AdminState>>, query: RawQuery) 
     answer(running, query, health)
 }
 
-/// Reports whether the server wants traffic.
+/// Handles `/readyz` and `/healthz`: reports whether the server is ready for traffic.
 pub(super) async fn ready(Serving(running): Serving, query: RawQuery) -> Response {
     let health = running.readiness();
     answer(&running, query, health)

@@ -1,5 +1,6 @@
-//! The past of the series, in bounded memory: every second of the last ten minutes, every ten
-//! seconds of the last day, and the latest events. The history is lost when the server restarts.
+//! The past values of the page's series, in bounded memory: every second of the last ten minutes,
+//! every ten seconds of the last day, and the latest events. The history is lost when the server
+//! restarts.
 
 use std::collections::VecDeque;
 
@@ -7,13 +8,13 @@ use serde::Serialize;
 
 use super::series::{Merge, READS, SERIES, Values};
 
-/// The number of seconds that are kept.
+/// The number of steps of one second that are kept.
 const SECONDS: usize = 600;
 /// The length of a long step in seconds, and the number of long steps that are kept.
 const LONG: u64 = 10;
 const LONG_STEPS: usize = 24 * 360;
-/// The largest number of steps in an answer. If there are more, steps are merged. So slow readers
-/// do not hold much memory.
+/// The largest number of steps in an answer. If there are more, steps are merged, so that the
+/// answer to a slow reader does not hold much memory.
 const ANSWER_STEPS: usize = 1440;
 /// The number of events that are kept.
 const EVENTS: usize = 200;
@@ -25,7 +26,7 @@ pub(super) struct Event {
     pub(super) time: u64,
     /// A name for programs, such as `eviction_begins`.
     pub(super) name: &'static str,
-    /// One sentence.
+    /// A sentence for people.
     pub(super) text: String,
 }
 
@@ -34,7 +35,7 @@ pub(super) struct Event {
 pub(super) struct History {
     seconds: Steps,
     long: Steps,
-    /// The seconds of the long step that has not ended.
+    /// The values of each second of the present long step, which has not ended.
     open: Vec<Values>,
     events: VecDeque<Event>,
 }
@@ -57,8 +58,8 @@ impl Steps {
     }
 }
 
-/// The answer to a request for the past. `values` has a list for each series, of the same length as
-/// `times`. An absent value is `null`.
+/// The answer to `/v1/history`. `values` has a list for each series, of the same length as `times`.
+/// An absent value is `null`.
 #[derive(Debug, Serialize)]
 pub(super) struct Past {
     /// Time of the oldest step that is kept, in milliseconds since the Unix epoch.
@@ -90,8 +91,8 @@ impl History {
         }
     }
 
-    /// Returns the last `seconds`, in steps of a second if all of them are kept, and otherwise in
-    /// long steps or multiples of them.
+    /// Returns the last `seconds` seconds. A step is one second if `seconds` is at most
+    /// [`SECONDS`]. Otherwise, it is a long step, or several of them merged.
     pub(super) fn past(&self, seconds: u64) -> Past {
         let is_short = seconds <= SECONDS as u64;
         let (steps, step) = if is_short { (&self.seconds, 1) } else { (&self.long, LONG) };
@@ -164,7 +165,8 @@ mod tests {
         assert_eq!(history.past(600).values[0][2], None, "an absent value is null");
         let long = history.past(3600);
         assert_eq!((long.step, long.times), (10, vec![10_000, 20_000]));
-        // The mean of 1 to 10 without 3, and the largest.
+        // `reads` is merged to the mean, here of 1 to 10 without 3. `unsynced_ms` is merged to the
+        // largest value.
         assert_eq!(long.values[at("reads")][0], Some(52.0 / 9.0));
         assert_eq!(long.values[at("unsynced_ms")], [Some(10.0), Some(20.0)]);
         assert_eq!(long.begins, Some(1000));

@@ -1,17 +1,16 @@
-//! The host that a request names in its header `Host`. With DNS rebinding, the host name of a
-//! foreign page resolves to this server, so only some hosts are accepted.
+//! Checks the host that a request names in its header `Host`. With DNS rebinding, the host name of
+//! a foreign page resolves to this server, so only hosts that cannot be such a name are accepted.
 
 use std::net::IpAddr;
 
 const LOCALHOST: &str = "localhost";
 
-/// Returns true if the host, which may have a port, cannot be the name of a foreign page.
+/// Returns true if `host`, which may have a port, cannot be the name of a foreign page.
 pub(crate) fn is_known(host: &str, names: &[String]) -> bool {
     name_of(host).is_some_and(|name| is_ours(name, names))
 }
 
-/// Returns true if the host, which may have a port, is a name or an address that no other machine
-/// has.
+/// Returns true if `host`, which may have a port, is localhost or a loopback address.
 pub(super) fn is_this_machine(host: &str) -> bool {
     let is_loopback = |name: &str| {
         let address = name.parse::<IpAddr>();
@@ -20,7 +19,7 @@ pub(super) fn is_this_machine(host: &str) -> bool {
     name_of(host).is_some_and(|name| name.eq_ignore_ascii_case(LOCALHOST) || is_loopback(name))
 }
 
-/// Returns the host without its port; `None` if `host` is malformed.
+/// Returns the host without its port and brackets; `None` if `host` is malformed.
 fn name_of(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,

@@ -1,5 +1,5 @@
-//! `/v1/keys`: the report of the keys, as JSON. It contains names of keys, so only [`Trusted`]
-//! clients get it.
+//! `/v1/keys`: the report of hot keys, prefixes and large items, as JSON. It contains names of
+//! keys, so only [`Trusted`] clients get it.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

@@ -1,19 +1,20 @@
-//! The report of `larder bench all` that `--lab-report` names, at `/lab/report.html`, and what the
-//! page says about it, at `/v1/lab`. The setting names one file, so no request can name another
-//! one. The file is read for each request, because a new run replaces it.
+//! `/lab/report.html` serves the report of `larder bench all` that the setting `--lab-report`
+//! names. `/v1/lab` describes this report for the page. The setting names one file, so no request
+//! can name another one. The file is read for each request, because a new run replaces it.
 //!
-//! If the setting names a directory, the name of the file in it is fixed, and the lab writes no
-//! links. So a link with that name is not followed. Otherwise, any user who may write to the
-//! directory could make the server show any file that it may read. A link that the setting itself
-//! names is followed.
+//! If the setting names a directory, the name of the file in it is fixed, and `larder bench all`
+//! writes no links. So a link with that name is not followed. Otherwise, any user who may write to
+//! the directory could make the server show any file that the server may read. A link that the
+//! setting itself names is followed.
 //!
 //! A report is a document of another program and perhaps of another machine, so it gets less trust
-//! than the page, although both come from the same port. With `sandbox`, its origin is opaque: the
-//! browser keeps it apart from the page, and [`origin`](super::origin) refuses what it sends. With
-//! `default-src 'none'`, it can load nothing and send no requests. Its script and style are inside
-//! the document, so inline ones are allowed. Hashes instead would have to be computed from the same
-//! file, and would then allow whatever the file contains. `allow-downloads` is there for the
-//! report's link to its figures. The document itself states a stricter policy; both hold.
+//! than the page, although both come from the same port. With `sandbox`, the report's origin is
+//! opaque: the browser keeps the report apart from the page, and [`origin`](super::origin) refuses
+//! its requests. With `default-src 'none'`, the report can load nothing and send no requests. Its
+//! script and style are inside the document, so inline ones are allowed. Hashes would not be
+//! stricter: the server would compute them from the same file, and so allow whatever the file
+//! contains. `allow-downloads` is there for the report's link to its figures. The document itself
+//! states a stricter policy, and the browser enforces both.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -38,15 +39,15 @@ use super::{AdminState, HARDENED};
 const NAME: &str = "report.html";
 /// The largest report that is served, in bytes.
 pub(super) const REPORT_MAX: u64 = 64 << 20;
-/// The largest file of results that is read for its date and build, in bytes.
+/// The largest JSON file of results that is read for the description, in bytes.
 const RESULTS_MAX: u64 = 16 << 20;
 /// The number of bytes that are read at a time. A client that does not read the reply holds at most
 /// this much memory.
 const CHUNK: u64 = 64 << 10;
 /// The largest number of files of results that are read at a time.
 static DESCRIBERS: Semaphore = Semaphore::const_new(1);
-/// The largest number of threads that read reports. A device that does not answer blocks only
-/// these.
+/// The largest number of threads that read reports. A device that does not answer blocks only these
+/// threads.
 static READERS: Semaphore = Semaphore::const_new(4);
 
 pub(super) const HEADERS: [(HeaderName, &str); 5] = [
@@ -62,7 +63,7 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     ),
 ];
 
-/// What the page says about the report.
+/// The description of the report that the page shows.
 #[derive(Debug, Default, Serialize)]
 struct Description {
     /// The path of the report; absent if `--lab-report` is not set.
@@ -72,7 +73,7 @@ struct Description {
     bytes: u64,
     /// Time of the last change of the file, in milliseconds since the Unix epoch.
     changed: u64,
-    /// From the JSON file beside the report; absent if there is none.
+    /// The results in the JSON file beside the report; absent if there is no such file.
     results: Option<Results>,
 }
 
@@ -113,13 +114,13 @@ fn count<S: serde::Serializer>(items: &[IgnoredAny], serializer: S) -> Result<S:
     serializer.serialize_u64(items.len() as u64)
 }
 
-/// Runs `work`, which may block, on another thread. The permit is held until `work` ends, even if
-/// the client disconnects before, because the thread cannot be stopped.
+/// Runs `work`, which may block, on another thread. One of the `permits` is held until `work` ends,
+/// even if the client disconnects before, because the thread cannot be stopped.
 pub(super) async fn on_thread<T: Send + 'static>(
     permits: &'static Semaphore,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    // The semaphore is never closed.
+    // The semaphore is never closed, so this does not fail.
     let permit = permits.acquire().await;
     let held = move || {
         let _permit = permit;
@@ -151,7 +152,7 @@ pub(super) async fn description(State(state): State<Arc<AdminState>>) -> Respons
     (HARDENED, axum::Json(described.ok().flatten().unwrap_or_default())).into_response()
 }
 
-/// A file of the lab.
+/// The file of a report or of its results.
 #[derive(Debug)]
 struct ReportFile {
     path: PathBuf,
@@ -203,7 +204,8 @@ struct Sized {
     length: u64,
 }
 
-/// Reads the file in chunks. The stream ends with an error if the file became shorter meanwhile.
+/// Reads the file in chunks. The stream ends with an error if the file becomes shorter during the
+/// read.
 fn chunks(file: Sized) -> impl Stream<Item = io::Result<Vec<u8>>> {
     unfold(Some(file), |rest| async move {
         let rest = rest.filter(|rest| rest.length > 0)?;
@@ -242,6 +244,6 @@ fn describe(place: &ReportFile) -> Description {
 /// Reads the results of a run; `None` if there are none, or if they have another form.
 fn results(place: &ReportFile) -> Option<Results> {
     let json = place.open(RESULTS_MAX).ok()?;
-    // A file that grows meanwhile is read up to the limit only.
+    // The file may have grown since its length was checked, so the limit is enforced here too.
     serde_json::from_reader(BufReader::new(json.file.take(RESULTS_MAX))).ok()
 }

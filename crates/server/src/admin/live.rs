@@ -34,7 +34,7 @@ pub(super) struct Live {
     latest: watch::Sender<Arc<str>>,
 }
 
-/// The message of one second.
+/// The message that every open page receives once a second.
 #[derive(Serialize)]
 struct Beat<'a> {
     /// Milliseconds since the Unix epoch.

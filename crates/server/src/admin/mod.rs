@@ -9,20 +9,20 @@
 //!
 //! Invariants: a foreign web page cannot read the admin page, see [`origin`]. Only requests with
 //! the token change the server or see values, see [`token`] and [`actions`]. Such requests are
-//! executed on a separate thread, see [`inner`].
+//! executed on a separate thread, see [`action_session`].
 
+mod action_session;
 mod actions;
 mod assets;
 mod clients;
+mod connection_limit;
 mod device_times;
-mod door;
 mod durability;
 pub(crate) mod escape;
 mod events;
 mod health;
 mod history;
 pub(crate) mod host;
-mod inner;
 mod keys;
 mod lab;
 mod live;
@@ -51,7 +51,7 @@ use tokio::sync::oneshot;
 use crate::settings::Settings;
 use crate::stats;
 use actions::ACTIONS;
-use door::{AdminClient, AdminListener};
+use connection_limit::{AdminClient, AdminListener};
 pub(crate) use state::AdminState;
 use state::Serving;
 pub(crate) use token::AdminToken;
@@ -63,11 +63,11 @@ pub(crate) struct Admin {
     pub(crate) address: SocketAddr,
     /// The server that this page reports on.
     pub(crate) state: Arc<AdminState>,
-    /// Dropping the sender ends the thread.
+    /// The sender that stops the thread, and the thread. Dropping the sender stops it too.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// Binds and listens, so that an unusable address is known before the start.
+/// Binds the address and listens, so that an unusable address is reported before the start.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -95,7 +95,7 @@ impl Admin {
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
             tokio::select! {
-                // A message and a dropped sender both mean the end. The stop does not wait for
+                // Both a message and a dropped sender stop the page. The stop does not wait for
                 // requests in flight, because a reader that keeps its connection open must not
                 // delay the stop.
                 _ = ended => {}
@@ -115,13 +115,13 @@ impl Admin {
 impl Admin {
     /// Begins no further actions. The action that is being executed has `grace` to finish.
     pub(crate) fn close_actions(&self, grace: Duration) {
-        self.state.inner.close(grace);
+        self.state.action_session.close(grace);
     }
 
     /// Waits for the action that is being executed, and a bounded time until all actions are
     /// answered. The page continues to serve other requests.
     pub(crate) fn stop_actions(&self) {
-        self.state.inner.stop();
+        self.state.action_session.stop();
     }
 }
 
@@ -129,7 +129,7 @@ impl Drop for Admin {
     fn drop(&mut self) {
         self.stop_actions();
         if let Some((end, thread)) = self.running.take() {
-            // This fails if the thread has already ended.
+            // `send` fails if the thread has already ended.
             let _ = end.send(());
             let _ = thread.join();
         }

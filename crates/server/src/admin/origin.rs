@@ -5,9 +5,9 @@
 //!
 //! A POST is accepted only for an action, only as JSON, and by its handler only with the token. A
 //! form cannot send JSON. Before a script of another origin may send JSON or the header
-//! `Authorization`, the browser asks with OPTIONS, which is refused. So no special header that only
-//! scripts can add is needed. Each of the checks of Origin, of `Sec-Fetch-Site` and of the token
-//! suffices alone.
+//! `Authorization`, the browser asks with OPTIONS, which is refused. So the page needs no special
+//! header that only scripts can add. The checks of Origin, of `Sec-Fetch-Site` and of the token
+//! each suffice alone.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) async fn check(
     }
 }
 
-/// Checks the headers of a POST, after [`judge`].
+/// Checks `Sec-Fetch-Site` and the content type of an action that [`judge`] has accepted.
 fn judge_action(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => {}
@@ -66,8 +66,8 @@ fn judge_action(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     }
 }
 
-/// Checks the host and the origin of a request. `authority` is the host in the request line, if the
-/// request line has a whole address.
+/// Checks the host and the origin of a request. `authority` is the host in the request line; `None`
+/// if the request line has only a path.
 fn judge(
     authority: Option<&Authority>,
     headers: &HeaderMap,
@@ -95,8 +95,8 @@ fn judge(
     }
 }
 
-/// Returns true for the origin of a page that this host serves, perhaps through a proxy with TLS. A
-/// foreign page has another host, whatever its scheme.
+/// Returns true if `origin` is the origin of a page on `host`. A proxy with TLS may serve the page,
+/// so https is accepted too. A foreign page has another host, whatever its scheme.
 fn is_origin_of(origin: &str, host: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
 }
@@ -157,7 +157,8 @@ mod tests {
         ] {
             assert!(!judged(&[host, ("origin", origin)]), "{origin}");
         }
-        // A proxy with TLS in front, which passes the host on.
+        // A proxy with TLS passes on the host, so the origin is https. Its host must be the Host of
+        // the request, and a known name.
         let (host, evil) = (("host", "cache.example"), ("host", "evil.example"));
         assert!(judged(&[host, ("origin", "https://cache.example")]));
         assert!(!judged(&[host, ("origin", "https://evil.example")]));

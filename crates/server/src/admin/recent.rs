@@ -1,5 +1,6 @@
-//! The histograms of the store during the last minute. One reading per ten seconds is kept. The
-//! worst case, 32 devices with a lower device each, takes 0.3 MB.
+//! The histograms of the store at moments of the last minute, ten seconds apart. The difference
+//! between two moments shows the values of the time in between. In the worst case, 32 devices with
+//! a lower device each, the histograms take 0.3 MB.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +16,7 @@ const STEP_MS: u64 = 10_000;
 /// milliseconds.
 const SPAN_MS: u64 = 60_000;
 
-/// The histograms of one moment, counted since the start.
+/// The histograms at one moment, which count from the server's start.
 #[derive(Clone, Debug)]
 pub(super) struct MeasuredStore {
     /// The server's uptime in milliseconds.
@@ -33,12 +34,13 @@ pub(super) struct MeasuredLane {
     pub(super) lower_syncs: Option<Histogram>,
 }
 
-/// The past histograms.
+/// The histograms of the last minute, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct RecentStore(Mutex<VecDeque<MeasuredStore>>);
 
 impl RecentStore {
-    /// Keeps the histograms if the last ones are old enough. Called once a second.
+    /// Adds the present histograms if the newest kept ones are [`STEP_MS`] old. The heartbeat calls
+    /// this method once a second.
     pub(super) fn beat(&self, running: &Running) {
         if !running.settings().has_store() {
             return;
@@ -87,7 +89,7 @@ impl From<StoreHistograms> for MeasuredLane {
 }
 
 impl MeasuredLane {
-    /// Adds another lane.
+    /// Adds the values of another lane.
     pub(super) fn add(&mut self, other: &MeasuredLane) {
         self.commits.add(&other.commits);
         self.syncs.add(&other.syncs);
@@ -114,7 +116,7 @@ mod tests {
             assert!(age_ms == up_ms || (SPAN_MS..SPAN_MS + STEP_MS).contains(&age_ms), "{age_ms}");
             assert!(kept.len() <= 7, "{}", kept.len());
         }
-        // With 32 lanes of two tiers.
+        // The largest store: 32 lanes with two devices each.
         assert!(7 * 32 * 3 * size_of::<Histogram>() < 300_000);
     }
 }

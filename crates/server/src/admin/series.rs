@@ -1,4 +1,5 @@
-//! The figures that the page draws over time, and how each is read from two samples of `stats`.
+//! The series of values that the page draws over time, and how each is read from two samples of
+//! `stats`.
 
 use std::collections::HashMap;
 
@@ -18,11 +19,11 @@ enum Source {
     /// The growth of the first counter as a share of the growth of both; absent if neither grew.
     Share(&'static str, &'static str),
     /// The latency, in microseconds, within which this share of the commands was answered; absent
-    /// without commands.
+    /// if there were no commands.
     Latency(f64),
 }
 
-/// How several values of a series become one.
+/// How several values of a series are merged into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merge {
     Mean,
@@ -31,10 +32,10 @@ pub(super) enum Merge {
     ByReads,
 }
 
-/// The position of the series `reads`.
+/// The position of `reads` in [`SERIES`], for [`Merge::ByReads`].
 pub(super) const READS: usize = 0;
 
-/// A series.
+/// A series of values that the page draws over time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Series {
     /// The name in the answers of the admin port.
@@ -204,7 +205,8 @@ pub(super) mod tests {
         assert!(near("reads", 10.0) && near("hit_ratio", 0.75) && near("items", 5.0));
         assert!(near("writes", 0.0));
         assert!(value(&values, "deletes").is_nan(), "the rows are missing");
-        // After a reset of the counters there is no rate.
+        // `to` and `from` are exchanged, so the counters shrink as after a reset. Then there is no
+        // rate.
         let values = Span { from: &to, to: &from }.values();
         assert!(value(&values, "reads").is_nan() && value(&values, "hit_ratio").is_nan());
     }

@@ -7,23 +7,23 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 
+use super::action_session::ActionSession;
 use super::clients::ClientList;
 use super::device_times::RecentTimes;
-use super::inner::InnerSession;
 use super::live::Live;
 use super::recent::RecentStore;
 use super::token::AdminToken;
 use crate::server::Running;
 use crate::settings::Settings;
 
-/// A server, which may not serve yet.
+/// What the admin page knows of a server, which may not serve yet.
 #[derive(Debug)]
 pub(crate) struct AdminState {
-    /// The settings of the start.
+    /// The settings with which the server started.
     settings: Arc<Settings>,
     /// The progress of the start.
     progress: Mutex<String>,
-    /// Set when the server serves.
+    /// Set once the server serves clients.
     running: OnceLock<Arc<Running>>,
     pub(super) live: Live,
     pub(super) clients: ClientList,
@@ -31,10 +31,10 @@ pub(crate) struct AdminState {
     pub(super) recent_times: RecentTimes,
     /// The address at which the admin page listens.
     pub(super) address: SocketAddr,
-    /// The token for changes.
+    /// The token that actions need.
     pub(crate) token: Arc<AdminToken>,
-    /// The session that executes these changes, and look-ups.
-    pub(super) inner: InnerSession,
+    /// The session that executes actions.
+    pub(super) action_session: ActionSession,
 }
 
 impl AdminState {
@@ -50,7 +50,7 @@ impl AdminState {
             recent_times: RecentTimes::default(),
             address,
             token: Arc::new(token),
-            inner: InnerSession::default(),
+            action_session: ActionSession::default(),
         }
     }
 
@@ -65,7 +65,7 @@ impl AdminState {
         let _ = self.running.set(running);
     }
 
-    /// Returns the running server, once it serves.
+    /// Returns the running server; `None` while it starts.
     pub(super) fn running(&self) -> Option<&Arc<Running>> {
         self.running.get()
     }

@@ -74,7 +74,8 @@ fn health_checks_report_the_state_of_the_server() {
 #[test]
 fn a_start_shows_its_progress() {
     let folder = std::env::temp_dir().join(format!("larder-start-{}", std::process::id()));
-    // A separate loopback address, so that no client of another test can get the port meanwhile.
+    // A separate loopback address, so that no client of another test can get the port before the
+    // server binds it.
     let address = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let mut settings = Settings { admin: Some(address), ..settings() };
     settings.store = vec![StorePath { path: folder.clone(), size: Some(64 << 20), tier: None }];

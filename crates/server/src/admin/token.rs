@@ -8,9 +8,9 @@
 //!
 //! Invariants: the time of a comparison depends on the length of the given token only, not on its
 //! bytes. The right token is always accepted, so a client that sends wrong ones cannot lock out the
-//! operator. The length of the token makes guessing hopeless, not a limit on attempts: even the
-//! shortest token of random hexadecimal digits has 80 bits. The state does not grow with the number
-//! of clients or attempts.
+//! operator. Guessing is hopeless because of the token's length, not because of a limit on
+//! attempts: even the shortest token of random hexadecimal digits has 80 bits. The state does not
+//! grow with the number of clients or attempts.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,7 +26,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::door::{AdminClient, Stay};
+use super::connection_limit::{ActionGuard, AdminClient};
 use super::host::is_this_machine;
 use super::{AdminState, HARDENED};
 use crate::process;
@@ -37,10 +37,11 @@ const RANDOM: usize = 20;
 const SHORTEST: usize = 20;
 /// The longest token that a file may hold, in bytes.
 const LONGEST: usize = 256;
-/// One wrong token in each such interval is not yet [`Checked::TooMany`].
-const INTERVAL: Duration = Duration::from_millis(250);
-/// The largest number of wrong tokens at once, after a pause, that are not yet
+/// In the long run, one wrong token per interval is [`Checked::Wrong`]. More are
 /// [`Checked::TooMany`].
+const INTERVAL: Duration = Duration::from_millis(250);
+/// The largest number of wrong tokens at once, after a pause, that are [`Checked::Wrong`]. The next
+/// one is [`Checked::TooMany`].
 const BURST: u32 = 16;
 /// The shortest interval between two log lines about wrong tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -76,8 +77,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The end of the intervals that wrong tokens have used: each wrong token moves it by [`INTERVAL`],
-/// from now or from a later end.
+/// The time until which wrong tokens have used up intervals. Each wrong token moves this time
+/// forward by [`INTERVAL`], beginning from now if the time has passed.
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureRate(Option<Instant>);
 
@@ -96,7 +97,7 @@ impl FailureRate {
 enum Checked {
     Right,
     Wrong,
-    /// Wrong, after too many other wrong tokens.
+    /// The token is wrong, after too many other wrong tokens.
     TooMany,
 }
 
@@ -267,13 +268,13 @@ fn refuse(code: StatusCode, reason: &'static str) -> Response {
     (code, HARDENED, scheme, reason).into_response()
 }
 
-/// Extractor for requests that carry the token. While this value lives, the client's connection is
-/// not replaced by a new one.
+/// Extractor for requests that carry the token. While this value lives, new connections replace the
+/// client's connection last.
 #[derive(Debug)]
 pub(super) struct Authorized {
     /// The address of the client.
     pub(super) client: Option<SocketAddr>,
-    _stay: Option<Stay>,
+    _guard: Option<ActionGuard>,
 }
 
 impl FromRequestParts<Arc<AdminState>> for Authorized {
@@ -294,7 +295,7 @@ impl FromRequestParts<Arc<AdminState>> for Authorized {
         };
         match state.token.check(given, client, is_from_here(parts), Instant::now()) {
             Checked::Right => {
-                Ok(Authorized { client, _stay: visitor_of(parts).map(AdminClient::stay) })
+                Ok(Authorized { client, _guard: visitor_of(parts).map(AdminClient::begin_action) })
             }
             Checked::Wrong => Err(refuse(StatusCode::UNAUTHORIZED, "the token is wrong\n")),
             Checked::TooMany => {
@@ -306,9 +307,9 @@ impl FromRequestParts<Arc<AdminState>> for Authorized {
 }
 
 /// Extractor for requests that may see names of keys: they come from this machine, or carry the
-/// token. A request that a proxy has forwarded counts as from elsewhere. It is recognized by a
-/// header of the proxy, or by the host that the proxy's client named. A proxy that passes on
-/// neither cannot be told from a local client.
+/// token. A request that a proxy has forwarded counts as from elsewhere. Such a request is
+/// recognized by a header of the proxy, or by the host that the proxy's client named. A proxy that
+/// passes on neither cannot be told from a local client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trusted;
 
@@ -344,7 +345,8 @@ mod tests {
         for other in others {
             assert!(!is_equal(b"abcd", other), "{other:?}");
         }
-        // The low byte of the difference of these lengths is 0.
+        // The lengths differ by 256, so their low bytes are equal. The comparison must use the
+        // whole lengths.
         assert!(!is_equal(b"a", &[b'a'; 257]));
     }
 

@@ -1,6 +1,6 @@
-//! The binary protocol. A request has at most one key; a multi-get is a batch of quiet requests. So
-//! a reply is interrupted half-way only within a long value. A quiet request still receives error
-//! replies, except that a quiet get receives no reply for a miss.
+//! The binary protocol. A request has at most one key, and a multi-get is a batch of quiet
+//! requests. So a reply is sent in parts only if it contains a long value. A quiet request still
+//! receives error replies, except that a quiet get receives no reply for a miss.
 
 use super::count::count;
 use super::execution::conclude;
@@ -155,7 +155,7 @@ fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, why: EngineRefusal)
         }
         (EngineRefusal::OutOfMemory, _) => (Status::OutOfMemory, Status::OutOfMemory.text()),
         (EngineRefusal::StoreFailed, _) => (Status::InternalError, STORE_FAILED),
-        // The protocol has no status for a full store. Clients treat this one as "no room".
+        // The protocol has no status for a full store. Clients treat `OutOfMemory` as "no room".
         (EngineRefusal::StoreFull, _) => (Status::OutOfMemory, STORE_FULL),
     };
     error_text(x, request.head, status, text)
@@ -195,7 +195,8 @@ fn execute_rare(
     })
 }
 
-/// As in memcached, only a refused set removes the old value, with or without a cas id.
+/// Decides if a refused write removes the old value. As in memcached, only a refused set does, with
+/// or without a cas id.
 fn on_refusal(request: &Store<'_>) -> OnRefusal {
     match request.mode {
         StoreMode::Set => OnRefusal::Remove,
@@ -203,8 +204,8 @@ fn on_refusal(request: &Store<'_>) -> OnRefusal {
     }
 }
 
-/// Writes the reply to a request whose commit failed: its write, or the data that it read, was not
-/// kept.
+/// Writes the error reply to a request whose commit failed. The write of the request, or the data
+/// that it read, was not kept.
 pub(crate) fn put_failure_reply(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }
@@ -408,9 +409,9 @@ fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
                 let _ = write!(text, "{value}");
                 put_row(x, head, name.as_bytes(), text.as_bytes());
             });
-            // With a full output, the connection yields to other connections before its next
-            // request, as in the text protocol.
-            x.output.withhold(x.output.limit());
+            // Marks the output as full, so that the connection yields to other connections before
+            // its next request, as in the text protocol.
+            x.output.count_against_limit(x.output.limit());
             if !known {
                 return error(x, head, Status::NotFound);
             }

@@ -1,4 +1,4 @@
-//! Increments and decrements, which all dialects have.
+//! Increments and decrements, in the form that the text, meta and binary protocols share.
 
 use super::{Execution, Unready};
 use larder_engine::{Arith, Counted, Create, Expiry, Key, NANOS, UnixSeconds};

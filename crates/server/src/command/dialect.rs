@@ -16,9 +16,10 @@ pub(crate) trait Dialect: Sized {
     /// The reason why input is not a request.
     type Refusal: Copy + 'static;
 
-    /// Parses the request at the beginning of `input` if it is one of the most common requests.
-    /// These have one key and never [end the turn](Properties::ends_turn). Calls `take` with the
-    /// request and its length. Returns false if [`Dialect::parse`] must parse the input instead.
+    /// Parses the request at the beginning of `input` if it is one of the most common requests. The
+    /// most common requests have one key and never [end the turn](Properties::ends_turn). Calls
+    /// `take` with the request and its length. Returns false if [`Dialect::parse`] must parse the
+    /// input instead.
     fn parse_common<'a>(
         input: &'a [u8],
         keys: &mut impl KeySink<'a>,
@@ -76,12 +77,13 @@ pub(crate) trait Dialect: Sized {
         None
     }
 
-    /// Returns the reply for a request whose commit failed: its write, or the data that it read,
-    /// was not kept.
+    /// Returns the reply to a request whose commit failed. The write of the request, or the data
+    /// that it read, was not kept.
     fn failure_reply(request: &Self::Request<'_>) -> FailureReply;
 }
 
-/// The reply to a request whose commit failed: its write, or the data that it read, was not kept.
+/// The reply to a request whose commit failed. The write of the request, or the data that it read,
+/// was not kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FailureReply {
     /// No reply, because the client wants none.

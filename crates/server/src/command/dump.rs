@@ -15,8 +15,8 @@ use std::sync::{Arc, PoisonError};
 /// The slab class that all items appear in. Larder has no slab classes, but tools ask for one.
 pub(super) const SHOWN_CLASS: u32 = 1;
 
-/// The largest number of scan steps per call of [`Dump::send`]. After that, other connections are
-/// served.
+/// The largest number of scan steps per call of [`Dump::send`]. Then the worker serves other
+/// connections before the dump continues.
 const CALLS: usize = 4;
 
 /// The largest size of a cachedump, in bytes, as in memcached.
@@ -40,7 +40,7 @@ enum Format {
     },
     /// The counters of `stats detail`. Holds the last prefix that was sent.
     Prefixes(Option<Box<[u8]>>),
-    /// Only this last line is left to send.
+    /// All items were sent, or there are none. Only this last line is left to send.
     Empty(&'static str),
 }
 
@@ -59,7 +59,7 @@ impl Dump {
     }
 
     /// Creates a cachedump of at most `items` items, or returns `None` if too many dumps are
-    /// running. With `items` 0, only [`CACHEDUMP_MAX`] limits it.
+    /// running. If `items` is 0, only [`CACHEDUMP_MAX`] limits the dump.
     pub(super) fn cachedump(x: &Execution<'_, '_>, class: u32, items: u32) -> Option<Self> {
         let format = if class != SHOWN_CLASS {
             Format::Empty(reply::END)
@@ -118,7 +118,8 @@ impl Dump {
     }
 }
 
-/// Sends some items. Returns `Some` if [`Dump::send`] must return that value now.
+/// Sends the items of one step of the scan. Returns a value if [`Dump::send`] must return that
+/// value now, and `None` if it may take another step.
 fn walk(place: &DumpPlace, format: &mut Format, x: &mut Execution<'_, '_>) -> Option<Sent> {
     place.note(x.session.now(), 0);
     let mut cursor = place.cursor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +234,7 @@ fn cachedump_line(item: &Listed<'_>, context: &ServerContext, output: &mut Outpu
     output.extend(b" s]\r\n");
 }
 
-/// Returns true if a key can stand in a line unencoded.
+/// Returns true if a key can be part of a text line without being encoded.
 fn is_text(key: &[u8]) -> bool {
     key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
 }

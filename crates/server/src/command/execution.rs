@@ -7,7 +7,7 @@ use larder_engine::{CommitPoint, Expiry, Item, KeptValue, Outcome, Refusal, Sess
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
-/// The state that a command is executed with.
+/// The inputs and the output of a command's execution.
 pub(crate) struct Execution<'e, 'o> {
     /// The worker's handle of the engine.
     pub(crate) session: &'e Session,
@@ -46,7 +46,7 @@ impl Execution<'_, '_> {
         Executed::Done
     }
 
-    /// Replies with a line unless the client wants no reply.
+    /// Replies with a line, unless `noreply` says that the client wants no reply.
     #[inline]
     pub(super) fn say_unless(&mut self, noreply: bool, line: &str) -> Executed {
         if noreply { Executed::Done } else { self.say(line) }
@@ -67,7 +67,8 @@ impl Execution<'_, '_> {
         }
     }
 
-    /// Returns the expiry that `exptime` means now.
+    /// Converts the expiry time `exptime` of a request to an [`Expiry`], relative to the present
+    /// time.
     #[inline]
     pub(super) fn expiry(&self, exptime: impl Into<i64>) -> Expiry {
         let context = self.context;
@@ -75,7 +76,8 @@ impl Execution<'_, '_> {
     }
 }
 
-/// Converts the result of a request. Calls `refused` to reply if the engine refused it.
+/// Converts the result of a request to an [`Executed`]. If the engine refused the request, calls
+/// `refused` to write the reply.
 #[inline]
 pub(super) fn conclude(
     executed: Result<Executed, Unready>,
@@ -105,8 +107,8 @@ pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
 pub(crate) enum Executed {
     /// The whole reply is in the output.
     Done,
-    /// Nothing was done, because memory is being reclaimed or a record is being read. After the
-    /// worker is woken, the connection executes the request again.
+    /// The request was not executed, because memory is being reclaimed or a record is being read.
+    /// The connection executes the request again after the worker is woken.
     Again,
     /// The output holds the reply up to a point within a long value. The rest of the value follows
     /// when the client has read the output.
@@ -131,7 +133,7 @@ impl Executed {
     }
 }
 
-// Every request returns this type, so it must fit into two registers.
+// Every request returns this type. A type of at most 16 bytes is returned in two registers.
 const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
 
 /// A retrieval whose first keys are answered. The connection sends the rest of `value`, then parses
@@ -139,7 +141,8 @@ const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
 #[derive(Debug)]
 pub(crate) struct PartOfKeys {
     pub(crate) get: Get,
-    /// Number of answered keys. The answer to the last one may still be incomplete, see `value`.
+    /// Number of answered keys. The answer to the last of these keys may be incomplete, see
+    /// `value`.
     pub(crate) answered: usize,
     /// The rest of the last answered key's value, if the value exceeds the output's limit.
     pub(crate) value: Option<Box<LongValue>>,
@@ -174,7 +177,7 @@ pub(crate) enum Sent {
     All,
     /// The output is full, and a part is left to send.
     Part,
-    /// A record is being read. The caller tries again after the worker is woken.
+    /// A record is being read from a device. The caller tries again after the worker is woken.
     Wait,
     /// The rest is no longer available. The reply cannot be finished, so the connection must be
     /// closed.

@@ -1,6 +1,6 @@
-//! The meaning of expiry times as clients write them. 0 means never. A negative time has already
-//! passed. A time of up to 30 days counts from now. A larger number is an absolute time of the wall
-//! clock. Later adjustments of the wall clock have no effect until the server is restarted.
+//! Converts expiry times of requests. 0 means never. A negative time has already passed. A time of
+//! up to 30 days counts from now. A larger number is an absolute time of the wall clock. Later
+//! adjustments of the wall clock have no effect until the server is restarted.
 //!
 //! In text and meta commands, times are signed 32-bit numbers, as in memcached. In the binary
 //! protocol they are unsigned and reach to 2106.

@@ -11,8 +11,8 @@ use larder_engine::{
 pub(super) enum OnRefusal {
     /// The item stays as it was.
     Keep,
-    /// The item is removed, as in memcached. Its client believes that the old value is gone, so no
-    /// client should read the old value any more.
+    /// The item is removed, as in memcached. The client of the refused write assumes that the old
+    /// value is gone, so no client should read it any more.
     Remove,
 }
 
@@ -57,8 +57,8 @@ impl<'e> Execution<'e, '_> {
         stored
     }
 
-    /// Returns true if a value that has not arrived yet is too large. If so, treats the existing
-    /// item as `on_refusal` says.
+    /// Returns true if a value that has not arrived yet is too large. If the value is too large,
+    /// treats the existing item as `on_refusal` says.
     pub(super) fn refuse_large(
         &mut self,
         key: &Key<'_>,
@@ -76,9 +76,10 @@ impl<'e> Execution<'e, '_> {
     /// Removes or keeps the existing item after a refused write. Returns `Err` if the call must be
     /// repeated.
     ///
-    /// A store that never evicts always keeps the item: there, an acknowledged item stays until a
-    /// newer version exists. Otherwise, [`OnRefusal::Remove`] keeps the item only if the device
-    /// fails, because the removal would not be durable.
+    /// A store that never evicts keeps the item in any case, because an acknowledged item must stay
+    /// until a newer version exists. In other stores and in caches, [`OnRefusal::Remove`] removes
+    /// the item. The item stays there only if the device fails, because its removal would not be
+    /// durable.
     pub(super) fn leave(&mut self, key: &Key<'_>, on_refusal: OnRefusal) -> Result<(), Unready> {
         let options = self.context.engine().options();
         let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;
@@ -93,8 +94,8 @@ impl<'e> Execution<'e, '_> {
     }
 
     /// Flushes all items, now or at the time that `exptime` means. A time before the server's start
-    /// flushes nothing: in memcached, no item is older than the server. A flush replaces an earlier
-    /// flush that is not due yet.
+    /// flushes nothing, as in memcached, where no item is older than the server. A flush replaces
+    /// an earlier flush that is not due yet.
     pub(super) fn flush(&mut self, exptime: i64) -> Result<(), Unready> {
         let at = match self.expiry(exptime).seconds() {
             _ if exptime <= 0 => None,

@@ -72,8 +72,8 @@ pub(super) fn encoded_key(command: &Meta<'_>) -> Option<Vec<u8>> {
 pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {
     let effect = Effect::Flags(command);
     match command.verb {
-        // `locks` stays false. A retrieval seldom takes the lock, and only its flags show whether
-        // it does.
+        // The property `locks` stays false. A retrieval seldom takes the lock of its key's stripe,
+        // and only its flags show whether it does.
         Verb::Get | Verb::Debug => Properties { effect, ..Properties::default() },
         Verb::Set => Properties { effect, stores: true, ..Properties::CHANGES },
         Verb::Delete | Verb::Arithmetic => Properties { effect, ..Properties::CHANGES },
@@ -152,7 +152,8 @@ fn put_hit(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, got: &Got<'_>, wi
     } else {
         line.text(b"HD");
     }
-    // Flags take effect in their order: `t` shows the expiry before a later `T` changes it.
+    // Flags take effect in the order of the request. If `t` precedes `T`, then `t` shows the old
+    // expiry.
     let mut expiry = if got.created { Expiry::NEVER } else { got.old_expiry };
     for token in target.command.tokens() {
         match token[0] {
@@ -199,7 +200,8 @@ fn set(
     let grows = matches!(mode, StoreMode::Append | StoreMode::Prepend);
     let overwrites = matches!(mode, StoreMode::Set | StoreMode::Replace);
     let store = Store {
-        // With a cas id to compare, `replace` acts as `cas`: a missing item gives `NF`, not `NS`.
+        // With a cas id to compare (`C`), the modes set and replace both act as `cas`: for a
+        // missing item the reply is `NF`, not `NS`.
         mode: engine_mode(match flags.compare {
             Some(_) if overwrites => StoreMode::Set,
             _ => mode,
@@ -208,9 +210,10 @@ fn set(
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
-        // 0 requests no particular cas id.
+        // `E0` gives the item no particular cas id.
         cas: flags.cas.filter(|&cas| cas != 0),
-        // No item has the cas id 0, so 0 does not stand for an older version.
+        // With `I`, a compared cas id that is lower than the item's counts as an older version. No
+        // item has the cas id 0, so 0 does not count as one.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
@@ -339,9 +342,9 @@ fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unre
     }
     let mut decoded = DECODED;
     let key = if command.base64 { base64::decode(command.key, &mut decoded) } else { None };
-    // memcached obeys `b` only together with another flag. Larder always decodes valid base64. It
-    // treats other keys as memcached does: with another flag it refuses the key, otherwise it uses
-    // the key undecoded.
+    // memcached obeys `b` only together with another flag. Larder always decodes valid base64.
+    // Larder treats other keys as memcached does: it refuses the key if there is another flag, and
+    // otherwise uses the key undecoded.
     let base64 = key.is_some();
     let bytes = match key {
         None if command.base64 && command.tokens().count() > 1 => {

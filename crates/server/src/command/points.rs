@@ -2,8 +2,8 @@
 
 use larder_engine::{CommitPoint, CommitState};
 
-/// The commits that a reply waits for. The last commit of a lane does not stand for earlier ones:
-/// after a failed commit, a later commit of the same lane may succeed.
+/// The commits that a reply waits for. Every commit must be listed, not only the last one of each
+/// lane: after a failed commit, a later commit of the same lane may succeed.
 #[derive(Debug)]
 pub(crate) struct Points {
     first: CommitPoint,
@@ -29,8 +29,8 @@ impl Points {
         self.more.iter().copied().for_each(visit);
     }
 
-    /// Returns the state of all commits together: failed if one has failed, else pending if one is
-    /// pending.
+    /// Returns the state of all commits together: failed if any commit has failed, otherwise
+    /// pending if any is pending, otherwise durable.
     pub(crate) fn state(&self, state: &impl Fn(CommitPoint) -> CommitState) -> CommitState {
         let first = state(self.first);
         self.more.iter().fold(first, |so_far, &point| match (so_far, state(point)) {

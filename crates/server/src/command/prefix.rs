@@ -1,6 +1,6 @@
 //! `stats detail`: counts how often keys with a prefix were read, found, written and deleted. The
-//! prefix is the part before the first delimiter. Counting is off by default. While it is on, every
-//! command takes a lock, as in memcached.
+//! prefix of a key is the part before its first delimiter. Counting is off by default. While it is
+//! on, every command takes a lock, as in memcached.
 
 use larder_protocol::reply;
 use std::collections::BTreeMap;
@@ -9,11 +9,12 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// memcached's delimiter.
+/// The default delimiter between a prefix and the rest of the key, as in memcached.
 const DELIMITER: u8 = b':';
 /// The largest number of prefixes. Further prefixes are not counted.
 const PREFIXES_MAX: usize = 65_536;
-/// The largest memory of all counted prefixes, in bytes. Prefixes beyond it are not counted.
+/// The largest memory of all counted prefixes, in bytes. Prefixes that would exceed this limit are
+/// not counted.
 const BYTES_MAX: usize = 4 << 20;
 /// Approximate memory overhead of a counted prefix, in bytes, without the prefix itself.
 const ROW: usize = size_of::<(Box<[u8]>, PrefixRow)>() * 3 / 2 + 16;
@@ -47,7 +48,7 @@ impl Default for PrefixStats {
 }
 
 impl PrefixStats {
-    /// Creates counters that are switched off.
+    /// Creates the counters. Counting is off until [`enable`](Self::enable) turns it on.
     pub(crate) fn new(delimiter: u8) -> Self {
         PrefixStats { enabled: AtomicBool::new(false), delimiter, rows: Mutex::default() }
     }

@@ -1,5 +1,5 @@
-//! The properties of a request that do not depend on its keys. Each dialect assigns them in one
-//! exhaustive `match`, so the compiler demands the properties of every new request.
+//! The properties of a request that do not depend on its keys. Each dialect assigns the properties
+//! in one exhaustive `match`, so a new request does not compile without properties.
 
 use super::meta;
 use larder_protocol::StoreMode;
@@ -12,7 +12,8 @@ pub(crate) struct Properties<'r> {
     pub(crate) noreply: bool,
     /// True if the request carries a value to store.
     pub(crate) stores: bool,
-    /// True if the request most probably takes the lock of its key's stripe.
+    /// True if the request most probably takes the lock of its key's stripe in the index, so that
+    /// the lock is worth prefetching.
     pub(crate) locks: bool,
     /// True if requests after this one must wait for the connection's next turn, because this
     /// request may take long or closes the connection.
@@ -28,7 +29,7 @@ pub(super) enum Effect<'r> {
     Reads,
     /// The request sets its key unconditionally.
     Overwrites,
-    /// The request has another effect, or none on items.
+    /// The request has another effect on items, or no effect on them.
     #[default]
     Other,
     /// The effect depends on the flags of a meta command. The flags are parsed only when needed.

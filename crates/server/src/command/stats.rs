@@ -7,7 +7,7 @@ use larder_protocol::reply;
 use larder_protocol::scan::{Tokens, abbreviates, parse_u32};
 use std::fmt::{self, Write};
 
-/// Number of slab classes in memcached. `cachedump` refuses class numbers from this one on.
+/// Number of slab classes in memcached. `cachedump` refuses this and all greater class numbers.
 const SLAB_CLASSES: u32 = 64;
 
 /// Lets [`write!`] append to the output. Writing never fails.
@@ -20,8 +20,8 @@ impl Write for Formatter<'_, '_> {
     }
 }
 
-/// The statistics groups whose names clients may abbreviate, as in memcached and in its order: the
-/// first match counts. Other groups need their full name.
+/// The groups of statistics whose names clients may abbreviate, as in memcached. If an abbreviation
+/// fits several groups, the first of them is used. All other groups need their full name.
 const ABBREVIATED: [&[u8]; 6] =
     [b"reset", b"detail", b"settings", b"cachedump", b"conns", b"extstore"];
 
@@ -43,9 +43,9 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
                 let _ = write!(out, "STAT {name} {value}\r\n");
             });
             x.output.extend(if known { reply::END } else { reply::ERROR }.as_bytes());
-            // Statistics cost as much as hundreds of gets. With a full output, the connection
-            // yields to other connections before its next request.
-            x.output.withhold(x.output.limit());
+            // Statistics cost as much as hundreds of gets. Marking the output as full makes the
+            // connection yield to other connections before its next request.
+            x.output.count_against_limit(x.output.limit());
         }
     }
     Executed::Done

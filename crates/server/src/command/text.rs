@@ -1,4 +1,4 @@
-//! Classic text commands.
+//! Executes the commands of the text protocol. `meta.rs` executes its meta commands.
 
 use super::count::count;
 use super::execution::conclude;
@@ -111,7 +111,8 @@ impl Dialect for Text {
     fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
         let none = Properties::default();
         match request {
-            // `locks` stays false, because a retrieval seldom takes the lock.
+            // The property `locks` stays false, because a retrieval seldom takes the lock of its
+            // key's stripe.
             Request::Get(get) => {
                 let effect = if get.exptime.is_none() { Effect::Reads } else { Effect::Other };
                 Properties { effect, ..none }
@@ -202,7 +203,8 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
 
 /// How far a retrieval was answered.
 pub(crate) struct Progress {
-    /// Number of answered keys. The answer to the last one may still be incomplete, see `value`.
+    /// Number of answered keys. The answer to the last of these keys may be incomplete, see
+    /// `value`.
     pub(crate) answered: usize,
     /// The rest of the last answered key's value, if the value exceeds the output's limit.
     pub(crate) value: Option<Box<LongValue>>,
@@ -218,7 +220,8 @@ fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Result<Execute
     }
     let Progress { answered, value, unready } = answer_keys(x, get, keys);
     match unready {
-        // After a refusal, an error line replaces END, even if some values were already written.
+        // If the engine refuses a key, an error line replaces `END`, even if the values of earlier
+        // keys were already written.
         Some(unready @ Unready::Refused(_)) => return Err(unready),
         Some(unready @ Unready::Again) if answered == 0 => return Err(unready),
         _ => {}
@@ -306,7 +309,8 @@ fn store(
     Ok(x.say_unless(request.noreply, line))
 }
 
-/// As in memcached, only a refused set without a cas id removes the old value.
+/// Decides if a refused write removes the old value. As in memcached, only a refused set without a
+/// cas id does.
 fn on_refusal(request: &Store<'_>) -> OnRefusal {
     match (request.mode, request.compare) {
         (StoreMode::Set, None) => OnRefusal::Remove,
@@ -394,7 +398,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
     })
 }
 
-/// Changes the memory limit. The accepted range, in MiB, is memcached's.
+/// Changes the memory limit and returns the reply. Accepts the same range as memcached, in MiB.
 fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
     match megabytes {
         ..8 => reply::MEMLIMIT_TOO_SMALL,

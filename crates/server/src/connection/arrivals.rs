@@ -1,12 +1,12 @@
-//! ArrivalState of values that are too long to stay in a connection's input until they are
-//! complete. Such a value needs a *place* before its first byte is kept. The places of all
-//! connections together take a bounded share of memory, [`Engine::arriving_limit`]. So clients that
-//! announce values and send them slowly delay only each other.
+//! Admission of values that are too long to stay in a connection's input until they are complete.
+//! Such a value needs a *place* before its first byte is kept. The places of all connections
+//! together take a bounded share of memory, [`Engine::arriving_limit`]. So clients that announce
+//! values and send them slowly delay only each other.
 //!
-//! While no value waits for a place, the values with places may arrive at any speed. While others
-//! wait, the client of a value with a place must not pause for longer than [`PAUSE`]. After a grace
-//! period, its value must also arrive at [`LEAST_RATE`]. Otherwise the value's memory goes to the
-//! next value in the queue, and the client receives the error for a lack of memory.
+//! While no value waits for a place, the values with places may arrive at any speed. While other
+//! values wait, the client of a value with a place must not pause for longer than [`PAUSE`]. After
+//! a grace period, its value must also arrive at [`LEAST_RATE`]. Otherwise the value's memory goes
+//! to the next value in the queue, and the client receives the error for a lack of memory.
 //!
 //! Values longer than 1/[`LONG_SHARE`] of the whole share have a separate queue and are received
 //! one at a time. So a client that announces a gigabyte does not delay a client that announces a
@@ -25,18 +25,19 @@ const LONG_SHARE: u64 = 4;
 /// Values of up to this many bytes never count as long, however little memory there is. This is the
 /// usual size limit of an item.
 const USUAL: u64 = 1 << 20;
-/// The longest pause of a client that sends an admitted value while others wait.
+/// The longest pause of a client that sends an admitted value while other values wait for a place.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time after which a value loses its place while others wait, if the server may have caused the
-/// delay: it has not read a byte of the value yet, or had no memory for the bytes.
+/// Time after which an admitted value loses its place to a waiting value, if the server may have
+/// caused the delay. This is so if the server has not read a byte of the value yet, or had no
+/// memory for its bytes.
 const IDLE: Duration = Duration::from_secs(5);
-/// Grace period after a value's first byte, in which its rate does not count.
+/// Grace period after a value's first byte, in which no lowest rate is required.
 const GRACE: Duration = Duration::from_millis(500);
 /// The lowest rate at which an admitted value must arrive after [`GRACE`], while others wait, in
 /// bytes per second.
 const LEAST_RATE: u64 = 1 << 20;
 /// Interval between checks of the rates, while any value waits.
-pub(super) const LOOK: Duration = Duration::from_millis(40);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(40);
 /// A check stops taking memory from slow values once it has freed this many bytes. Unmapping 1 MiB
 /// stops the worker for about 0.2 ms.
 const EXPELLED_AT_ONCE: usize = 1 << 20;
@@ -44,13 +45,13 @@ const EXPELLED_AT_ONCE: usize = 1 << 20;
 /// The memory of a value that is being received.
 #[derive(Default)]
 pub(super) enum Memory {
-    /// There is no memory for the value: nothing has arrived yet, or its memory was taken away and
-    /// the rest of it is discarded.
+    /// The value has no memory, because no byte of it has arrived yet, or because its memory was
+    /// taken away and its rest is discarded.
     #[default]
     None,
     /// A buffer of the pool. When the value is complete, it is copied from the buffer into the log.
     Buffer(ValueBuffer),
-    /// Memory of the engine, in which the item stays, so the value is not copied.
+    /// Memory of the engine in which the complete item stays, so the value is never copied.
     Large(LargeValue),
 }
 
@@ -73,15 +74,17 @@ pub(super) enum ArrivalState {
     Waiting,
     /// The value has a place and may arrive.
     Admitted,
-    /// The value arrived too slowly while others waited, or its connection has given up waiting.
+    /// The value has lost its place because it arrived too slowly, or its connection has given up
+    /// waiting for a place.
     Expelled,
 }
 
-/// The state of a value that is being received. Its connection and all workers share it.
+/// The state of a value that is being received. The value's connection and the checks of all
+/// workers share this state.
 struct Arriving {
     /// Length of the value, in bytes.
     len: usize,
-    /// Bytes that the value may take of the memory for arriving values.
+    /// Share of the memory for arriving values that the place reserves, in bytes.
     memory: u64,
     waker: Waker,
     state: Mutex<ArrivingState>,
@@ -111,16 +114,17 @@ impl Arriving {
         self.lock().arrival_state = ArrivalState::Admitted;
     }
 
-    /// Checks the rate of the value. Takes the memory of a value that is too slow, if `may` is
-    /// true. Returns the number of bytes that had arrived, or `None` if the value keeps its memory.
+    /// Checks the rate of the value. If the value is too slow and `may` is true, expels the value
+    /// and takes its memory away. Returns the number of bytes that had arrived, or `None` if the
+    /// value keeps its place.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
         let slow = match state.times {
             _ if state.complete => false,
-            // No byte was received yet, perhaps because the server has not read the input. The time
-            // is bounded, because the server reads no input of a client that does not read its
-            // replies.
+            // No byte of the value was received yet, perhaps because the server has not read the
+            // input. `IDLE` bounds this time. Otherwise a client that does not read its replies, so
+            // that the server reads no input from it, would keep its place for ever.
             None => since(*state.idle_since.get_or_insert(now)) > IDLE,
             Some((_, last)) if state.starved => since(last) > IDLE,
             Some((first, last)) => {
@@ -138,7 +142,7 @@ impl Arriving {
     }
 }
 
-/// The values of one kind, usual or long: the values with a place, and those that wait for a place.
+/// The values of one kind, usual or long: those with a place, and those that wait for a place.
 #[derive(Default)]
 struct ArrivalQueue {
     taken: u64,
@@ -181,7 +185,8 @@ impl ArrivalQueue {
         }
     }
 
-    /// Removes a place. Returns false if this queue does not contain it.
+    /// Removes a value, admitted or waiting. Returns false if this queue does not contain the
+    /// value.
     fn leave(&mut self, place: &Arc<Arriving>) -> bool {
         let is_it = |other: &Arc<Arriving>| Arc::ptr_eq(place, other);
         if let Some(at) = self.admitted.iter().position(is_it) {
@@ -212,7 +217,7 @@ impl ArrivalQueue {
 /// The values that all connections are receiving.
 pub(crate) struct Arrivals {
     engine: Arc<Engine>,
-    /// The queue of values of usual length, and the queue of long ones.
+    /// The queue of values of usual length, and the queue of long values.
     lines: Mutex<[ArrivalQueue; 2]>,
     waiting: AtomicUsize,
     pub(crate) buffers: Arc<ValueBufferPool>,
@@ -251,7 +256,8 @@ impl Arrivals {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes the places of values that arrive too slowly, and admits waiting values.
+    /// Expels values that arrive too slowly while others wait, and admits waiting values in their
+    /// place.
     pub(super) fn expel_slow(&self) {
         let now = Instant::now();
         self.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(now)));
@@ -271,7 +277,8 @@ impl Arrivals {
     }
 }
 
-/// A value's place, or its position in the queue. Dropping it gives up the place or the position.
+/// A value's place, or its position in the queue for a place. Dropping an `Arrival` gives up the
+/// place or the position.
 pub(super) struct Arrival {
     arrivals: Arc<Arrivals>,
     place: Arc<Arriving>,
@@ -282,8 +289,8 @@ impl Arrival {
         self.place.lock().arrival_state
     }
 
-    /// Calls `receive` with the memory of an admitted value. For another value, returns its
-    /// state.
+    /// If the value is admitted, calls `receive` with its memory. Otherwise returns the value's
+    /// state as an error.
     pub(super) fn with<T>(
         &mut self,
         receive: impl FnOnce(&mut Memory) -> T,
@@ -404,7 +411,7 @@ mod tests {
         expel();
         assert_eq!(slow.state(), ArrivalState::Admitted);
         let others = [enter(), enter(), enter()];
-        // No check has run since these values entered, so the slow value still has its place.
+        // No check has run since `others` entered, so the slow value must still have its place.
         assert_eq!(others[2].state(), ArrivalState::Waiting);
         expel();
         assert_eq!(others[2].state(), ArrivalState::Admitted);

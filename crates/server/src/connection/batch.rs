@@ -1,6 +1,6 @@
 //! Batches of requests. The worker parses all requests of a batch, then prefetches the records of
-//! all keys, then executes all requests. It reuses the memory of a batch in the next call, so a
-//! request costs no allocation.
+//! all keys, then executes all requests. The worker reuses the memory of a batch in the next call,
+//! so a request costs no allocation.
 
 use super::body::Announced;
 use super::{Connection, State, Step, Worker};
@@ -16,10 +16,10 @@ use larder_protocol::{KeySink, Parse, Then};
 /// The largest number of requests in a batch.
 const REQUESTS_MAX: usize = 64;
 /// Number of requests between the prefetch of a lock and its use. With a much larger number,
-/// another thread would take the lock's cache line back in between.
+/// another thread would often take the lock's cache line away before its use.
 const LOCKS_AHEAD: usize = 4;
 
-/// Vectors that a worker reuses for its batches. They are empty between batches.
+/// Vectors that a worker reuses for its batches. The vectors are empty between batches.
 pub(super) struct Scratch<D: Dialect> {
     keys: Vec<Key<'static>>,
     entries: Vec<Entry<'static, D>>,
@@ -65,7 +65,7 @@ fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
 }
 
-/// A request of a batch, or the refusal of one.
+/// A request of a batch, or the refusal of a request.
 struct Entry<'a, D: Dialect> {
     action: Action<'a, D>,
     /// Index just after the request's last key, among the keys of the batch.
@@ -83,13 +83,13 @@ enum Action<'a, D: Dialect> {
 enum Stop<'a, D: Dialect> {
     /// The batch is full.
     Full,
-    /// More input is needed.
+    /// No complete request is left. More input is needed.
     NeedMore,
     /// A request [ends the turn](crate::command::Properties::ends_turn).
     Turn,
-    /// A value has to be received first.
+    /// The value of a storage request has not arrived completely and must be received first.
     Value { request: D::Request<'a>, value: Announced },
-    /// The last request was refused, and the bytes behind it need the given treatment.
+    /// The last request was refused. `Then` says what to do with the input behind it.
     Then(Then),
 }
 
@@ -145,10 +145,10 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Fetches the records of all requests in `entries`, and of the request behind them whose value
-    /// has not arrived. `overwrites` is true if that last request sets its key unconditionally. The
-    /// engine reads a record that is overwritten from the device only if the set needs the old
-    /// record.
+    /// Fetches the records of all requests in `entries`, and of a storage request behind them whose
+    /// value has not arrived. `overwrites` is true if that storage request sets its key
+    /// unconditionally. For an unconditional set, the engine reads the old record from the device
+    /// only if the set needs it.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
@@ -173,7 +173,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Prefetches the records of keys that are only guessed. Does not read records from a device.
+    /// Prefetches the records of keys that were only guessed from unparsed input. Does not read
+    /// records from a device.
     #[inline]
     pub(super) fn prefetch_records(&mut self) {
         for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
@@ -246,7 +247,7 @@ fn parse<'a, D: Dialect>(
 }
 
 impl Worker {
-    /// Parses, prefetches and executes what is in the input.
+    /// Parses the requests in the input, prefetches their records, and executes them.
     pub(super) fn batch<D: Batched>(
         &mut self,
         connection: &mut Connection,
@@ -373,8 +374,8 @@ impl Worker {
         }
     }
 
-    /// Returns the hash of the first key of a request. `keys` are the request's keys. They are
-    /// empty if it has no key, or a key in base64.
+    /// Returns the hash of the first key of a request. `keys` are the request's keys. `keys` is
+    /// empty if the request has no key, or a key in base64.
     #[inline]
     pub(super) fn first_hash<D: Dialect>(
         &self,
@@ -394,7 +395,7 @@ impl Worker {
         Some(self.session.key(&D::encoded_key(request)?).secret_hash())
     }
 
-    /// Prefetches the lock of a request that follows shortly.
+    /// Prefetches the lock that a later request of the batch will most probably take.
     #[inline]
     fn prefetch_lock<D: Dialect>(&self, entry: &Entry<'_, D>, keys: &[Key<'_>]) {
         if let Action::Execute(request) = &entry.action
@@ -438,9 +439,9 @@ impl Worker {
     }
 }
 
-/// Where the input continues after an execution that did not finish.
+/// The position in the input that comes next after a request that [`interrupt`] has handled.
 enum End {
-    /// Before the request, which will be executed again.
+    /// Before the request, which must be executed again.
     Before,
     /// Within the request, at this offset in the input.
     Within(usize),

@@ -1,9 +1,9 @@
 //! Values that are too long to wait in the input of a connection until they are complete. The
 //! connection keeps the request's header, and collects the value as it arrives. The value's memory
-//! grows with the bytes that arrive, so a client that announces much and sends nothing costs
-//! nothing. When the value is complete, the connection parses the header again and executes the
-//! request. The largest values are received into the engine's memory, where they stay.
-//! `arrivals.rs` decides which values may be received.
+//! grows with the bytes that arrive, so a client that announces a long value and sends nothing
+//! costs no memory. When the value is complete, the connection parses the header again and executes
+//! the request. The largest values are received into memory of the engine, in which the items then
+//! stay. `arrivals.rs` decides which values may be received.
 
 use super::arrivals::{Arrival, ArrivalState, Memory};
 use super::batch::KeyBatch;
@@ -45,27 +45,29 @@ impl Announced {
 #[derive(Debug)]
 pub(super) struct Body {
     header: Arc<[u8]>,
-    /// The value's place, or its position in the queue for a place; `None` before its first byte.
+    /// The value's place (see `arrivals.rs`), or its position in the queue for a place; `None`
+    /// before its first byte.
     arrival: Option<Arrival>,
     announced: Announced,
     /// Bytes of value and trailer that have arrived.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
-    /// Time for which the server made the client wait before it received more of the value, in
-    /// nanoseconds. Requests behind the value did not wait in this time, so it does not count for
-    /// them.
+    /// Time for which the client had to wait before the server received more of the value, in
+    /// nanoseconds. Requests behind the value did not wait in this time, so their latencies do not
+    /// include it.
     waited_ns: u64,
-    /// The reasons for which the client had to wait.
+    /// The reasons for which the client had to wait in `waited_ns`.
     waited_for: Waits,
 }
 
 /// How a storage request is timed.
 struct BodyTiming {
     class: CommandClass,
-    /// The timing with which the request can be timed apart from the other commands of its call.
-    /// `None` if commands are not timed.
+    /// The data for timing the request apart from the other commands of its call. `None` if
+    /// commands are not timed.
     apart: Option<Timing>,
-    /// True if the request had to wait. It is then timed apart even if its reply is not withheld.
+    /// True if the request had to wait while its value was received. The request is then timed
+    /// apart even if its reply is not withheld.
     has_waited: bool,
 }
 
@@ -103,8 +105,7 @@ impl Body {
         self.arrival.as_ref().is_some_and(Arrival::give_up)
     }
 
-    /// Moves the bytes of the value and its trailer that have arrived from the input to their
-    /// memory.
+    /// Moves arrived bytes of the value and its trailer from the input to the memory of the value.
     fn fill(&mut self, worker: &Worker, keys: &[Key<'_>], input: &mut InputBuffer<'_>) -> Received {
         let len = self.announced.value;
         if self.filled < len {
@@ -157,8 +158,8 @@ impl Body {
 }
 
 impl Worker {
-    /// Begins to receive a value. A value that is short enough stays in the input until it is
-    /// complete. `keys` are the request's keys.
+    /// Begins to receive the value of a storage request. If the request is short enough, it stays
+    /// in the input until it is complete. `keys` are the request's keys.
     pub(super) fn begin_body<D: Dialect>(
         &self,
         connection: &mut Connection,
@@ -206,8 +207,8 @@ impl Worker {
         Step::Next
     }
 
-    /// Returns how to time a request. `waited` says for how many nanoseconds it had waited before
-    /// this call, and for which reasons.
+    /// Returns how to time a request. `waited` says for how many nanoseconds the request had waited
+    /// before this call, and for which reasons.
     fn time_body<D: Dialect>(
         &self,
         request: &D::Request<'_>,
@@ -238,7 +239,7 @@ impl Worker {
         }
     }
 
-    /// Counts a storage request whose reply of `len` bytes may be sent now.
+    /// Counts and times a storage request whose reply of `len` bytes may be sent now.
     fn count_body(&self, connection: &Connection, timing: &BodyTiming, len: usize) {
         match &timing.apart {
             Some(apart) if timing.has_waited => {
@@ -302,13 +303,14 @@ impl Worker {
     ) -> Step {
         let (since_ns, waits) = (connection.waits_since, connection.waits());
         let State::Body(body) = &mut connection.state else { return Step::Next };
-        // Cloned because the keys borrow from the header while the rest of the body changes.
+        // The header is cloned, because the keys borrow from it while the rest of `body` changes.
         let header = Arc::clone(&body.header);
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let parsed = D::parse(&header, &mut keys);
         let keys = keys.into_inner();
         let Parse::NeedValue { request, .. } = parsed else {
-            // This cannot happen: the same bytes were parsed as a header before.
+            // This cannot happen, because the same bytes were parsed as the header of a storage
+            // request before.
             return Step::Stop(Flow::Close);
         };
         let received = body.fill(self, &keys, input);
@@ -346,12 +348,13 @@ impl Worker {
         }
         let mut execute =
             |memory: &mut Memory| D::execute(&mut x, &request, &keys, Some(memory.value()));
-        // A value that is marked as complete keeps its place until its request is executed.
+        // `fill` has marked the value as complete. From then on, no check can take its place away.
         let executed = match &mut body.arrival {
             Some(arrival) => arrival.with(&mut execute),
             None => Ok(execute(&mut Memory::None)),
         };
-        // Another worker may have taken the value's memory before the value was marked as complete.
+        // A check by another worker may have taken the value's memory just before the value was
+        // marked as complete. The client then receives the error for a lack of memory.
         let executed = executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys));
         if self.sampler.counts(executed.keys(keys.len().max(1))) {
             let Announced { header, value, trailer } = body.announced;

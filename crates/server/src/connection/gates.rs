@@ -4,12 +4,12 @@
 //!
 //! During a call of the service, replies are written to the output, whether they are withheld or
 //! not. At the end of the call, the queue [absorbs](Gates::absorb) the output from the first gate
-//! on. A *position* counts the bytes of all replies since the queue was created. So positions stay
+//! on. A *position* is an offset in all replies since the queue was created. So positions stay
 //! valid while bytes are released.
 //!
 //! Invariants: gates stand in the order of their replies and do not overlap. The first withheld
-//! byte is the first byte of the first gate's reply. No byte is released before every gate in front
-//! of it is durable or repaired.
+//! byte is the first byte of the first gate's reply. No byte is released before the commits of
+//! every gate in front of it are durable, or the gate's reply was replaced.
 
 use crate::command::{FailureReply, Points};
 use crate::latency::Timing;
@@ -20,11 +20,12 @@ use smallvec::SmallVec;
 /// The replacement for a reply whose commit has failed.
 #[derive(Debug)]
 pub(super) enum Repair {
-    /// An error reply, or none if the client wants no reply.
+    /// This error reply, or nothing if the client wants no reply.
     Say(FailureReply),
-    /// The new reply to the same request, which only reads and is executed again.
+    /// The new reply to the same request, which only reads and so can be executed again. Holds the
+    /// request.
     Again(Box<[u8]>),
-    /// No replacement is possible, so the connection closes.
+    /// No replacement is possible, so the connection must close.
     Close,
 }
 
@@ -46,9 +47,9 @@ struct Gate {
     end: u64,
     points: Points,
     repair: Repair,
-    /// True if the reply ends within a long value whose rest is not written yet.
+    /// True if the reply ends within a long value. The rest of the value is not written yet.
     open: bool,
-    /// Present if the latency of the command counts when the reply is sent.
+    /// Present if the latency of the command must be counted when the reply is sent.
     timing: Option<Timing>,
 }
 
@@ -71,7 +72,7 @@ const SHORT: usize = 32;
 pub(super) enum Front {
     /// All replies are released.
     None,
-    /// The first gate still waits.
+    /// The first gate still waits for a commit.
     Pending,
     /// The first gate's commit has failed, and no fixed reply can replace its reply.
     Failed,
@@ -87,13 +88,14 @@ pub(super) struct Gates {
     gates: SmallVec<[Gate; 1]>,
     /// The sum of the gates' costs, in bytes.
     cost: usize,
-    /// The last commit of each lane that a gate has waited for.
+    /// For each lane, the last commit that any gate has waited for. The worker requests these
+    /// commits.
     lanes: SmallVec<[CommitPoint; 1]>,
     /// Offset in the output of the running call at which the withheld bytes begin.
     split: usize,
     /// Bytes charged to the budget.
     charged: usize,
-    /// True if the connection closes once everything is released.
+    /// True if the connection must close once all replies are released.
     pub(super) closing: bool,
 }
 
@@ -117,7 +119,7 @@ impl Gates {
         let (start, end) = (self.position(start), self.position(output.len()));
         self.note_lanes(&points);
         let gate = Gate { start, end, points, repair, open, timing };
-        output.withhold(gate.cost());
+        output.count_against_limit(gate.cost());
         self.cost += gate.cost();
         self.gates.push(gate);
     }
@@ -134,7 +136,7 @@ impl Gates {
         self.lanes.iter().copied().for_each(visit);
     }
 
-    /// Returns the position of an offset in the output of the running call.
+    /// Converts an offset in the output of the running call to a position.
     fn position(&self, place: usize) -> u64 {
         debug_assert!(place >= self.split);
         self.base + (self.bytes.len() + place - self.split) as u64
@@ -148,7 +150,8 @@ impl Gates {
 
     /// Appends all replies that may be sent to the output. `state` returns the state of a commit.
     /// `released` receives the timing and the length of each of these replies that is timed. Must
-    /// be called at the beginning of a call, or after the call's output was absorbed.
+    /// be called at the beginning of a call of the service, or after the output of that call was
+    /// absorbed.
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -187,7 +190,7 @@ impl Gates {
         front
     }
 
-    /// Returns the index in `bytes` of a position.
+    /// Converts a position to an index in `bytes`.
     fn index(&self, position: u64) -> usize {
         (position - self.base) as usize
     }
@@ -198,7 +201,8 @@ impl Gates {
         self.gates.last().is_some_and(|gate| gate.open)
     }
 
-    /// Returns true if the first gate still waits, according to `state`.
+    /// Returns true if the first gate still waits for a commit. `state` returns the state of a
+    /// commit.
     pub(super) fn is_pending(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
         self.gates.first().is_some_and(|gate| gate.points.state(&state) == CommitState::Pending)
     }
@@ -218,9 +222,9 @@ impl Gates {
         Some(Failed { points, repair, open, timing, last })
     }
 
-    /// Puts back a gate that was [taken out](Self::take_failed). The output from `split` on becomes
-    /// its reply. The gate then waits for `points`. Without `points`, the gate keeps its commits,
-    /// so it still counts as failed.
+    /// Puts a gate that was [taken out](Self::take_failed) back to the front. The output from
+    /// `split` on becomes the gate's reply. With `points`, the gate waits for these commits.
+    /// Without `points`, the gate keeps its own commits, so it still counts as failed.
     pub(super) fn put_back(
         &mut self,
         failed: Failed,
@@ -231,7 +235,7 @@ impl Gates {
         let len = reply.len() as u64;
         self.bytes.insert_from_slice(0, reply);
         output.truncate(self.split);
-        // The new reply stands in front, so all replies behind it move by its length.
+        // The new reply comes first, so the positions of all other replies move by its length.
         for gate in &mut self.gates {
             gate.start += len;
             gate.end += len;
@@ -255,12 +259,12 @@ impl Gates {
             .any(|gate| changes(gate) && gate.points.state(&state) != CommitState::Failed)
     }
 
-    /// Returns the bytes that count against the limit of the output.
+    /// Returns how many bytes of the output's limit the withheld replies and their gates use.
     pub(super) fn load(&self) -> usize {
         self.bytes.len() + self.cost
     }
 
-    /// Charges the memory of this queue to `budget`.
+    /// Adjusts the charge to `budget` to the memory that this queue uses now.
     pub(super) fn charge(&mut self, budget: &impl Budget) {
         let bytes = if self.bytes.spilled() { self.bytes.capacity() } else { 0 };
         let gates = (self.gates.capacity() - self.gates.len()) * GATE;

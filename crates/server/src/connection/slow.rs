@@ -1,5 +1,5 @@
-//! Records slow commands. Calls that are not slow pay little: a request is parsed again, to learn
-//! its name and key, only after its call was slow.
+//! Records slow commands. Only after a slow call, the worker parses the call's first request again
+//! to learn its name and key. So calls that are not slow pay little.
 
 use super::batch::KeyBatch;
 use super::{Connection, Protocol, State, Worker};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The longest name of a command that is recorded, in bytes.
 const NAME_MAX: usize = 16;
 
-/// Where the first request of a call is found.
+/// Where to find the first request of a call of the service.
 pub(super) enum First<'i> {
     /// The request begins with these bytes of the input.
     Input(&'i [u8]),
@@ -45,14 +45,15 @@ impl<'i> First<'i> {
     }
 }
 
-/// What is known of the first request of a call.
+/// The facts about the first request of a call that a record of a slow call shows.
 struct FirstRequest {
     class: CommandClass,
     name: Option<Box<str>>,
     key: Option<SecretHash>,
 }
 
-/// Returns the name of a text command, or the number of a binary one.
+/// Returns the name of a text command, or the opcode of a binary command. Returns `None` if the
+/// input does not look like a command.
 fn name_of(protocol: Protocol, request: &[u8]) -> Option<Box<str>> {
     if protocol == Protocol::Binary {
         return request.get(1).map(|opcode| format!("{opcode:#04x}").into());
@@ -106,8 +107,8 @@ impl Worker {
             return;
         }
         let (bytes, request_bytes) = match &first {
-            // The first request is timed and recorded apart from the call, so it must not be named
-            // here.
+            // With `follows`, the first request of the call is timed and recorded apart from the
+            // call. So the record of the call must not name that request.
             _ if answered.follows => (&[][..], received),
             First::Input(bytes) => (*bytes, received),
             First::Header(header, len) => (&**header, *len),

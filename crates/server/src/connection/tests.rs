@@ -58,7 +58,8 @@ fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
     Worker::new(Arc::new(context), session, Box::new(|| u64::from(NOW) * NANOS))
 }
 
-/// A client that keeps the input that the connection did not consume, and takes all output.
+/// A client for tests. It takes all output, and sends again with new input what the connection did
+/// not consume.
 struct Client<'w> {
     worker: &'w mut Worker,
     connection: Option<Connection>,
@@ -96,7 +97,8 @@ impl<'w> Client<'w> {
                 Flow::Read if postponed => {}
                 Flow::Read => break,
                 Flow::Drain => {}
-                // The connection waits until another thread has made room or ended a commit.
+                // The connection waits until another thread of the engine has made room or ended a
+                // commit.
                 Flow::Park | Flow::Hold => std::thread::yield_now(),
                 Flow::Close => {
                     self.replies.extend_from_slice(b"<EOF>");

@@ -1,6 +1,5 @@
-//! A pool of buffers for arriving values. The allocator maps and unmaps every large buffer, and
-//! each of these system calls stalls the page faults of all threads. So the pool keeps some buffers
-//! for later values.
+//! A pool of buffers for arriving values. Without the pool, the allocator would map and unmap
+//! memory for every large buffer. Each of these system calls stalls the page faults of all threads.
 //!
 //! Each buffer is charged to the engine's memory limit. Invariants: the charge of a buffer, lent or
 //! idle, is at most its capacity and at least its resident bytes less one page. Idle buffers are
@@ -39,13 +38,13 @@ pub(super) fn capacity(len: usize) -> usize {
     }
 }
 
-/// The pool of buffers that are not lent to a value.
+/// The pool: the idle buffers, and the total size of the lent ones.
 pub(crate) struct ValueBufferPool {
     engine: Arc<Engine>,
     idle: Mutex<Idle>,
 }
 
-/// Invariant: `charged` is the sum of the charges of `buffers`.
+/// The idle buffers of a pool. Invariant: `charged` is the sum of the charges of `buffers`.
 #[derive(Default)]
 struct Idle {
     /// The idle buffers with the times of their return, oldest first.
@@ -56,7 +55,7 @@ struct Idle {
     lent: usize,
 }
 
-/// Memory and its charge.
+/// The memory of a buffer, and the part of it that is charged to the memory limit.
 #[derive(Default)]
 struct Allocation {
     bytes: Vec<u8>,
@@ -86,8 +85,9 @@ impl ValueBufferPool {
         let allocation = match found {
             Some(allocation) => allocation,
             None => {
-                // Reserves the whole capacity, because growing would map and copy again. A page
-                // becomes resident, and is charged, only when bytes of the value reach it.
+                // Reserve the whole capacity at once, because growing would map memory and copy
+                // again. A page becomes resident, and is charged, only when bytes of the value
+                // reach it.
                 let mut bytes = Vec::new();
                 if bytes.try_reserve_exact(capacity).is_err() {
                     self.idle().lent -= capacity;
@@ -105,7 +105,8 @@ impl ValueBufferPool {
         allocation.bytes.clear();
         let mut idle = self.idle();
         idle.lent -= capacity;
-        // A buffer that was hardly used has few resident pages, so it would save few page faults.
+        // A buffer of which little was charged has few resident pages. Keeping it would save few
+        // page faults.
         if !(POOLED_MIN..=POOLED_MAX).contains(&capacity)
             || allocation.charged < capacity / 2
             || allocation.charged > self.room(&idle)
@@ -123,7 +124,7 @@ impl ValueBufferPool {
         self.free_excess(self.idle(), Some(now));
     }
 
-    /// Returns the largest sum of the charges of all idle buffers at present, in bytes.
+    /// Returns the present limit for the sum of the charges of all idle buffers, in bytes.
     fn room(&self, idle: &Idle) -> usize {
         let limit = self.engine.arriving_limit();
         let room = limit.saturating_sub(idle.lent as u64);
@@ -161,8 +162,8 @@ impl Drop for ValueBufferPool {
 }
 
 impl Idle {
-    /// Takes the most recently returned buffer of this capacity, because it may still be in the
-    /// processor's cache.
+    /// Takes the most recently returned buffer of this capacity, because its bytes may still be in
+    /// the processor's cache.
     fn take(&mut self, capacity: usize) -> Option<Allocation> {
         let fits = |(_, allocation): &(_, Allocation)| allocation.bytes.capacity() == capacity;
         let at = self.buffers.iter().rposition(fits)?;
@@ -175,7 +176,7 @@ impl Idle {
 /// A buffer that is lent to one value.
 pub(super) struct ValueBuffer {
     pool: Arc<ValueBufferPool>,
-    /// Bytes that the pool counts as lent.
+    /// Number of bytes that the pool counts as lent for this buffer.
     capacity: usize,
     allocation: Allocation,
 }
@@ -264,8 +265,8 @@ mod tests {
         let again: Vec<ValueBuffer> = (0..latest).map(|_| receive(&pool, 200_000)).collect();
         assert_eq!(buffer_bytes(&pool), before);
         drop(again);
-        // The pool does not keep buffers that are too small, too large or hardly used. They must
-        // not displace idle buffers either.
+        // The pool does not keep buffers that are too small, too large or hardly used. When such a
+        // buffer returns, it must not displace idle buffers either.
         for len in [20_000, limit(&pool) as usize + 1] {
             drop(receive(&pool, len));
             assert_eq!(buffer_bytes(&pool), before);

@@ -2,10 +2,10 @@
 //! end of a call, sends them when their commits are durable, and replaces them when a commit fails.
 //!
 //! A change whose commit failed gets an error reply. A retrieval whose commit failed is executed
-//! again, as if it had arrived a moment later. It then no longer sees the changes that the failed
-//! commit should have made durable: they are undone before the commit is reported as failed. If a
-//! later change of the same client has taken effect, the retrieval gets an error instead, because a
-//! request must not see a change that follows it.
+//! again, as if it had arrived a moment later. The engine undoes the changes of a failed commit
+//! before it reports the failure, so the repeated retrieval does not see them. If a later change of
+//! the same client has taken effect, the retrieval gets an error instead, because a request must
+//! not see a change that follows it.
 
 use super::batch::KeyBatch;
 use super::gates::{Front, Gates, Repair};
@@ -19,13 +19,14 @@ use crate::waits::{Wait, Waits};
 use larder_protocol::Parse;
 use std::sync::Arc;
 
-/// Result of executing a retrieval again.
-enum Again {
+/// The result of executing a retrieval again after its commit failed.
+enum RetryOutcome {
     /// The output holds the reply. A long value is present if its rest is still to be sent.
     Done(Option<Box<LongValue>>),
-    /// Nothing was done. The worker tries again after its waker is woken.
+    /// Nothing was written, because memory is being reclaimed or a record is being read. The worker
+    /// tries again after its waker is woken.
     Wait,
-    /// The request cannot be answered.
+    /// The request cannot be answered, so the connection must close.
     Impossible,
 }
 
@@ -46,8 +47,8 @@ impl Connection {
         let (repair, open) = match executed {
             // The request was not executed, so there is no reply yet.
             Executed::Again => (Repair::Say(FailureReply::Silent), false),
-            // Later calls write the rest of this reply. No replacement of its beginning alone would
-            // fit that rest.
+            // Later calls write the rest of this reply. If its commit fails, no replacement of the
+            // first part would fit that rest.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
@@ -70,8 +71,8 @@ impl Connection {
     ) -> bool {
         let Some(points) = x.points.take() else { return false };
         if matches!(repair, Repair::Say(FailureReply::Silent)) && start == x.output.len() {
-            // No reply waits for the commit, but the change must become durable, so the commit must
-            // be requested.
+            // There is no reply to withhold, but the change must become durable. So the commit must
+            // be requested all the same.
             points.each(|point| x.session.wake_on_commit(point));
             return false;
         }
@@ -111,12 +112,12 @@ impl Worker {
                     return closing.then_some(Flow::Close);
                 }
                 Front::Pending => {
-                    output.withhold(gates.load());
+                    output.count_against_limit(gates.load());
                     let closing = gates.closing;
                     return closing.then(|| self.withhold(connection, Flow::Park, output));
                 }
-                // Making a replacement needs an empty output, because a failed attempt clears the
-                // output.
+                // A retrieval is executed again only with an empty output, because a failed attempt
+                // clears the whole output.
                 Front::Failed if !output.is_empty() => return Some(Flow::Drain),
                 Front::Failed => {
                     if let Some(flow) = self.repair(connection, output) {
@@ -128,7 +129,7 @@ impl Worker {
     }
 
     /// Replaces the first withheld reply, whose commit has failed. Returns `None` if the caller can
-    /// go on with the next withheld reply. Otherwise returns what the event loop does next.
+    /// continue with the next withheld reply. Otherwise returns what the event loop must do next.
     fn repair(
         &mut self,
         connection: &mut Connection,
@@ -165,7 +166,7 @@ impl Worker {
             Protocol::Undecided | Protocol::Text => self.again::<Text>(request, overtaken, output),
         };
         match again {
-            Again::Done(value) if value.is_none() || failed.last => {
+            RetryOutcome::Done(value) if value.is_none() || failed.last => {
                 if value.is_some() {
                     connection.value = value;
                     failed.open = true;
@@ -176,13 +177,13 @@ impl Worker {
                 }
                 None
             }
-            Again::Wait => {
+            RetryOutcome::Wait => {
                 if let Some(gates) = &mut connection.gates {
                     gates.put_back(failed, None, output);
                 }
                 Some(Flow::Park)
             }
-            Again::Done(_) | Again::Impossible => {
+            RetryOutcome::Done(_) | RetryOutcome::Impossible => {
                 output.truncate(0);
                 self.forget(connection);
                 Some(Flow::Close)
@@ -196,27 +197,29 @@ impl Worker {
         request: &[u8],
         overtaken: bool,
         output: &mut OutputBuffer<'_>,
-    ) -> (Again, Option<Points>) {
+    ) -> (RetryOutcome, Option<Points>) {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
-            // This cannot happen: the same bytes were parsed as a request before.
-            return (Again::Impossible, None);
+            // This cannot happen, because the same bytes were parsed as a complete request before.
+            return (RetryOutcome::Impossible, None);
         };
         if overtaken {
             D::failure_reply(&request).put(output);
-            return (Again::Done(None), None);
+            return (RetryOutcome::Done(None), None);
         }
         let mut x = self.execution(output);
         let executed = D::execute(&mut x, &request, &keys.into_inner(), None);
         let points = x.points;
         match executed {
-            Executed::Done => (Again::Done(None), points),
-            Executed::Value(value) => (Again::Done(Some(value)), points),
+            Executed::Done => (RetryOutcome::Done(None), points),
+            Executed::Value(value) => (RetryOutcome::Done(Some(value)), points),
             Executed::Again => {
                 output.truncate(0);
-                (Again::Wait, None)
+                (RetryOutcome::Wait, None)
             }
-            Executed::Keys(_) | Executed::Dump(_) | Executed::Close => (Again::Impossible, None),
+            Executed::Keys(_) | Executed::Dump(_) | Executed::Close => {
+                (RetryOutcome::Impossible, None)
+            }
         }
     }
 
@@ -244,12 +247,13 @@ impl Worker {
         match flow {
             Flow::Read | Flow::Hold => Flow::Hold,
             Flow::Drain if !output.is_empty() => Flow::Drain,
-            // The withheld replies have reached the limit of the output.
+            // With `Drain` and an empty output, the withheld replies alone have reached the limit
+            // of the output.
             Flow::Drain | Flow::Park | Flow::Close => Flow::Park,
         }
     }
 
-    /// Drops the withheld replies.
+    /// Drops the queue of withheld replies, and releases its charge to the memory limit.
     pub(super) fn forget(&self, connection: &mut Connection) {
         if let Some(mut gates) = connection.gates.take() {
             connection.registered.set_waits(Waits::NONE);

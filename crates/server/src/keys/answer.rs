@@ -1,5 +1,5 @@
-//! What a reply says about a key: whether it was found, and how long the reply is. Only the replies
-//! to sampled requests are examined.
+//! Parses a reply to learn whether a key was found, and how long its part of the reply is. Workers
+//! parse only the replies to sampled requests.
 
 /// What a reply says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub(super) enum KeyOutcome {
 const HEADER: usize = 24;
 
 /// Returns what the reply to a retrieval says about `key`, one of the answered keys. The reply may
-/// end inside a long value, the rest of which is sent later. The length that the value's header
-/// states counts.
-pub(super) fn told(reply: &[u8], key: &[u8]) -> KeyOutcome {
+/// end inside a long value whose rest is sent later. The returned length is computed from the
+/// header of the value, so it includes that rest.
+pub(super) fn key_outcome(reply: &[u8], key: &[u8]) -> KeyOutcome {
     match reply {
         [0x81, ..] => of_header(reply).unwrap_or(KeyOutcome::Nothing),
         [b'H', b'D', ..] | [b'M', b'E', b' ', ..] => KeyOutcome::Found(reply.len()),
@@ -26,7 +26,7 @@ pub(super) fn told(reply: &[u8], key: &[u8]) -> KeyOutcome {
     }
 }
 
-/// As [`told`], for a reply of the binary protocol.
+/// Does the same as [`key_outcome`] for a reply of the binary protocol.
 fn of_header(reply: &[u8]) -> Option<KeyOutcome> {
     let header = reply.get(..HEADER)?;
     let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
@@ -37,12 +37,12 @@ fn of_header(reply: &[u8]) -> Option<KeyOutcome> {
     })
 }
 
-/// As [`told`], for the lines and values of the other protocols.
+/// Does the same as [`key_outcome`] for the lines and values of a text or meta reply.
 fn of_lines(reply: &[u8], key: &[u8]) -> Option<KeyOutcome> {
     let mut at = 0_usize;
     loop {
-        // If `reply` ends here, the key is missing. No line says so if the end of the reply is sent
-        // later, or if misses get no reply.
+        // If `reply` ends here, the key was not found. The line `END` may be absent, because it is
+        // sent later or because a quiet miss gets no reply.
         let Some(rest) = reply.get(at..).filter(|rest| !rest.is_empty()) else {
             return Some(KeyOutcome::Missing);
         };
@@ -71,50 +71,50 @@ mod tests {
     #[test]
     fn the_reply_tells_what_was_found() {
         let text = b"VALUE a 0 3\r\nVAL\r\nVALUE b 7 5 99\r\nabcde\r\nEND\r\n";
-        assert_eq!(told(text, b"a"), KeyOutcome::Found("VALUE a 0 3\r\nVAL\r\n".len()));
-        assert_eq!(told(text, b"b"), KeyOutcome::Found("VALUE b 7 5 99\r\nabcde\r\n".len()));
-        assert_eq!(told(text, b"c"), KeyOutcome::Missing);
-        // The value looks like the line of another key.
+        assert_eq!(key_outcome(text, b"a"), KeyOutcome::Found("VALUE a 0 3\r\nVAL\r\n".len()));
+        assert_eq!(key_outcome(text, b"b"), KeyOutcome::Found("VALUE b 7 5 99\r\nabcde\r\n".len()));
+        assert_eq!(key_outcome(text, b"c"), KeyOutcome::Missing);
+        // The value of `a` looks like the line of `c`, but must not count as one.
         let twisted = b"VALUE a 0 17\r\nVALUE c 0 100000\n\r\nEND\r\n";
-        assert_eq!(told(twisted, b"c"), KeyOutcome::Missing);
-        assert_eq!(told(b"END\r\n", b"a"), KeyOutcome::Missing);
-        assert_eq!(told(b"", b"a"), KeyOutcome::Missing);
-        // Only the beginning of a long value has been sent.
+        assert_eq!(key_outcome(twisted, b"c"), KeyOutcome::Missing);
+        assert_eq!(key_outcome(b"END\r\n", b"a"), KeyOutcome::Missing);
+        assert_eq!(key_outcome(b"", b"a"), KeyOutcome::Missing);
+        // Only the beginning of a long value was sent, but its whole length must count.
         let long = b"VALUE a 0 1000000\r\nxxxx";
-        assert_eq!(told(long, b"a"), KeyOutcome::Found(19 + 1_000_000 + 2));
-        assert_eq!(told(long, b"b"), KeyOutcome::Missing);
-        assert_eq!(told(b"VA 2 f0\r\nhi\r\n", b"a"), KeyOutcome::Found(13));
-        assert_eq!(told(b"HD t30\r\n", b"a"), KeyOutcome::Found(8));
-        assert_eq!(told(b"EN\r\n", b"a"), KeyOutcome::Missing);
-        assert_eq!(told(b"ME a exp=-1\r\n", b"a"), KeyOutcome::Found(13));
+        assert_eq!(key_outcome(long, b"a"), KeyOutcome::Found(19 + 1_000_000 + 2));
+        assert_eq!(key_outcome(long, b"b"), KeyOutcome::Missing);
+        assert_eq!(key_outcome(b"VA 2 f0\r\nhi\r\n", b"a"), KeyOutcome::Found(13));
+        assert_eq!(key_outcome(b"HD t30\r\n", b"a"), KeyOutcome::Found(8));
+        assert_eq!(key_outcome(b"EN\r\n", b"a"), KeyOutcome::Missing);
+        assert_eq!(key_outcome(b"ME a exp=-1\r\n", b"a"), KeyOutcome::Found(13));
         let mut binary = [0; 24];
         (binary[0], binary[11]) = (0x81, 9);
-        assert_eq!(told(&binary, b"a"), KeyOutcome::Found(33));
+        assert_eq!(key_outcome(&binary, b"a"), KeyOutcome::Found(33));
         binary[7] = 1;
-        assert_eq!(told(&binary, b"a"), KeyOutcome::Missing);
+        assert_eq!(key_outcome(&binary, b"a"), KeyOutcome::Missing);
     }
 
     #[test]
     fn an_error_tells_nothing() {
-        assert_eq!(told(b"SERVER_ERROR out of memory\r\n", b"a"), KeyOutcome::Nothing);
+        assert_eq!(key_outcome(b"SERVER_ERROR out of memory\r\n", b"a"), KeyOutcome::Nothing);
         let after_value = b"VALUE a 0 1\r\nx\r\nSERVER_ERROR out of memory\r\n";
-        assert_eq!(told(after_value, b"a"), KeyOutcome::Found(16));
-        assert_eq!(told(after_value, b"b"), KeyOutcome::Nothing);
-        assert_eq!(told(b"CLIENT_ERROR bad\r\n", b"a"), KeyOutcome::Nothing);
-        assert_eq!(told(b"VALUE a 0 99999999999999999999\r\n", b"a"), KeyOutcome::Nothing);
+        assert_eq!(key_outcome(after_value, b"a"), KeyOutcome::Found(16));
+        assert_eq!(key_outcome(after_value, b"b"), KeyOutcome::Nothing);
+        assert_eq!(key_outcome(b"CLIENT_ERROR bad\r\n", b"a"), KeyOutcome::Nothing);
+        assert_eq!(key_outcome(b"VALUE a 0 99999999999999999999\r\n", b"a"), KeyOutcome::Nothing);
         let mut binary = [0; 24];
-        // Out of memory.
+        // The status 0x82 means "out of memory".
         (binary[0], binary[7]) = (0x81, 0x82);
-        assert_eq!(told(&binary, b"a"), KeyOutcome::Nothing);
-        assert_eq!(told(&binary[..9], b"a"), KeyOutcome::Nothing);
+        assert_eq!(key_outcome(&binary, b"a"), KeyOutcome::Nothing);
+        assert_eq!(key_outcome(&binary[..9], b"a"), KeyOutcome::Nothing);
     }
 
     proptest! {
         #[test]
         fn no_reply_panics(reply in prop::collection::vec(any::<u8>(), 0..80), number: u64) {
-            let _ = told(&reply, b"a");
+            let _ = key_outcome(&reply, b"a");
             let line = [&b"VALUE a 0 "[..], number.to_string().as_bytes(), b"\r\n", &reply].concat();
-            let _ = told(&line, b"b");
+            let _ = key_outcome(&line, b"b");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The prefixes of a key: the leading parts that end at a delimiter, as `user:` and `user:7:` of
 //! `user:7:name`.
 
-/// The largest depth of a prefix. Deeper parts of a key count with the prefix above them.
+/// The largest depth of a prefix. Longer prefixes of a key count with its prefix of this depth.
 const DEPTH: usize = 4;
 
-/// Divides keys at a delimiter.
+/// Finds the prefixes of keys, which end at a delimiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefixes {
     pub(crate) delimiter: u8,

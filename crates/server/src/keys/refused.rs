@@ -1,8 +1,8 @@
-//! The keys whose requests are refused most often by rate limits. Every refusal counts while there
-//! are few. At high rates, workers sample one in N.
+//! The keys whose requests are refused most often by rate limits. While refusals are few, workers
+//! count each of them. At high rates, workers sample one refusal in N.
 //!
-//! A worker never waits here: a refusal that finds the lock taken is lost and counted. One sketch
-//! serves all policies, so the memory does not grow with their number.
+//! A worker never waits for the lock: if the lock is taken, the refusal is dropped and counted as
+//! lost. One sketch serves all policies, so the memory does not grow with their number.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -19,10 +19,11 @@ const LISTED: usize = 50;
 const LEAST: f64 = 1.0 / 16.0;
 
 /// The number of samples per second that sampling aims at. One refusal in n is a sample, where n is
-/// the refusals per second divided by this number. So up to twice this number, n is 1.
+/// the number of refusals per second divided by `AIM`, rounded down. So with fewer than 2 × `AIM`
+/// refusals per second, n is 1.
 const AIM: u64 = 4096;
-/// The least and the largest mean number of refusals per sample. The largest one bounds the time
-/// until a change of the load takes effect.
+/// The least and the greatest mean number of refusals per sample. The greatest number bounds the
+/// time until a change of the load takes effect.
 const INTERVALS: (u32, u32) = (1, 4096);
 
 /// The refused keys of all workers.
@@ -30,13 +31,13 @@ const INTERVALS: (u32, u32) = (1, 4096);
 pub(crate) struct RefusedKeys {
     /// The mean number of refusals per sample; 0 while counting is off.
     interval: AtomicU32,
-    /// Refusals since the last ageing that found the lock taken.
+    /// Number of refusals since the last ageing that were dropped because the lock was taken.
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
-    /// The time of the last ageing, with which a new state begins. It is 0 before the first
-    /// [`beat`](Self::beat), which therefore ages away all earlier refusals.
+    /// The time of the last ageing. A new `RefusedState` begins at this time. Before the first
+    /// [`beat`](Self::beat) the time is 0, so that call ages away all refusals counted before it.
     aged_ms: AtomicU64,
-    /// Turns names of policies into groups of the sketch.
+    /// Hashes names of policies to groups of the sketch.
     groups: RandomState,
 }
 
@@ -45,7 +46,7 @@ struct RefusedState {
     /// Refused requests count as reads. Requests over the limit of a shadow policy, which lets them
     /// pass, count as writes.
     aged: AgedSketch,
-    /// Lost refusals, aged like the weights.
+    /// Number of lost refusals, aged like the weights of the sketch.
     lost: f64,
     /// The number of refusals since the last [`beat`](RefusedKeys::beat) that adapted the interval.
     /// `beat_ms` is the time of that call.
@@ -64,8 +65,8 @@ impl RefusedState {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RefusedList {
     pub(crate) half_life_seconds: f64,
-    /// Refusals per second that count for no key, because the worker found the lock taken: by
-    /// another worker, by [`beat`](RefusedKeys::beat), or by a request for the list.
+    /// Refusals per second that count for no key, because a worker found the lock taken. Another
+    /// worker, [`beat`](RefusedKeys::beat), or a request for the list may hold the lock.
     pub(crate) lost_per_second: f64,
     pub(crate) keys: Vec<RefusedKey>,
 }
@@ -80,7 +81,8 @@ pub(crate) struct RefusedKey {
     pub(crate) refused_per_second: f64,
     /// Requests per second that a shadow policy let pass.
     pub(crate) shadow_per_second: f64,
-    /// Requests per second that may be missing: those from before the key entered the sketch.
+    /// The largest number of requests per second that may be missing, because they came before the
+    /// key entered the sketch.
     pub(crate) missing: f64,
     /// Two standard errors of the two rates together; 0 if every refusal was counted.
     pub(crate) error: f64,
@@ -98,8 +100,8 @@ impl RefusedKeys {
 
     /// Turns counting on or off.
     pub(crate) fn set_on(&self, on: bool) {
-        // Changed under the lock, so that a `beat` that began earlier cannot store its interval
-        // afterwards and turn counting on again.
+        // The interval is changed under the lock. Otherwise a `beat` that began earlier could store
+        // its interval afterwards, and so turn counting on again.
         let mut state = self.lock();
         if on != self.is_on() {
             self.interval.store(on.into(), Relaxed);
@@ -119,23 +121,24 @@ impl RefusedKeys {
     }
 
     /// Counts a request of `key` over the limit of `policy`, or over a limit in the request itself.
-    /// It stands for `weight` such requests. `shadow` is true if the policy lets it pass. If the
-    /// lock is taken, adds the weight to the lost ones instead.
+    /// The request stands for `weight` such requests. `shadow` is true if the policy lets the
+    /// request pass. If the lock is taken, adds `weight` to the lost refusals instead.
     #[cold]
     pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool, weight: u32) {
         let Ok(mut state) = self.state.try_lock() else {
             self.lost.fetch_add(weight.into(), Relaxed);
             return;
         };
-        // Checked under the lock, so that no count follows `forget` once counting is off.
+        // The switch is checked under the lock, so that no refusal is counted after a `forget` that
+        // follows the end of counting.
         if !self.is_on() {
             return;
         }
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
         state.since_beat = state.since_beat.saturating_add(weight.into());
         let weight = f64::from(weight);
-        // Each refusal is sampled with a probability of 1/weight. With a weight of 1, the variance
-        // is 0.
+        // A refusal that is sampled with probability 1/weight and counts `weight` has this
+        // variance. If every refusal is sampled, the weight is 1 and the variance is 0.
         let variance = weight * (weight - 1.0);
         let sampled = Sampled { weight, variance, writes: shadow, bytes: 0 };
         state.aged.sketch.count(self.group_of(policy), key, sampled);
@@ -294,7 +297,8 @@ mod tests {
         let heavy = seen.keys.iter().find(|key| key.key == b"heavy").unwrap();
         assert!(heavy.refused_per_second <= 400.0 + 1e-6, "{heavy:?}");
         assert!(heavy.refused_per_second + heavy.missing >= 400.0 - 1e-6, "{heavy:?}");
-        // The bound of Space-Saving.
+        // Space-Saving bounds the error by the total weight divided by the number of keys in the
+        // sketch.
         assert!(heavy.missing <= 20_400.0 / KEYS as f64 + 1e-6, "{heavy:?}");
     }
 
@@ -304,7 +308,7 @@ mod tests {
         let mut samples = 0;
         for second in 1..=20 {
             for number in 0..200_000 {
-                // As a worker does, once a turn.
+                // A worker calls this function once a turn.
                 sampling.begin_turn(refused.interval());
                 let key = if number % 10 == 0 { "heavy" } else { "other" };
                 if sampling.counts(1) {
@@ -315,7 +319,8 @@ mod tests {
             }
             refused.beat(second * 1000);
         }
-        // All refusals of the first second, and about AIM of each other one.
+        // All 200,000 refusals of the first second must be samples, and about `AIM` of each later
+        // second.
         assert!((270_000..290_000).contains(&samples), "{samples}");
         let seen = list(&refused, 20_000);
         for (key, rate) in [(&b"other"[..], 180_000.0), (b"heavy", 20_000.0)] {
@@ -327,14 +332,15 @@ mod tests {
         assert_eq!(refused.interval(), 1, "few refusals are all counted");
     }
 
-    /// Ageing lowers a variance more than a rate, so the error cannot be derived from the rate
-    /// alone.
+    /// Ageing lowers the variance more than the rate. So the error must be computed from the aged
+    /// variance, not from the rate.
     #[test]
     fn the_error_of_old_samples_is_stated() {
         let refused = on();
         (0..100).for_each(|_| refused.count(Some("a"), b"k", false, 2));
         let seen = list(&refused, 30_000);
-        // 100 samples of 2, halved: a variance of 200 / 4, over 15 s.
+        // 100 samples of weight 2 have a variance of 200. One half-life divides the variance by 4,
+        // and the 30 s count as 15 s.
         let error = 2.0 * 50.0_f64.sqrt() / 15.0;
         assert!((seen.keys[0].error - error).abs() < 1e-9, "{seen:?}");
     }
@@ -376,10 +382,11 @@ mod tests {
             });
             let again = (0..100_000).any(|_| {
                 refused.set_on(true);
-                // A beat stores an interval only if it finds older refusals.
+                // A beat stores an interval only if it finds a state from an earlier time. This
+                // refusal creates such a state.
                 refused.count(None, b"k", false, 1);
                 refused.set_on(false);
-                // A beat that began earlier has ended once the lock is free.
+                // Taking the lock waits until a beat that began earlier has ended.
                 drop(refused.lock());
                 refused.is_on()
             });

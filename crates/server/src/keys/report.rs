@@ -1,9 +1,10 @@
 //! The report of the keys, as the admin port shows it: estimates with their errors.
 //!
-//! All errors are two standard deviations of the sampling. Of n samples of items, a share p has the
-//! error 2·√(p(1-p)/n), where p counts four more samples, two of them with the prefix (A. Agresti
-//! and B. Coull, 1998). So a share of 0 or 1 has an error too. The samples and the server's number
-//! of items include expired items that were not removed yet. The counts of prefixes do not.
+//! All errors are two standard deviations of the sampling. With n samples of items, a share p has
+//! the error 2·√(p(1-p)/n). For this error, p is computed with four additional samples, two of
+//! which have the prefix (A. Agresti and B. Coull, 1998). So a share of 0 or 1 has an error too.
+//! The samples and the server's number of items include expired items that were not removed yet.
+//! The counts of prefixes do not.
 
 use larder_engine::Engine;
 use serde::Serialize;
@@ -42,7 +43,7 @@ struct KeyReportParts {
     large: Vec<Large>,
 }
 
-/// The sampling of requests.
+/// How the requests were sampled.
 #[derive(Debug, Serialize)]
 struct Requests {
     /// The mean number of keys per sample.
@@ -52,13 +53,13 @@ struct Requests {
     lost: u64,
 }
 
-/// The sampling of items.
+/// How the items were sampled.
 #[derive(Debug, Serialize)]
 struct Items {
     /// Number of items in the server, including expired items that were not removed yet.
     total: u64,
     samples: usize,
-    /// Number of samples that were such expired items.
+    /// Number of samples of expired items that were not removed yet.
     expired: usize,
     seconds: f64,
     /// The number of live items seen since the survey began.
@@ -74,7 +75,8 @@ struct HotKey {
     bytes_per_second: f64,
     /// The error of reads and writes together.
     error: f64,
-    /// Requests per second that may be missing: those from before the key entered the sketch.
+    /// The largest number of requests per second that may be missing, because they came before the
+    /// key entered the sketch.
     missing: f64,
 }
 
@@ -83,12 +85,14 @@ struct PrefixReport {
     prefix: String,
     #[serde(flatten)]
     estimate: Estimate,
-    /// The keys that belong to none of `children`.
+    /// The estimate for the keys that belong to none of `children`; `None` if there are no
+    /// children.
     rest: Option<Estimate>,
     children: Vec<PrefixReport>,
 }
 
-/// Estimates for a set of keys. The estimates of items are absent before the first sample of items.
+/// Estimates for a set of keys. The estimates for items are `None` before the first sample of
+/// items.
 #[derive(Debug, Serialize)]
 struct Estimate {
     items: Option<f64>,
@@ -113,7 +117,8 @@ struct Large {
     seconds_ago: u64,
 }
 
-/// Makes the report, and makes the survey continue to take samples.
+/// Makes the report. A report also counts as a reader of the survey, so the survey continues to
+/// take samples.
 pub(crate) fn report(hot: &HotKeys, survey: &Survey, engine: &Engine, now_ms: u64) -> KeyReport {
     let parts = hot.copy(now_ms).map(|copy| parts(hot, survey, engine, now_ms, copy));
     KeyReport { time: now_ms, on: parts.is_some(), parts }
@@ -172,8 +177,9 @@ fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
     let seconds = copy.seconds;
     let requests = |entry: &SketchEntry| entry.reads + entry.writes;
     // With n samples of equal weight, the square of the sum is n times the sum of the squares. So
-    // the first condition requires n ≥ `LEAST`. Ageing does not change that quotient, so the second
-    // condition removes keys that are no longer used: they soon weigh less than one new sample.
+    // the first condition requires n ≥ `LEAST`. Ageing does not change the quotient of the two
+    // sums, so keys that are no longer used still meet the first condition. The second condition
+    // removes them, because they soon weigh less than one new sample.
     let is_sure = |entry: &&SketchEntry| {
         requests(entry).powi(2) >= LEAST * entry.variance
             && requests(entry) >= f64::from(copy.interval)
@@ -195,11 +201,11 @@ fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
 /// The numbers that turn sums over samples into estimates.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// The number of items of the server, and the number of sampled items; both with expired items
-    /// that were not removed yet.
+    /// The number of items in the server, and `all`, the number of sampled items. Both include
+    /// expired items that were not removed yet.
     total: f64,
     all: f64,
-    /// The time in which the requests were sampled.
+    /// The time in which the requests were sampled, in seconds.
     seconds: f64,
 }
 
@@ -246,8 +252,8 @@ mod tests {
     use crate::keys::window::Window;
     use larder_disk::Random;
 
-    /// Draws samples of items with a prefix that has a known share. Counts how often an estimate is
-    /// further from the truth than its stated error.
+    /// Draws samples of items with a prefix that has a known share. An estimate may be further from
+    /// the truth than its stated error only as often as the error promises.
     #[test]
     fn estimates_are_within_their_error_as_often_as_stated() {
         let mut random = Random::new(5);
@@ -281,7 +287,7 @@ mod tests {
     }
 
     /// A third of a million items has expired but was not removed yet. The estimates must leave
-    /// these out.
+    /// these expired items out.
     #[test]
     fn expired_items_are_no_items() {
         let mut random = Random::new(9);
@@ -322,7 +328,7 @@ mod tests {
         let mut second = |per_second: u64, key: &[u8]| {
             let weight = hot.interval();
             for _ in 0..per_second / u64::from(weight) {
-                let (kind, bytes) = (RequestKind::Untold, 0);
+                let (kind, bytes) = (RequestKind::OutcomeUnknown, 0);
                 hot.take(&SeenRequest { key, kind, bytes, weight, time_ms: now_ms });
             }
             now_ms += 1000;

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::answer::{KeyOutcome, told};
+use super::answer::{KeyOutcome, key_outcome};
 use super::hot::{HotKeys, RequestKind, SeenRequest};
 use super::sampling::Sampling;
 use larder_engine::Key;
@@ -28,7 +28,7 @@ pub(crate) struct SampledRequest<'a> {
 }
 
 impl KeySampler {
-    /// Creates the sampler of a worker. `seed` is random.
+    /// Creates the sampler of a worker. `seed` must be random.
     pub(crate) fn new(hot: Arc<HotKeys>, seed: u64) -> KeySampler {
         KeySampler { hot, sampling: Sampling::new(seed), time_ms: Cell::new(0) }
     }
@@ -53,7 +53,8 @@ impl KeySampler {
         self.sampling.draw(self.hot.interval());
     }
 
-    /// Samples the chosen keys of a request: one or more of its answered keys.
+    /// Samples the chosen keys of a request. `keys` are the answered keys of the request. One or
+    /// more of them are chosen.
     #[cold]
     #[inline(never)]
     pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
@@ -63,15 +64,15 @@ impl KeySampler {
         }
         while let Some(key) = usize::try_from(at).ok().and_then(|at| keys.get(at)) {
             let key = key.bytes();
-            let told = told(request.reply, key);
-            let read = if let KeyOutcome::Found(len) = told { len } else { 0 };
+            let outcome = key_outcome(request.reply, key);
+            let read = if let KeyOutcome::Found(len) = outcome { len } else { 0 };
             let written = if request.writes { request.len } else { 0 };
             let bytes = read.saturating_add(written);
-            let kind = match told {
+            let kind = match outcome {
                 _ if request.writes => RequestKind::Write,
                 KeyOutcome::Found(_) => RequestKind::Hit,
                 KeyOutcome::Missing => RequestKind::Miss,
-                KeyOutcome::Nothing => RequestKind::Untold,
+                KeyOutcome::Nothing => RequestKind::OutcomeUnknown,
             };
             let (weight, time_ms) = (self.sampling.weight(), self.time_ms.get());
             self.hot.take(&SeenRequest { key, kind, bytes, weight, time_ms });

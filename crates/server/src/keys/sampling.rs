@@ -1,5 +1,5 @@
-//! Random sampling of one event in N, with random distances, so that periodic events are neither
-//! missed nor preferred. An event that is not sampled costs a subtraction.
+//! Random sampling of one event in N. The distances between samples are random, so that periodic
+//! events are neither missed nor preferred. An event that is not sampled costs a subtraction.
 
 use std::cell::Cell;
 
@@ -7,8 +7,8 @@ use std::cell::Cell;
 pub(super) const NEVER: u64 = u64::MAX / 2;
 
 /// Returns the mean number of events per sample, within the bounds, that gives about `aim` samples
-/// per second. Assumes that the load stays at `events` in `elapsed_ms`. Returns `None` if no time
-/// has passed.
+/// per second. Assumes that the load stays as it was: `events` events in `elapsed_ms`. Returns
+/// `None` if no time has passed.
 pub(super) fn interval_for(
     events: u64,
     elapsed_ms: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// Creates a sampling that is off. `seed` is random.
+    /// Creates a sampling that is off. `seed` must be random.
     pub(crate) fn new(seed: u64) -> Sampling {
         Sampling { left: Cell::new(NEVER), weight: Cell::new(0), random: Cell::new(seed | 1) }
     }

@@ -27,13 +27,14 @@ pub(super) struct Sampled {
     pub(super) bytes: usize,
 }
 
-/// A key of the sketch. All numbers are sums over requests, which ageing lowers.
+/// A key of the sketch. All numbers are sums over requests. Ageing lowers these sums.
 #[derive(Clone, Debug)]
 pub(super) struct SketchEntry {
     hash: u64,
-    /// The group of the key.
+    /// The group of the key. The same key in two groups counts as two keys.
     pub(super) group: u64,
-    /// Requests of the key, and those of other keys that it inherited.
+    /// Number of requests of the key, plus the weight that the key inherited from the key that it
+    /// replaced.
     pub(super) weight: f64,
     /// The inherited part of `weight`.
     pub(super) error: f64,
@@ -80,7 +81,7 @@ pub(super) struct Sketch {
     hasher: RandomState,
 }
 
-// Entries, heap and table together must stay below 200 KB.
+// The entries, the heap and the hash table of a sketch together must take at most 200 KB.
 const _: () = assert!(KEYS * (size_of::<SketchEntry>() + 2 + 2 * 18) <= 200_000);
 
 impl Sketch {
@@ -92,8 +93,8 @@ impl Sketch {
         };
         let hash = self.hasher.hash_one((group, key));
         let number = match self.by_hash.get(&hash) {
-            // Two keys practically never have the same 64-bit hash. If they do, only the first one
-            // counts.
+            // Two keys practically never have the same 64-bit hash. If they do, only requests of
+            // the first key count.
             Some(&number) if !self.entries[usize::from(number)].is_of(group, key) => return,
             Some(&number) => number,
             None => self.enter(hash, group, key, len),
@@ -165,7 +166,7 @@ impl Sketch {
         }
     }
 
-    /// Moves the entry at this index of the heap towards the front, to its place.
+    /// Restores the order of the heap by moving the entry at heap index `at` towards the front.
     fn rise(&mut self, mut at: usize) {
         while at > 0 && self.weight_at(at) < self.weight_at((at - 1) / 2) {
             self.swap(at, (at - 1) / 2);
@@ -173,7 +174,7 @@ impl Sketch {
         }
     }
 
-    /// Moves the entry at this index of the heap towards the end, to its place.
+    /// Restores the order of the heap by moving the entry at heap index `at` towards the end.
     fn sink(&mut self, mut at: usize) {
         loop {
             let children = (2 * at + 1)..(2 * at + 3).min(self.heap.len());
@@ -201,7 +202,8 @@ mod tests {
         Sampled { weight, variance: weight * weight, writes: false, bytes: 10 }
     }
 
-    /// Counts requests of numbered keys exactly, and checks the bounds of the sketch.
+    /// Counts requests of numbered keys with the sketch and exactly. Checks that the sketch keeps
+    /// the bounds that the head of this file promises.
     fn check(requests: impl IntoIterator<Item = (u64, f64)>, ages: &[usize]) {
         let (mut sketch, mut exact) = (Sketch::default(), HashMap::<String, f64>::new());
         for (at, (key, weight)) in requests.into_iter().enumerate() {

@@ -1,7 +1,9 @@
-//! A survey of all items: random samples of the index, for statistics by prefix and the largest
-//! items. A thread takes the samples, at a limited rate and only while somebody reads the results.
+//! A survey of all items: takes random samples of the index, for statistics by prefix and to find
+//! the largest items. A thread takes the samples, at a limited rate and only while somebody reads
+//! the results.
 //!
-//! Invariant: the session of the thread is asleep whenever the thread waits.
+//! Invariant: the engine session of the thread is asleep whenever the thread waits, so the engine's
+//! epochs never wait for the thread.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +24,7 @@ const ITEMS: usize = 200;
 /// The largest number of items read from devices per step: at most 200 per second.
 const READS: usize = 20;
 /// Time after which reads that have not arrived are abandoned, in milliseconds. So a device that
-/// does not answer does not keep the survey from items on other devices.
+/// does not answer does not stop the survey of items on other devices.
 const PATIENCE_MS: u64 = 3000;
 /// The survey pauses when nobody has read its results for this time, in milliseconds.
 const WANTED_MS: u64 = 60_000;
@@ -51,7 +53,7 @@ pub(super) struct LargeItem {
     pub(super) seen_ms: u64,
 }
 
-/// The samples, and what tells the thread whether to take more.
+/// The samples, and the state that tells the survey's thread whether to take more.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     prefixes: Prefixes,
@@ -67,7 +69,7 @@ struct SurveyState {
     samples: Option<ItemSamples>,
 }
 
-/// The samples of all items.
+/// The samples that the survey has taken.
 #[derive(Clone, Debug)]
 pub(super) struct ItemSamples {
     /// One sample for each draw that found an item; `None` if the item has expired but was not
@@ -103,7 +105,7 @@ impl Survey {
     }
 
     /// Returns true if the thread should take samples: the results were read within [`WANTED_MS`],
-    /// and the server does not stop. Drops samples that nobody has read for so long.
+    /// and the server does not stop. Drops samples that nobody has read for [`WANTED_MS`].
     fn is_wanted(&self, now_ms: u64) -> bool {
         let mut state = self.lock();
         let looked = state.looked_ms.is_some_and(|at| now_ms.saturating_sub(at) < WANTED_MS);
@@ -159,9 +161,9 @@ impl ItemSamples {
     }
 }
 
-/// What one step saw. The thread adds it to the shared samples only after its session is asleep. If
-/// it held the lock of the samples during engine calls, which may wait for locks, readers of the
-/// samples would wait for those locks too.
+/// The items that one step saw. The thread adds them to the shared samples only after its session
+/// is asleep. Engine calls may wait for locks. If the thread held the lock of the samples during
+/// these calls, readers of the samples would wait too.
 #[derive(Debug, Default)]
 struct Step {
     /// The keys of all items, one after another.
@@ -182,7 +184,7 @@ impl Step {
     }
 }
 
-/// The thread of a survey. Dropping it ends the thread.
+/// The thread of a survey. Dropping this value ends the thread.
 #[derive(Debug)]
 pub(crate) struct SurveyThread {
     survey: Arc<Survey>,
@@ -208,7 +210,7 @@ impl SurveyThread {
         };
         let thread = thread::Builder::new().name("survey".to_owned()).spawn(run)?;
         survey.lock().thread = Some(thread.thread().clone());
-        // A call of `look` before the previous line did not wake the thread.
+        // A call of `look` before the previous line could not wake the thread, so wake it now.
         thread.thread().unpark();
         Ok(SurveyThread { survey, thread: Some(thread) })
     }
@@ -246,8 +248,8 @@ fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
             let items = if is_due { ITEMS } else { 0 };
             let mut seen = Step::default();
             let expired = sampler.expired();
-            // The released records stay in memory until the next `tick_at`, so the call below still
-            // finds them.
+            // The released records stay in memory until the next `tick_at`, so `sample` still finds
+            // them.
             reads.take().into_iter().for_each(|reads| session.release(reads));
             session.sample(&mut sampler, items, READS, &mut |item| seen.add(&item, session.now()));
             (seen.expired, seen.unreadable) = (sampler.expired() - expired, sampler.unreadable());
@@ -282,7 +284,7 @@ mod tests {
             samples.large.iter().map(|large| large.bytes).collect()
         };
         assert_eq!(sizes(&samples), (1000 - LARGE..1000).rev().collect::<Vec<_>>());
-        // An item that became smaller stays in the list until larger ones displace it.
+        // An item that became smaller must stay in the list until a larger item displaces it.
         let key = samples.large[0].key.clone();
         samples.note_large(&key, 3, 100_000);
         assert_eq!((samples.large.len(), sizes(&samples)[LARGE - 1]), (LARGE, 3));

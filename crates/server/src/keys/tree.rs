@@ -1,8 +1,8 @@
 //! The tree of prefixes, made from samples of items and of requests.
 //!
 //! If all keys have different prefixes, sums for all prefixes at once would take much memory.
-//! Sorting the samples by name brings the samples of each prefix together, so only the sums of one
-//! name's prefixes are needed at a time.
+//! Sorting the samples by prefix brings the samples of each prefix together. So only the sums of
+//! the prefixes of one sample are needed at a time.
 
 use super::hot::{RequestKind, RequestSample};
 use super::prefix::Prefixes;
@@ -27,7 +27,7 @@ pub(super) struct Sums {
     pub(super) ttl: f64,
     /// Number of sampled requests.
     pub(super) requests: u32,
-    /// Sums of the weights of sampled requests.
+    /// Sums of the weights of sampled requests, by the kind of the request.
     pub(super) hits: f64,
     pub(super) misses: f64,
     /// Reads whose replies do not tell whether an item was found.
@@ -55,7 +55,7 @@ impl Sums {
         match request.kind {
             RequestKind::Hit => self.hits += weight,
             RequestKind::Miss => self.misses += weight,
-            RequestKind::Untold => self.untold += weight,
+            RequestKind::OutcomeUnknown => self.untold += weight,
             RequestKind::Write => self.writes += weight,
         }
     }
@@ -119,7 +119,7 @@ pub(super) fn tree(
     let mut all = Sums::default();
     samples.iter().for_each(|(_, sample)| all.add(*sample));
     let mut chosen = Chosen { all, prefixes: Vec::with_capacity(2 * NODES) };
-    // The prefixes of the last name, the shortest first.
+    // The prefixes of the previous sample's name, the shortest first, with their sums so far.
     let mut open: Vec<(&[u8], Sums)> = Vec::new();
     for (name, sample) in samples {
         while let Some((prefix, sums)) = open.pop_if(|(prefix, _)| !name.starts_with(prefix)) {
@@ -139,7 +139,8 @@ pub(super) fn tree(
     root
 }
 
-/// The prefixes with the largest shares of samples so far, at most twice [`NODES`].
+/// The prefixes with the largest shares of the samples so far. Holds at most twice [`NODES`]
+/// prefixes, so that they need not be sorted for each new prefix.
 struct Chosen<'a> {
     all: Sums,
     prefixes: Vec<(&'a [u8], Sums)>,
@@ -155,9 +156,9 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// Keeps the [`NODES`] prefixes with the largest shares. A prefix has at least the share of any
-    /// longer prefix that begins with it, and wins a tie. So every kept prefix has its parents in
-    /// the tree.
+    /// Keeps only the [`NODES`] prefixes with the largest shares. A prefix has at least the share
+    /// of any longer prefix that begins with it, and wins a tie. So every kept prefix has its
+    /// parents in the tree.
     fn truncate(&mut self) {
         let share = |sums: &Sums| {
             f64::from(sums.items) / f64::from(self.all.items.max(1))
@@ -171,8 +172,9 @@ impl<'a> Chosen<'a> {
 }
 
 impl Node {
-    /// Takes the nodes that begin with this prefix from `sorted`. There, a prefix comes directly
-    /// before the longer prefixes that begin with it.
+    /// Takes the prefixes that begin with this node's prefix from `sorted`, and makes them its
+    /// children. In `sorted`, a prefix comes directly before the longer prefixes that begin with
+    /// it.
     fn take_children<'a>(
         &mut self,
         sorted: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Sums)>>,
@@ -238,7 +240,7 @@ mod tests {
         check(&tree);
         assert_eq!((tree.sums.items, tree.sums.requests), (56, 6));
         assert_eq!(tree.sums.bytes, 40.0 * 100.0 + 10.0 * 1000.0 + 60.0);
-        // The rest consists of keys without a prefix and of prefixes with few samples.
+        // `rest` must contain the keys without a prefix, and the keys of prefixes with few samples.
         assert_eq!((tree.rest.items, tree.rest.requests, tree.rest.bytes), (10, 2, 10_000.0));
         let names: Vec<_> = tree.children.iter().map(|child| &*child.prefix).collect();
         assert_eq!(names, [&b"user:"[..], b"a:"]);
@@ -261,7 +263,8 @@ mod tests {
         assert_eq!((count(&empty), empty.sums.samples()), (1, 0));
     }
 
-    /// Returns the largest prefixes, chosen from the sums over all prefixes of all samples at once.
+    /// Returns the prefixes that the tree must contain, computed from the sums over all prefixes of
+    /// all samples at once.
     fn largest(items: &[(String, u32)], requests: &[&str]) -> Vec<(Vec<u8>, u32, u32)> {
         let mut sums: HashMap<&[u8], Sums> = HashMap::new();
         for key in items.iter().map(|(key, _)| key.as_bytes()) {

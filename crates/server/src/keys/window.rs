@@ -1,10 +1,11 @@
 //! The latest samples, each with a prefix of its key, in a bounded amount of memory. Statistics by
-//! prefix are made from them when somebody asks. So no tree of prefixes has to be maintained, and
-//! every number in the statistics is an estimate from a plain sample with a known error.
+//! prefix are made from the samples when somebody asks for them. So no tree of prefixes has to be
+//! maintained, and every number in the statistics is an estimate from a plain sample with a known
+//! error.
 
 use std::collections::VecDeque;
 
-/// The largest number of samples.
+/// The largest number of samples in a window.
 const SAMPLES: usize = 16 << 10;
 /// The largest total length of the samples' prefixes, in bytes.
 const NAMES: usize = 512 << 10;
@@ -27,7 +28,7 @@ struct Timed<T> {
 }
 
 impl<T: Copy> Window<T> {
-    /// Begins to collect samples.
+    /// Creates an empty window that covers the time from `now_ms` on.
     pub(super) fn new(now_ms: u64) -> Self {
         Window { samples: VecDeque::new(), names: VecDeque::new(), since_ms: now_ms }
     }
@@ -67,7 +68,7 @@ impl<T: Copy> Window<T> {
         self.samples.len()
     }
 
-    /// Returns the length of the period that these samples cover, in seconds.
+    /// Returns the length of the period that the samples cover, in seconds; at least 1 ms.
     pub(super) fn seconds(&self, now_ms: u64) -> f64 {
         now_ms.saturating_sub(self.since_ms).max(1) as f64 / 1000.0
     }

@@ -1,4 +1,4 @@
-//! Requests on their way from a connection to the worker of the limit port, and what comes back.
+//! Requests that a connection of the limit port sends to the port's worker, and their replies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,11 +52,11 @@ impl LimitRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitAction {
-    /// Take units, all or none.
+    /// Takes units, all or none.
     Take(u64),
-    /// Show the limiter.
+    /// Shows the limiter and takes nothing.
     Look,
-    /// Remove the limiter, so that all its units are free again.
+    /// Removes the limiter, so that all its units are free again.
     Reset,
 }
 
@@ -65,7 +65,7 @@ pub(super) enum LimitAction {
 pub(super) enum LimitReply {
     /// Whether the units were taken, and the state of the limiter.
     Decided(Decision),
-    /// The used units are forgotten.
+    /// The limiter is removed, so all its units are free again.
     Reset,
     Undecided(Undecided),
 }
@@ -73,7 +73,8 @@ pub(super) enum LimitReply {
 /// Why a request has no decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undecided {
-    /// The key holds an item that is neither a limiter nor a number, which could become one.
+    /// The key holds an item that is neither a limiter nor a number. A number would become a
+    /// limiter.
     NotALimiter,
     /// The engine refused the request.
     Refused(Refusal),
@@ -95,7 +96,7 @@ impl fmt::Display for Undecided {
     }
 }
 
-/// A request, and where its reply goes.
+/// A request, and the channel for its reply.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) request: LimitRequest,
@@ -110,8 +111,8 @@ pub(super) struct Callee {
 }
 
 impl Callee {
-    /// Has the worker execute a request. There is no decision if it does not arrive until `end`,
-    /// and no attempt if `end` has passed.
+    /// Sends a request to the worker and waits for the reply. Returns [`Undecided::Late`] if there
+    /// is no reply before `end`. If `end` has already passed, the request is not sent.
     pub(super) async fn call(&self, request: LimitRequest, end: Instant) -> LimitReply {
         const LATE: LimitReply = LimitReply::Undecided(Undecided::Late);
         if end <= Instant::now() {
@@ -119,7 +120,7 @@ impl Callee {
         }
         let (reply, replied) = oneshot::channel();
         let call = async {
-            // Fails only if the thread is about to end.
+            // `send` fails only if the limit port's thread is about to end.
             self.calls.send(Call { request, reply }).await.ok()?;
             replied.await.ok()
         };

@@ -28,39 +28,40 @@ use super::call::{Callee, LimitRequest, PATIENCE};
 use super::request::HttpRequest;
 use super::{envoy, reply, request};
 
-/// The largest number of connections at a time. Beyond it, a new connection replaces the one that
-/// has waited longest for a request.
+/// The largest number of connections at a time. At this number, a new connection replaces the one
+/// that has waited longest for a request.
 pub(crate) const CONNECTIONS: usize = 1024;
 /// The largest number of bytes that are held of a request, and of replies that the client does not
-/// read. Requests need room for the cookies of clients, which proxies pass on.
+/// read. Proxies pass on the cookies of their clients, so requests need this much room.
 pub(super) const BUFFER: usize = 16 << 10;
-/// The largest length of the headers of an HTTP/2 request, in bytes, with 32 for each of them. With
-/// tracing, Envoy copies headers of its clients into calls. By default it accepts 60 KB of headers.
-/// A larger call gets 431, which Envoy takes for an error, so its client's request would pass.
+/// The largest length of the headers of an HTTP/2 request, in bytes, with 32 bytes added for each
+/// header. With tracing, Envoy copies headers of its clients into calls. By default Envoy accepts
+/// 60 KB of headers. A larger call gets 431, which Envoy takes for an error of this service, so its
+/// client's request would pass.
 pub(super) const HEADERS: u32 = 72 << 10;
 /// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
 /// for more.
 pub(super) const STREAMS: u32 = 8;
-/// The least window of an HTTP/2 connection, in bytes.
+/// The flow-control window of an HTTP/2 connection, in bytes: the smallest that is possible.
 const WINDOW: u32 = 65_535;
-/// The longest time without a request, and longer than a body may take. Proxies close idle
-/// connections earlier, and Envoy connects again.
+/// The longest time without a request; then the connection is closed. It is longer than a body may
+/// take. Proxies close idle connections earlier, and Envoy connects again.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
 const _: () = assert!(SILENCE.as_secs() > PATIENCE.as_secs());
 
-/// The time that a connection has to end after it was told to.
+/// The time that a connection has to end after it was asked to.
 const GOODBYE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 1000 });
 
 /// The connections of all listeners.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 
-/// The state of a connection. Through it, a new connection can close an old one.
+/// The state of a connection. A new connection uses this state to close an old one.
 #[derive(Debug)]
 struct LimitClient {
     /// Number of requests that are being executed.
     executing: Cell<usize>,
-    /// Number of these requests, and of requests whose bodies are arriving.
+    /// Number of requests that are being executed or whose bodies are arriving.
     begun: Cell<usize>,
     /// Time when the last request began or ended, or of the connect if there was no request.
     waits_since: Cell<Instant>,
@@ -69,8 +70,8 @@ struct LimitClient {
 }
 
 impl Clients {
-    /// Returns the state of a new connection. Closes the connection that has waited longest if
-    /// there are [`CONNECTIONS`]. Returns `None` if all of them are busy.
+    /// Returns the state of a new connection. If there are [`CONNECTIONS`], closes the one that has
+    /// waited longest for a request. Returns `None` if all of them are busy.
     fn enter(&self) -> Option<Rc<LimitClient>> {
         let mut clients = self.0.borrow_mut();
         if clients.len() >= CONNECTIONS {
@@ -102,8 +103,8 @@ impl LimitClient {
     }
 }
 
-/// Counts a request of a client until it is dropped. A request may end early, because the client
-/// has left.
+/// Counts a request of a client until this value is dropped. A request may end early, because the
+/// client has left.
 struct Counted {
     client: Rc<LimitClient>,
     count: fn(&LimitClient) -> &Cell<usize>,
@@ -183,7 +184,7 @@ async fn serve(
     loop {
         let patience = if leaving { GOODBYE } else { SILENCE };
         tokio::select! {
-            // An error concerns only this client.
+            // The connection has ended. An error concerns only its client.
             _ = connection.as_mut() => return,
             () = client.leave.notified() => return,
             () = sleep_until(client.waits_since.get() + patience) => {
@@ -202,7 +203,8 @@ async fn serve(
                 }
             }
             _ = stopped.wait_for(Option::is_some), if !stopping => {
-                // Replies may not be written yet, although no request is being executed.
+                // Replies of finished requests may not be written yet, so the connection is not
+                // closed at once.
                 (stopping, leaving) = (true, true);
                 client.waits_since.set(Instant::now());
                 connection.as_mut().graceful_shutdown();
@@ -211,18 +213,18 @@ async fn serve(
     }
 }
 
-/// Answers a request.
 async fn answer(
     request: Request<Incoming>,
     client: Rc<LimitClient>,
     server: Callee,
 ) -> Result<Response, Infallible> {
-    // A request that has no body yet shows that its client is there.
+    // Even a request whose body has not arrived shows that its client is active.
     client.waits_since.set(Instant::now());
     let _begun = Counted::begin(&client, |client| &client.begun);
     let begin = || Counted::begin(&client, |client| &client.executing);
     Ok(match request.version() {
-        // A connection is not busy while a body arrives: bodies that never end must not keep it.
+        // A connection is not busy while a body arrives. Otherwise, bodies that never end would
+        // keep new connections from replacing it.
         Version::HTTP_2 => envoy::answer(request, &server, begin).await,
         _ => {
             let _executing = begin();
@@ -285,7 +287,7 @@ mod tests {
                 }
             };
             let grpc = "application/grpc";
-            // The first body does not arrive. The other requests need none.
+            // The body of the first request does not arrive. The other requests need no body.
             let requests = [(envoy::PATH, grpc), ("/", grpc), (envoy::PATH, "text/plain")];
             for (at, (path, kind)) in (0..).zip(requests) {
                 let past = Instant::now() - SILENCE / 2;

@@ -18,12 +18,12 @@
 //!
 //! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
 //! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most
-//! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. It forgets their
-//! headers, at most [`HEADERS`] bytes, before it waits for their bodies. Headers that never end
-//! take about 0.4 MB of memory, because a short field takes more than its bytes. The body of an
-//! HTTP/1 request is never read. A connection without requests for [`SILENCE`] is closed. A body
-//! has to arrive within [`PATIENCE`], and a complete request is answered within it. Web pages
-//! cannot take units, see `request.rs`.
+//! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The headers of a
+//! request have at most [`HEADERS`] bytes, and are dropped before the connection waits for the
+//! body. Headers that never end take about 0.4 MB of memory, because a short field takes more than
+//! its bytes. The body of an HTTP/1 request is never read. A connection without requests for
+//! [`SILENCE`] is closed. A body has to arrive within [`PATIENCE`]. A complete request is answered
+//! within [`PATIENCE`] too. Web pages cannot take units, see `request.rs`.
 //!
 //! [`BUFFER`]: connections::BUFFER
 //! [`HEADERS`]: connections::HEADERS
@@ -109,7 +109,7 @@ impl Drop for LimitPort {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
         if let Some(thread) = self.thread.take() {
-            // `LimitPortEnd` has already reported a panic.
+            // `join` fails if the thread has panicked. `LimitPortEnd` has already reported that.
             let _ = thread.join();
         }
     }
@@ -143,7 +143,7 @@ async fn grace(stopped: &mut watch::Receiver<Option<Instant>>) {
     }
 }
 
-/// Ends the server if the thread panics.
+/// A guard that the limit port's thread holds. If the thread panics, the guard ends the server.
 struct LimitPortEnd(Arc<Running>);
 
 impl Drop for LimitPortEnd {

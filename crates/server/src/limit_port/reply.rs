@@ -28,7 +28,7 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 /// The body of a reply about a limiter. A time of `None` means never.
 #[derive(Serialize)]
 struct LimitBody<'a> {
-    /// Absent in the reply to a look.
+    /// True if the request passes; absent in the reply to a look, which takes no units.
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<bool>,
     /// True if the request passes only because the policy is a shadow; otherwise absent.
@@ -39,7 +39,7 @@ struct LimitBody<'a> {
     limit: u64,
     remaining: u64,
     reset_ms: Option<u64>,
-    /// Absent in the reply to a look.
+    /// Time until the request may pass; absent in the reply to a look.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<Option<u64>>,
 }
@@ -59,7 +59,7 @@ pub(super) fn of(request: &HttpRequest, policy: &Policy, reply: &LimitReply) -> 
     }
 }
 
-/// Returns the reply to a request for units or a look.
+/// Returns the reply to a request for units, or to a look at the limiter.
 fn decided(request: &HttpRequest, policy: &Policy, decision: &Decision) -> Response {
     let looks = request.action == LimitAction::Look;
     let (decision, shadow) = policy.seen(decision);
@@ -115,8 +115,9 @@ pub(super) fn limit_field(policy: &Policy, decision: &Decision) -> String {
     field
 }
 
-/// Returns the seconds, rounded up, until the refused request may pass, or until all units are free
-/// again. `None` if neither ever happens.
+/// Returns the seconds, rounded up, until a refused request may pass. If it never may, or the
+/// request was not refused, returns the seconds until all units are free again. `None` if that
+/// never happens.
 pub(super) fn seconds_until_change(decision: &Decision) -> Option<u64> {
     let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
     time.map(|time| time.div_ceil(NANOS))

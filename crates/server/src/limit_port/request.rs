@@ -20,7 +20,7 @@ use super::call::LimitAction;
 use crate::admin::host::is_known;
 use crate::settings::Settings;
 
-/// A request as it was sent.
+/// A parsed HTTP request. Its policy is not looked up yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HttpRequest {
     /// The name of the policy.
@@ -68,7 +68,7 @@ pub(super) fn parse(
         let known = |host| is_known(host, &[]) || is_known(host, &settings().admin_hosts);
         if has_dot && !host.to_str().is_ok_and(known) {
             let reason = "this Host is not known here: allow it with --admin-host";
-            // Not 403, which nginx would take for a refusal by the limit.
+            // The status is not 403, which nginx would take for a refusal by the limit.
             return Err(Mistake::new(StatusCode::MISDIRECTED_REQUEST, reason));
         }
     }

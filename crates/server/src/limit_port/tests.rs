@@ -73,7 +73,7 @@ fn send(client: &mut TcpStream, request: &str, more: &str) {
     client.write_all(format!("{request} HTTP/1.1\r\nHost: x\r\n{more}\r\n").as_bytes()).unwrap();
 }
 
-/// Returns the reply to a request on a connection of its own.
+/// Sends a request on a new connection. Returns status, head and body of the reply.
 fn ask(server: &Server, request: &str, more: &str) -> (u16, String, String) {
     let mut client = connect(server.limit_addresses()[0]);
     send(&mut client, request, more);
@@ -113,7 +113,7 @@ fn units_are_taken_until_none_are_left() {
     assert!(body.starts_with(r#"{"allowed":false,"policy":"logins","limit":5,"remaining":2,"#));
     assert_eq!(field(&head, "retry-after"), Some("3600"));
     assert_eq!(field(&head, "ratelimit"), Some(r#""logins";r=2;t=3600"#));
-    // A request for more than the limit never passes.
+    // A request for more units than the limit never passes, so there is no time to wait for.
     let (status, head, body) = take("key=ann&cost=18446744073709551615");
     assert_eq!((status, field(&head, "retry-after")), (429, None));
     assert!(body.ends_with(r#""retry_after_ms":null}"#), "{body}");
@@ -159,7 +159,7 @@ fn memcached_clients_share_the_limiter() {
     assert_eq!(ask(&server, "GET /v1/forward-auth/logins", forwarded).0, 200);
     assert_eq!(command(&server, "ma login/ann Qlogins r"), "NS r0 B5");
     assert_eq!(ask(&server, "GET /v1/forward-auth/logins", forwarded).0, 429);
-    // A plain number becomes a limiter; other items do not.
+    // A plain number must become a limiter. Any other item must be refused.
     assert_eq!(command(&server, "set login/bob 0 0 1\r\n4"), "STORED");
     let (status, _, body) = ask(&server, "POST /v1/limit/logins?key=bob", "");
     assert!(status == 200 && body.contains("\"remaining\":0,"), "{body}");
@@ -218,7 +218,7 @@ fn a_reload_replaces_the_policies() {
 }
 
 /// Many connections take units from two limiters at once, each with many requests in flight.
-/// Together they must get exactly the budget of each limiter.
+/// Conflict they must get exactly the budget of each limiter.
 #[test]
 fn exactly_the_limit_is_admitted() {
     const BUDGET: usize = 1000;
@@ -248,7 +248,7 @@ fn exactly_the_limit_is_admitted() {
 fn large_heads_and_bodies_harm_nobody() {
     let server = server(vec![logins(5)]);
     let mut honest = connect(server.limit_addresses()[0]);
-    // Proxies pass on the cookies of their clients.
+    // A head of this length must be accepted, because proxies pass on the cookies of their clients.
     let cookie = format!("Cookie: {}\r\n", "c".repeat(BUFFER / 2));
     assert_eq!(ask(&server, "POST /v1/limit/logins?key=a", &cookie).0, 200);
     let many: String = (0..200).map(|at| format!("X-{at}: 1\r\n")).collect();
@@ -256,7 +256,7 @@ fn large_heads_and_bodies_harm_nobody() {
     let endless = ["GET /".to_owned(), "GET / HTTP/1.1\r\nCookie: ".to_owned()];
     for start in endless {
         let mut client = connect(server.limit_addresses()[0]);
-        // Fails when the server has closed the connection.
+        // The write fails if the server has closed the connection.
         let _ = client.write_all((start + &"c".repeat(100 * BUFFER)).as_bytes());
         let mut seen = String::new();
         let _ = client.read_to_string(&mut seen);
@@ -278,7 +278,8 @@ fn large_heads_and_bodies_harm_nobody() {
     assert!(reply(&mut honest).1.contains("\"remaining\":2,"));
 }
 
-/// Without memory, an existing limiter still decides, and a new one is refused without a decision.
+/// Without memory, an existing limiter must still decide. A request for a new limiter must be
+/// refused without a decision.
 #[test]
 fn no_memory_is_no_decision() {
     let (when_full, memory) = (WhenFull::Refuse, 8 << 20);
@@ -305,7 +306,7 @@ fn no_memory_is_no_decision() {
     assert_eq!(ask(&server, "POST /v1/limit/logins?key=old", "").0, 429);
 }
 
-/// A client that sends half a request must not delay the stop.
+/// Neither an idle client nor one that sends half a request must delay the stop.
 #[test]
 fn a_stop_waits_for_no_idle_client() {
     let server = server(vec![logins(5)]);
@@ -321,8 +322,8 @@ fn a_stop_waits_for_no_idle_client() {
     assert!(matches!(half.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// The decisions of a durable policy survive a restart. Limiters that are only in the store are
-/// read from there.
+/// The decisions of a durable policy must survive a restart. Limiters that are only in the store
+/// must be read from there.
 #[test]
 fn limiters_of_a_store_are_read_and_kept() {
     const KEYS: usize = 40;
@@ -361,7 +362,7 @@ fn slow_requests_name_their_limiters() {
     let durable = Policy { durability: Some(Durability::Sync), ..logins(9) };
     let quick = Policy::new("quick", Limit::fixed(9, HOUR));
     let store = vec![StorePath { path: folder.clone(), size: Some(256 << 20), tier: None }];
-    // Every request is slow.
+    // With this threshold, every request is slow.
     let slow_command = Some(Duration::from_nanos(1));
     let settings = Settings { store, slow_command, ..settings(vec![durable, quick]) };
     let server = Server::start(settings).unwrap();

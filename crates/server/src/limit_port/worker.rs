@@ -22,8 +22,9 @@ use crate::waits::{Wait, Waits};
 
 /// The largest number of requests per turn.
 const TURN: usize = 256;
-/// The number of withheld replies from which those whose clients have left are dropped. It doubles
-/// with the number of replies that stay, so dropping costs each reply a constant time.
+/// The smallest number of withheld replies at which those whose clients have left are dropped.
+/// [`LimitWorker::withhold`] raises the number to twice the replies that stay, so that dropping
+/// costs each reply a constant time.
 const WITHHELD: usize = 1024;
 
 #[derive(Debug)]
@@ -125,8 +126,8 @@ impl LimitWorker {
         }
     }
 
-    /// Executes `calls` and what waits. `woken` is true if the engine has woken the session: only
-    /// then may a commit have ended.
+    /// Executes `calls`, and continues parked requests and withheld replies. `woken` is true if the
+    /// engine has woken the session. Only then may a commit have ended.
     fn turn(&mut self, calls: &mut Vec<Call>, woken: bool) {
         let now = self.clock.nanos();
         self.session.tick_at(now);
@@ -220,7 +221,7 @@ impl LimitWorker {
         send(call.reply, reply);
     }
 
-    /// Sends a reply if its commit has ended.
+    /// Sends a reply if its commit has ended, and otherwise withholds it.
     fn release(&mut self, withheld: WithheldReply) {
         let state = self.session.commit_state_or_wake(withheld.point);
         if state != CommitState::Pending {
@@ -236,8 +237,9 @@ impl LimitWorker {
         }
     }
 
-    /// Keeps a reply until its commit ends. Clients give up after a while and send more requests,
-    /// so while commits are stuck, only replies that somebody waits for are bounded.
+    /// Withholds a reply until its commit ends. While commits are stuck, clients give up and send
+    /// more requests. So at a certain number, replies that nobody waits for are dropped. The number
+    /// of the others is bounded.
     fn withhold(&mut self, withheld: WithheldReply) {
         if self.withheld.len() >= self.withheld_limit {
             for withheld in std::mem::take(&mut self.withheld) {
@@ -263,7 +265,7 @@ impl LimitWorker {
     }
 }
 
-/// Sends a reply. The client may have disconnected.
+/// Sends a reply. This fails if the client has disconnected, so the error is ignored.
 fn send(sender: oneshot::Sender<LimitReply>, reply: LimitReply) {
     let _ = sender.send(reply);
 }
@@ -288,14 +290,14 @@ fn decide(
             }
             LimitReply::Decided(decision)
         }
-        // A take without a cas id can return only the last of these.
+        // Of these, a take without a cas id can return only `NonNumeric`.
         Taken::NotFound | Taken::Exists | Taken::NonNumeric => {
             LimitReply::Undecided(Undecided::NotALimiter)
         }
     })
 }
 
-/// Deletes a limiter, and no other item that takes its place meanwhile.
+/// Deletes a limiter. An item that replaces the limiter in the meantime is not deleted.
 fn reset(session: &Session, policy: &Policy, key: &Key<'_>) -> Outcome<LimitReply> {
     loop {
         let cas = match session.take(key, &policy.take(0)) {
@@ -305,7 +307,7 @@ fn reset(session: &Session, policy: &Policy, key: &Key<'_>) -> Outcome<LimitRepl
         };
         let delete = Delete { compare: Some(cas), ..Delete::default() };
         match session.delete(key, &delete) {
-            // Another request has changed the limiter, or replaced it.
+            // Another request has changed or replaced the limiter, so read it again.
             Outcome::Ready(Deleted::Exists) | Outcome::AfterCommit(Deleted::Exists, _) => {}
             deleted => return deleted.map(|_| LimitReply::Reset),
         }
@@ -338,7 +340,7 @@ mod tests {
                     (Call { request, reply }, replied)
                 })
                 .unzip();
-            // No turn follows a commit here.
+            // `woken` is false, so the worker does not check withheld replies again.
             worker.turn(&mut calls, false);
             (worker.withheld.len(), replies)
         };

@@ -1,4 +1,4 @@
-//! The kernel interface that the loops use for sockets.
+//! The kernel interface that the event loops use for sockets.
 
 use std::fmt;
 
@@ -26,8 +26,8 @@ impl BackendKind {
 pub struct Backend {
     /// The interface.
     pub kind: BackendKind,
-    /// The reason, for the log. After a fall-back to epoll, it names the operation that the kernel
-    /// refused.
+    /// The reason for the choice, for the log. After a fall-back to epoll, the reason names the
+    /// operation that the kernel refused.
     pub reason: String,
 }
 

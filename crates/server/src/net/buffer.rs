@@ -2,8 +2,8 @@
 //! in memory that all connections of a worker share, so an idle connection owns no buffer.
 
 /// The unconsumed bytes of a connection, during one [`Service::process`](super::Service::process)
-/// call. The loop keeps the bytes that the service does not consume, and passes them again with
-/// later input after them.
+/// call. The event loop keeps the bytes that the service does not consume. In the next call, it
+/// passes them again, followed by new input.
 #[derive(Debug)]
 pub struct InputBuffer<'a> {
     bytes: &'a [u8],
@@ -58,17 +58,17 @@ impl<'a> InputBuffer<'a> {
 /// Output memory that grew beyond this many bytes for a reply is freed after that reply.
 const REPLIES_KEPT: usize = 256 << 10;
 
-/// Memory for replies. It is reused by later calls, and grows when a reply needs more.
+/// Memory for replies. Later calls reuse the memory. It grows when a reply needs more.
 #[derive(Debug, Default)]
 pub struct OutputMemory {
-    /// Initialised over its whole length, so that parts of it can be handed out without unsafe
-    /// code.
+    /// All bytes up to the vector's length are initialised, so that parts of the memory can be
+    /// handed out without unsafe code.
     memory: Vec<u8>,
     filled: usize,
 }
 
 impl OutputMemory {
-    /// Allocates `capacity` bytes. The memory grows only when replies exceed them.
+    /// Allocates `capacity` bytes. The memory grows only when replies exceed this capacity.
     pub fn with_capacity(capacity: usize) -> Self {
         OutputMemory { memory: vec![0; capacity], filled: 0 }
     }
@@ -78,7 +78,8 @@ impl OutputMemory {
         OutputMemory::with_capacity(limit + (16 << 10))
     }
 
-    /// Empties the memory of an event loop. Frees the part that was added for a large reply.
+    /// Empties the memory of an event loop. If the memory has grown much for a large reply, frees
+    /// the additional memory.
     #[inline]
     pub(super) fn recycle(&mut self, limit: usize) {
         self.clear();
@@ -124,7 +125,8 @@ impl OutputMemory {
 pub struct OutputBuffer<'a> {
     memory: &'a mut OutputMemory,
     limit: usize,
-    /// Number of reply bytes that the service keeps itself, to send them later.
+    /// Number of bytes that count against the limit, although the service keeps them itself to send
+    /// them later.
     withheld: usize,
 }
 
@@ -185,16 +187,16 @@ impl OutputBuffer<'_> {
         self.limit
     }
 
-    /// Returns true if the bytes written, plus the [withheld](Self::withhold) ones, reach the
-    /// limit.
+    /// Returns true if the bytes written, plus the bytes
+    /// [counted](Self::count_against_limit) in addition, reach the limit.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.memory.filled + self.withheld >= self.limit
     }
 
     /// Adds `bytes` to the bytes that count against the limit during this call. The service keeps
-    /// them itself, and sends them in a later call.
-    pub fn withhold(&mut self, bytes: usize) {
+    /// such bytes itself, and sends them in a later call.
+    pub fn count_against_limit(&mut self, bytes: usize) {
         self.withheld += bytes;
     }
 
@@ -239,9 +241,9 @@ mod tests {
         assert_eq!(output.bytes(), b"VALUE 123");
         output.truncate(5);
         assert_eq!(output.len(), 5);
-        output.withhold(2);
+        output.count_against_limit(2);
         assert!(!output.is_full());
-        output.withhold(1);
+        output.count_against_limit(1);
         assert!(output.is_full());
         memory.clear();
         assert!(memory.bytes().is_empty());

@@ -1,11 +1,11 @@
 //! Bytes that a connection keeps between turns: input without a complete command, and output that
-//! the socket did not take. Most connections keep nothing most of the time, and then own no
+//! the socket did not take. Most connections keep no bytes most of the time, and then own no
 //! allocation. Memory for kept bytes is charged to the [`Budget`].
 
 use super::options::Budget;
 
 /// A queue of bytes. Invariant: the queue has charged exactly its capacity, and it owns no memory
-/// while it is empty. It must be [cleared](Self::clear) before it is dropped.
+/// while it is empty. The queue must be [cleared](Self::clear) before it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct ByteQueue {
     memory: Vec<u8>,
@@ -58,7 +58,8 @@ impl ByteQueue {
         }
         if self.memory.capacity() - self.memory.len() < bytes.len() {
             let needed = self.memory.len() + bytes.len();
-            // Grows by at least half, so that many small appends take linear time in total.
+            // The capacity grows by at least half, so that many small appends take linear time in
+            // total.
             self.reserve(needed.max(self.memory.capacity() * 3 / 2), budget);
         }
         self.memory.extend_from_slice(bytes);
@@ -82,7 +83,7 @@ impl ByteQueue {
         self.start = 0;
     }
 
-    /// Makes the capacity at least `capacity`.
+    /// Grows the allocation to at least `capacity` bytes, and charges the growth to the budget.
     fn reserve(&mut self, capacity: usize, budget: &dyn Budget) {
         let before = self.memory.capacity();
         let wanted = capacity.next_multiple_of(GRAIN);

@@ -1,8 +1,8 @@
-//! The part that the loops over epoll and io_uring share: connections, calls of the service,
-//! placement of new connections, and time. Each loop adds how it moves bytes and how it waits.
+//! The part that the event loops over epoll and io_uring share: connections, calls of the service,
+//! placement of new connections, and time. The loops themselves move bytes and wait for events.
 //!
-//! A connection is *served* while it has a service state. After that it *lingers*: no more output
-//! follows, and the connection waits until the client ends its side or a short time has passed.
+//! A connection is *served* while it has a service state. After that, the connection *lingers*: it
+//! sends no more output, and waits until the client ends its side or [`LINGER_MS`] have passed.
 //! Without lingering, the kernel would reset a connection that is closed with unread input. The
 //! reset might overtake replies that are still on their way. After lingering, the connection is
 //! removed.
@@ -18,7 +18,7 @@ use super::counters::Counters;
 use super::slab::Slab;
 use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport};
 
-/// Reply to a client above the connection limit.
+/// The reply to a client that is rejected because of the connection limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// The longest time for which a connection lingers, in milliseconds.
 const LINGER_MS: u64 = 2_000;
@@ -28,17 +28,17 @@ const MAX_LINGERING_REJECTED: usize = 64;
 /// Time for which a worker accepts no clients after an accept has failed for lack of descriptors or
 /// memory, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// The largest number of steps per turn for connections that continue without an event. A
-/// connection that only has replies to send costs one step. So the connections that a commit
-/// releases continue within a few turns.
+/// The largest number of steps per turn for connections of the ready list, which continue without
+/// an event. A connection that only has replies to send costs one step. So after a commit, the many
+/// connections that waited for it continue within a few turns.
 const STEPS: usize = 64;
 /// Number of steps that a connection costs if it has more requests, or more replies than fit into
 /// the output. So only a few such connections continue per turn, and new input of other connections
-/// need not wait for them.
+/// does not wait long.
 const STEPS_OF_REQUESTS: usize = 8;
-/// The longest time from the first step of a turn to the beginning of its last step. If the turn's
-/// events took longer than this time, their duration is the limit instead. A running step is not
-/// interrupted.
+/// The longest time from the first step of a turn to the beginning of its last step. If handling
+/// the events of the turn took longer, the duration of that is the limit instead. A running step is
+/// not interrupted.
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The largest number of bytes per receive call.
 pub(super) const READ_SIZE: usize = 32 << 10;
@@ -50,14 +50,14 @@ pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 #[derive(Debug)]
 pub(super) struct Connection<C, I> {
     pub(super) socket: OwnedFd,
-    /// The service's state of the connection; `None` while the connection lingers.
+    /// The service's state of the connection. `None` while the connection lingers.
     pub(super) service: Option<C>,
     /// Input that the service has not consumed.
     pub(super) input: ByteQueue,
     /// Output that the socket has not taken.
     pub(super) output: ByteQueue,
     pub(super) flow: Flow,
-    /// True if the client has ended its side.
+    /// True if the client has ended its side, so that no more input follows.
     pub(super) ended: bool,
     /// True if `input` holds bytes that the service has not seen, or that it has postponed.
     pub(super) unseen: bool,
@@ -65,14 +65,15 @@ pub(super) struct Connection<C, I> {
     pub(super) postponed: bool,
     /// True if the last call of the service filled the output.
     filled: bool,
-    /// True if the connection is in the ready list.
+    /// True if the connection is in the ready list of [`Core`].
     pub(super) queued: bool,
-    /// True if the connection is in `parked`, the list of connections that a wake-up continues.
+    /// True if the connection is in the `parked` list of [`Core`], whose connections continue after
+    /// a wake-up.
     listed: bool,
     /// Time of the last byte moved, or of the beginning of lingering, in [coarse
     /// milliseconds](coarse_ms).
     pub(super) stamp: u64,
-    /// The last time at which the connection kept no bytes, in coarse milliseconds.
+    /// The last time at which the connection's buffers were empty, in coarse milliseconds.
     pub(super) empty_at: u64,
     /// Number of bytes moved since `empty_at`.
     pub(super) moved: u64,
@@ -80,8 +81,8 @@ pub(super) struct Connection<C, I> {
 }
 
 impl<C, I> Connection<C, I> {
-    /// Called before the connection's buffers change. If they are empty, the time for which the
-    /// connection keeps bytes begins again at `now`.
+    /// Must be called before the connection's buffers change. If the buffers are empty, sets
+    /// `empty_at` to `now`: the connection has kept no bytes until now.
     #[inline]
     fn note_kept(&mut self, now: u64) {
         if self.input.is_empty() && self.output.is_empty() {
@@ -96,8 +97,8 @@ impl<C, I> Connection<C, I> {
         }
     }
 
-    /// Returns true if the service may process arriving input at once, because no output, unseen
-    /// input or parked command comes before it.
+    /// Returns true if the service may process arriving input at once, because no unsent output,
+    /// unseen input or parked command comes before it.
     #[inline]
     pub(super) fn takes_input(&self) -> bool {
         self.service.is_some() && self.output.is_empty() && !self.unseen && self.flow.reads()
@@ -108,18 +109,18 @@ impl<C, I> Connection<C, I> {
 pub(super) enum Admission {
     /// This worker serves the socket.
     Own(OwnedFd),
-    /// Another worker serves the socket, and has received it.
-    Elsewhere,
+    /// Another worker serves the socket, which was handed over to it.
+    HandedOver,
     /// No worker serves the socket. The client was told that there are too many connections. The
     /// socket should linger.
     Rejected(OwnedFd),
 }
 
-/// The number of ready connections that may still continue in this turn, and the time after which
-/// no further one begins.
+/// The number of connections of the ready list that may still continue in this turn, and the time
+/// after which no further connection continues.
 pub(super) struct StepBudget {
     left: usize,
-    /// Set when the first of several connections begins. For a single connection no deadline is
+    /// Set when the first of several connections continues. For a single connection no deadline is
     /// needed, so the clock is not read.
     until: Option<Instant>,
 }
@@ -138,16 +139,18 @@ pub(super) struct Core<S: Service, I> {
     stopping_since: Option<u64>,
     /// The time until which accepting pauses after a failure, in coarse milliseconds.
     pub(super) accept_again: Option<u64>,
-    /// True if connections may keep more bytes than at the last check, see `relief.rs`.
-    pub(super) look_at_budget: bool,
-    /// If the last check closed no connection: the earliest time for the next one, in coarse
-    /// milliseconds.
-    pub(super) look_after: u64,
+    /// True if connections may keep more bytes than at the last check of the budget, see
+    /// `relief.rs`.
+    pub(super) budget_check_due: bool,
+    /// The earliest time for the next check of the budget, in coarse milliseconds. Set after a
+    /// check that closed no connection.
+    pub(super) next_budget_check: u64,
     parked: Vec<u32>,
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
-    /// The start of this turn; `None` if the ready list was empty at that time.
+    /// The start of this turn. `None` if the ready list was empty then, because only steps of the
+    /// ready list need this time.
     turn_began: Option<Instant>,
     next_tick: u64,
 }
@@ -164,8 +167,8 @@ impl<S: Service, I> Core<S, I> {
             order: Order::Serve,
             stopping_since: None,
             accept_again: None,
-            look_at_budget: false,
-            look_after: 0,
+            budget_check_due: false,
+            next_budget_check: 0,
             parked: Vec::new(),
             ready: VecDeque::new(),
             lingering: 0,
@@ -175,9 +178,9 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Calls the service for a served connection. The input is `whole`, which must begin with the
-    /// held input. If `whole` is `None`, the input is the held input alone. Writes replies to
-    /// `replies`, which must be empty. Returns true if the service was called.
+    /// Calls the service for a served connection. If `whole` is given, it is the input, and must
+    /// begin with the input that the connection holds. Otherwise the held input is the whole input.
+    /// Writes replies to `replies`, which must be empty. Returns true if the service was called.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -202,7 +205,7 @@ impl<S: Service, I> Core<S, I> {
         connection.unseen = postponed || seen < all.len();
         connection.postponed = postponed;
         if whole.is_none() && connection.input.is_empty() {
-            // The service was given no input, so none is left to keep.
+            // The service was given no input, so there is no rest to keep.
         } else {
             connection.note_kept(self.now);
             let before = connection.input.capacity();
@@ -212,7 +215,7 @@ impl<S: Service, I> Core<S, I> {
             }
             if connection.input.capacity() != before {
                 self.counters.buffer_bytes.adjust(before, connection.input.capacity());
-                self.look_at_budget |= connection.input.capacity() > before;
+                self.budget_check_due |= connection.input.capacity() > before;
                 connection.note_buffers(&mut self.service);
             }
             if flow.reads() && !postponed && seen - consumed >= MAX_INPUT_HELD {
@@ -221,8 +224,9 @@ impl<S: Service, I> Core<S, I> {
             }
         }
         if connection.flow.waits() {
-            // The service may keep withheld replies, which count against the budget.
-            self.look_at_budget = true;
+            // The service may keep withheld replies, which count against the budget. So the budget
+            // must be checked.
+            self.budget_check_due = true;
             if !connection.listed {
                 connection.listed = true;
                 self.parked.push(key);
@@ -231,7 +235,7 @@ impl<S: Service, I> Core<S, I> {
         true
     }
 
-    /// Appends input that cannot be processed now to the input held.
+    /// Appends input that cannot be processed now to the input that the connection holds.
     pub(super) fn hold_input(&mut self, key: u32, bytes: &[u8]) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -241,10 +245,11 @@ impl<S: Service, I> Core<S, I> {
         self.counters.buffer_bytes.adjust(before, connection.input.capacity());
         connection.note_buffers(&mut self.service);
         connection.unseen = true;
-        self.look_at_budget = true;
+        self.budget_check_due = true;
     }
 
-    /// Keeps output that the socket did not take. No output may be held already.
+    /// Keeps output that the socket did not take. The connection must not hold other output
+    /// already.
     pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -253,10 +258,10 @@ impl<S: Service, I> Core<S, I> {
         self.counters.buffer_bytes.adjust(0, connection.output.capacity());
         connection.note_buffers(&mut self.service);
         self.counters.output_stalls.add(1);
-        self.look_at_budget = true;
+        self.budget_check_due = true;
     }
 
-    /// Removes the first `n` bytes of the output held, which the socket took.
+    /// Removes the first `n` bytes of the held output, which the socket has taken.
     pub(super) fn sent_held(&mut self, key: u32, n: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.output.capacity();
@@ -288,11 +293,12 @@ impl<S: Service, I> Core<S, I> {
             Some(worker) if worker == self.index => Admission::Own(socket),
             Some(worker) => {
                 self.shared.hand_over(worker, socket);
-                Admission::Elsewhere
+                Admission::HandedOver
             }
             None => {
                 self.counters.rejected_connections.add(1);
-                // A new socket has room for these bytes, unless the connection is already broken.
+                // The buffer of a new socket has room for these bytes. If the connection is already
+                // broken, nobody needs them.
                 let _ = transport::send(&socket, TOO_MANY);
                 transport::end_output(&socket);
                 Admission::Rejected(socket)
@@ -305,8 +311,8 @@ impl<S: Service, I> Core<S, I> {
         self.lingering < MAX_LINGERING_REJECTED
     }
 
-    /// Adds a socket that was placed with this worker. `served` is false if the client was
-    /// rejected.
+    /// Adds a new socket to the connections of this worker. `served` is false if the client was
+    /// rejected. Its connection then only lingers.
     pub(super) fn insert(&mut self, socket: OwnedFd, served: bool, io: I) -> u32 {
         let service = served.then(|| {
             self.counters.total_connections.add(1);
@@ -336,7 +342,8 @@ impl<S: Service, I> Core<S, I> {
         })
     }
 
-    /// Ends the service of a connection. From then on the connection lingers.
+    /// Ends the service of a connection and frees its buffers. From then on, the connection
+    /// lingers.
     pub(super) fn detach(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = connection.service.take() else { return };
@@ -415,12 +422,12 @@ impl<S: Service, I> Core<S, I> {
         Some(key)
     }
 
-    /// Adds the connections that waited for a wake-up to the ready list, except connections that
-    /// would only wait again.
+    /// Moves the parked connections to the ready list, except connections that would only wait
+    /// again. Called after a wake-up.
     pub(super) fn queue_parked(&mut self) {
         let (connections, service, ready) = (&mut self.connections, &self.service, &mut self.ready);
         self.parked.retain(|&key| {
-            // A key may have been reused, or may be in the list twice.
+            // Another connection may have this key by now, or the key may be in the list twice.
             let Some(connection) = connections.get_mut(key) else { return false };
             if connection.flow == Flow::Park
                 && let Some(state) = &mut connection.service
@@ -439,8 +446,9 @@ impl<S: Service, I> Core<S, I> {
         });
     }
 
-    /// Returns true if a connection waits for input and has no command or reply in flight. A
-    /// half-sent command counts as in flight until the client has had time to send the rest.
+    /// Returns true if a shutdown may close the connection: it waits for input and has no command
+    /// or reply in flight. A half-sent command counts as in flight until the client has had time to
+    /// send the rest.
     pub(super) fn is_quiet(&mut self, key: u32) -> bool {
         let given_up = self.has_given_up_clients();
         let Some(connection) = self.connections.get_mut(key) else { return true };
@@ -452,7 +460,8 @@ impl<S: Service, I> Core<S, I> {
     }
 
     /// Returns true if a shutdown no longer waits for the rest of half-sent commands. Executed
-    /// commands are still answered. Half-sent commands were not executed at all.
+    /// commands are still answered. Half-sent commands were not executed, so no acknowledged write
+    /// is lost.
     pub(super) fn has_given_up_clients(&self) -> bool {
         let grace = self.shared.options.unfinished_grace.as_millis() as u64;
         self.stopping_since.is_some_and(|since| self.now.saturating_sub(since) >= grace)
@@ -468,8 +477,8 @@ impl<S: Service, I> Core<S, I> {
     /// Begins a turn: reads the clock and plans the next tick.
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
-        // Read the clock in every turn, even if nothing depends on it now. A timeout that is set
-        // later counts from times that are recorded now.
+        // The clock is read in every turn, even if no timeout is set. A timeout that is set later
+        // counts from the times that are recorded now.
         self.now = coarse_ms();
         self.turn_began = self.has_ready().then(Instant::now);
         self.plan_tick();
@@ -494,13 +503,13 @@ impl<S: Service, I> Core<S, I> {
     /// Returns the longest time that the kernel may wait for events before the next tick.
     pub(super) fn wait_limit(&mut self) -> Option<Duration> {
         self.plan_tick();
-        // The next tick may already be overdue. The wait then ends at once.
+        // If the next tick is already overdue, the wait is zero.
         let wait = self.next_tick.checked_sub(self.now);
         self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
     }
 
-    /// Plans the next [tick](Self::tick), if one is needed. Called in every turn, even if the turn
-    /// does not wait, because a worker that never sleeps must also tick.
+    /// Plans the next [tick](Self::tick), if one is needed. Every turn calls this function, even if
+    /// it does not wait for events, because a worker that never sleeps must also tick.
     fn plan_tick(&mut self) {
         match self.tick_interval() {
             None => self.next_tick = 0,
@@ -521,7 +530,8 @@ impl<S: Service, I> Core<S, I> {
         self.next_tick != 0 && self.now >= self.next_tick
     }
 
-    /// Does the work that depends on time. Returns the connections to close now.
+    /// Does the periodic work: finds the lingering and idle connections whose time is over. Returns
+    /// them, and the caller closes them.
     pub(super) fn tick(&mut self) -> Vec<u32> {
         self.next_tick = 0;
         if self.order == Order::Stop {
@@ -544,7 +554,7 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Returns true once, when a pause in accepting is over.
+    /// Returns true once after each pause in accepting, when the pause is over.
     pub(super) fn accept_due(&mut self) -> bool {
         let due = self.accept_again.is_some_and(|at| self.now >= at);
         if due {

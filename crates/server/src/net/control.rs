@@ -12,7 +12,7 @@ use super::options::Options;
 use super::wake::Alarm;
 use super::{ConnectionId, transport};
 
-/// An order to the workers. Only a greater order replaces an earlier one.
+/// An order to all workers. An order replaces an earlier order only if it is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Order {
@@ -31,10 +31,12 @@ pub(super) struct WorkerHandle {
     pub(super) counters: Arc<Counters>,
     /// Sockets that another worker accepted and that this worker has not taken over yet.
     inbox: Mutex<Vec<OwnedFd>>,
-    /// Number of connections placed with this worker, including those not taken over yet.
+    /// Number of connections that this worker serves or will serve. Includes connections in
+    /// `inbox`.
     load: AtomicUsize,
-    /// Set by another worker when all connections together keep too many bytes, but its own
-    /// connections are within their part of the limit. This worker then checks its connections.
+    /// Set by another worker to ask this worker for a check of its connections. The other worker
+    /// has found that all connections together keep too many bytes, but its own connections are
+    /// within their part of the limit.
     pub(super) relief_wanted: AtomicBool,
 }
 
@@ -58,7 +60,7 @@ impl Limits {
 pub(super) struct Shared {
     pub(super) options: Options,
     limits: Limits,
-    /// Number of connections placed with all workers.
+    /// Number of connections of all workers.
     placed: AtomicUsize,
     pub(super) backend: Backend,
     pub(super) workers: Vec<WorkerHandle>,
@@ -118,9 +120,9 @@ impl Shared {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Chooses the worker that serves a new connection, and counts the connection there. Returns
-    /// `own` unless another worker has fewer connections. Returns `None` if the largest number of
-    /// connections is reached.
+    /// Chooses the worker that serves a new connection, and adds the connection to that worker's
+    /// load. Returns `own` unless another worker has fewer connections. Returns `None` if no
+    /// further connection is allowed.
     pub(super) fn place(&self, own: usize) -> Option<usize> {
         let limit = self.limits.max_connections.load(Ordering::Relaxed);
         let more = |placed: usize| (placed < limit).then_some(placed + 1);
@@ -136,13 +138,13 @@ impl Shared {
         Some(best)
     }
 
-    /// Records that a connection placed with `worker` has ended.
+    /// Records that a connection of `worker` has ended.
     pub(super) fn displace(&self, worker: usize) {
         self.workers[worker].load.fetch_sub(1, Ordering::Relaxed);
         self.placed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Hands a socket over to the worker with which it was placed.
+    /// Hands a socket over to `worker`, which [`place`](Self::place) has chosen for it.
     pub(super) fn hand_over(&self, worker: usize, socket: OwnedFd) {
         let worker = &self.workers[worker];
         worker.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
@@ -166,8 +168,8 @@ impl Shared {
 
     fn give(&self, order: Order) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
-        // Inherited listeners stay open for the next process, so each loop stops accepting on them
-        // itself.
+        // Inherited listeners must keep listening for the next process. So they are left out here,
+        // and each event loop stops accepting on them itself.
         for listener in self.options.listeners.iter().filter(|l| !l.is_inherited()) {
             transport::stop_listening(listener.fd());
         }
@@ -199,7 +201,7 @@ impl Control {
     pub fn shut_down(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
         let mut given = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
-        // A later call may shorten the grace but not lengthen it.
+        // A later call can make the deadline earlier, but not later.
         *given = Some(given.map_or(deadline, |earlier| earlier.min(deadline)));
         drop(given);
         self.shared.give(Order::Stop);
@@ -208,8 +210,8 @@ impl Control {
     /// Changes two limits of the [`Options`]. Open connections beyond a lower limit stay open.
     pub fn set_limits(&self, max_connections: usize, idle_timeout: Option<Duration>) {
         self.shared.limits.set(max_connections, idle_timeout);
-        // A worker may sleep without a time limit. It must wake up and plan a tick for the new
-        // timeout.
+        // A worker may sleep without a time limit. Such a worker must wake up and plan a tick for
+        // the new timeout.
         self.shared.ring_all();
     }
 
@@ -218,7 +220,7 @@ impl Control {
         self.shared.workers.iter().map(|worker| &*worker.counters)
     }
 
-    /// Returns the kernel interface in use and the reason for it.
+    /// Returns the kernel interface in use, and the reason why it was chosen.
     pub fn backend(&self) -> &Backend {
         &self.shared.backend
     }

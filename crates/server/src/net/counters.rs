@@ -1,5 +1,5 @@
 //! Counters of one worker. Only the worker writes them; any thread may read them at any time. So
-//! counting costs a plain load and a plain store, without a locked instruction.
+//! counting costs a plain load and a plain store, and no locked instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -88,9 +88,10 @@ counters! { pub Counters, LoopTotals {
     writes,
     /// Calls of the service's `process`.
     processed,
-    /// Times that a connection had to wait because its client did not read replies.
+    /// Number of times that output was kept because the client did not read its replies.
     output_stalls,
-    /// Times that a connection had to continue in a later turn, so that others could run.
+    /// Number of times that a connection had to continue in a later turn, so that other connections
+    /// could run.
     yields,
     /// Turns of the loop.
     turns,

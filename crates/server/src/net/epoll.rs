@@ -1,9 +1,11 @@
-//! The loop over epoll. Each connection is registered once, edge-triggered. So the kernel reports a
-//! socket only when bytes arrive, and the loop can stop reading from a slow client without changing
-//! the registration. In return, the loop must remember which sockets it has not read completely
-//! (`readable`). A connection with more to do continues in the next turn, after the others.
+//! The event loop over epoll. Each connection is registered once, edge-triggered. So the kernel
+//! reports a socket only when bytes arrive, and the loop can stop reading from a slow client
+//! without changing the registration. In return, the loop must remember which sockets it has not
+//! read completely (`readable`). A connection with more work continues in the next turn, after the
+//! other connections.
 //!
-//! A single request costs one receive and one send. One wait serves all connections.
+//! A single request costs one receive and one send. One system call waits for the events of all
+//! connections.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,14 +20,15 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The largest number of events per wait.
 const EVENTS: usize = 256;
-/// Size of each of the `ahead` buffers, in bytes. With a power of two, the beginnings of all
-/// buffers would compete for the same sets of the cache.
+/// Size of each buffer in `ahead`, in bytes. If the size were a power of two, the beginnings of all
+/// buffers would compete for the same sets of the processor's cache.
 const AHEAD: usize = READ_SIZE + 192;
 /// The largest number of connections accepted per listener and turn.
 const ACCEPTS: usize = 64;
 
 const ALARM: u64 = u64::MAX;
-/// The tokens of listeners begin here. Tokens of connections are smaller.
+/// The tokens of listeners in epoll events begin here. Tokens of connections are their keys, which
+/// are smaller.
 const LISTENERS: u64 = 1 << 32;
 
 const INTEREST: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
@@ -37,10 +40,10 @@ const HANGUP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 struct Readiness {
     /// True if the socket was reported readable and has not been read until it would block.
     readable: bool,
-    /// True if the end of input or an error was reported. Then a short read does not mean that
-    /// everything was read.
+    /// True if epoll reported the end of input or an error. After that, a short read does not show
+    /// that everything was read: the end must still be read.
     hangup: bool,
-    /// True if the socket takes no output now.
+    /// True if the socket takes no output until epoll reports it writable.
     blocked: bool,
     /// True if the socket is registered for output.
     waits_for_output: bool,
@@ -66,7 +69,7 @@ struct Epoll<S: Service> {
     replies: OutputMemory,
 }
 
-/// Serves until the workers are told to stop.
+/// Runs the event loop of one worker until the workers are told to stop.
 pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> io::Result<()> {
     // SAFETY: takes no pointers; a non-negative result is a new descriptor without another owner.
     let poll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -91,7 +94,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
     result
 }
 
-/// Converts the result of a wait to the number of events. An interrupted wait has none.
+/// Converts the result of a wait to the number of events. An interrupted wait returns no events.
 fn waited(n: i32) -> io::Result<usize> {
     if n < 0 {
         let error = io::Error::last_os_error();
@@ -122,7 +125,7 @@ impl<S: Service> Epoll<S> {
                 }
             }
             if wait && n == 0 {
-                // Rounded up, because a wake-up before the limit would cost an empty turn.
+                // The limit is rounded up, because a wake-up before it would cost an empty turn.
                 let limit = self.core.wait_limit();
                 n =
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
@@ -151,7 +154,7 @@ impl<S: Service> Epoll<S> {
     /// Closes connections if all connections together keep too many bytes.
     #[inline]
     fn relieve(&mut self) {
-        if self.core.look_at_budget {
+        if self.core.budget_check_due {
             for key in self.core.relieve() {
                 self.core.remove(key);
             }
@@ -181,7 +184,8 @@ impl<S: Service> Epoll<S> {
             libc::syscall(libc::SYS_epoll_pwait2, poll, events, room, limit, no_mask, 0_usize)
         };
         match waited(n as i32) {
-            // Kernels before Linux 5.11 lack this call.
+            // Kernels before Linux 5.11 lack `epoll_pwait2`. There, this call only checks for
+            // events, without waiting.
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => self.wait(events, 0),
             n => n,
         }
@@ -192,7 +196,8 @@ impl<S: Service> Epoll<S> {
     #[inline]
     fn events(&mut self, events: &[libc::epoll_event]) {
         // Events of listeners and of the alarm may affect any connection. They must not come
-        // between a receive and the processing of its input.
+        // between a receive and the processing of its input. So such a group of events is handled
+        // one event at a time.
         if events.len() == 1 || events.iter().any(|event| event.u64 >= LISTENERS) {
             return events.iter().for_each(|event| self.event(event.u64, event.events));
         }
@@ -242,7 +247,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Does the next possible step of a connection.
+    /// Continues a connection by one step: sends held output, processes input, or receives.
     #[inline]
     fn step(&mut self, key: u32) {
         let given_up = self.core.has_given_up_clients();
@@ -269,7 +274,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Receives once and passes the input to the service. Returns false if nothing arrived.
+    /// Receives once and passes the input to the service. Returns true if the service was called.
     #[inline]
     fn read(&mut self, key: u32) -> bool {
         let Some(connection) = self.core.connections.get_mut(key) else { return false };
@@ -305,7 +310,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Sends the replies, then continues as the service's [`Flow`] says.
+    /// Sends the replies of the last call of the service, and then continues the connection as the
+    /// service's [`Flow`] says.
     #[inline]
     fn transmit(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
@@ -368,17 +374,18 @@ impl<S: Service> Epoll<S> {
         connection.io.waits_for_output = wait;
         let fd = connection.socket.as_raw_fd();
         let interest = if wait { INTEREST | OUTPUT } else { INTEREST };
-        // Changing a registration reports readiness that already exists, so no event is lost.
+        // A change of the registration reports readiness that already exists, so no event is lost.
         if self.register(libc::EPOLL_CTL_MOD, fd, interest, key.into()).is_err() {
             self.core.remove(key);
         }
     }
 
-    /// Called when all input of a connection is processed and answered. Closes the connection,
-    /// unless it should wait for more input.
+    /// Called when all received input of a connection is processed and answered. Closes the
+    /// connection, unless it should wait for more input.
     fn settle(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // A client that has ended its side still receives the withheld replies.
+        // A client that has ended its side must still receive the withheld replies, so its
+        // connection stays open.
         let ended = connection.ended && connection.flow != Flow::Hold;
         if ended || (self.core.order == Order::Stop && self.core.is_quiet(key)) {
             self.core.remove(key);
@@ -425,7 +432,7 @@ impl<S: Service> Epoll<S> {
 
     fn stop_listening(&self) {
         for listener in &self.core.shared.options.listeners {
-            // Fails if the listener is not registered, which is the desired state.
+            // This fails if the listener is not registered. Then there is nothing to remove.
             let _ = self.register(libc::EPOLL_CTL_DEL, listener.fd(), 0, 0);
         }
     }
@@ -445,7 +452,7 @@ impl<S: Service> Epoll<S> {
                 match self.core.admit(socket) {
                     Admission::Own(socket) => self.attach(socket, true),
                     Admission::Rejected(socket) => self.attach(socket, false),
-                    Admission::Elsewhere => {}
+                    Admission::HandedOver => {}
                 }
                 continue;
             }
@@ -456,7 +463,7 @@ impl<S: Service> Epoll<S> {
                     self.core.accept_failed();
                     return self.stop_listening();
                 }
-                // This client has already left. Another one may wait.
+                // The accepted client has already left, but another client may wait.
                 _ => {}
             }
         }
@@ -476,8 +483,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes a rejected client at once. Reads its input first: with unread input, the kernel would
-    /// reset the connection.
+    /// Closes a rejected client at once. Reads its input first, because the kernel resets a
+    /// connection that is closed with unread input, and the reset might overtake the error reply.
     fn discard(&mut self, socket: OwnedFd) {
         let _ = transport::receive(&socket, &mut self.input);
     }
@@ -510,7 +517,8 @@ impl<S: Service> Epoll<S> {
 
     fn wind_up(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // The socket may hold a request whose event has not arrived yet.
+        // The socket may hold a request whose event has not arrived yet, so the socket must be
+        // read.
         connection.io.readable = true;
         self.step(key);
     }

@@ -1,5 +1,5 @@
-//! Creates the workers' event loops. Chooses the kernel interface for the sockets before any thread
-//! starts.
+//! Creates the workers' event loops. The kernel interface for the sockets is chosen here, before
+//! any worker starts.
 
 use std::io;
 use std::os::fd::BorrowedFd;

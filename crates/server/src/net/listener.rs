@@ -1,5 +1,5 @@
-//! Sockets to which clients connect. They are bound before any worker starts. So an address that is
-//! already in use ends the start with a message and an exit code.
+//! Sockets to which clients connect. Listeners are bound before any worker starts. So an address
+//! that is already in use ends the start with a message and an exit code.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// The largest number of connections that wait to be accepted. The kernel reduces it to its own
-/// limit.
+/// The largest number of connections that wait to be accepted. The kernel lowers this number to its
+/// own limit.
 const BACKLOG: i32 = 4096;
 
 /// An address to listen on.
@@ -119,8 +119,8 @@ impl std::error::Error for BindError {
     }
 }
 
-/// A bound socket for new connections. All workers share it. It is closed when the last clone is
-/// dropped.
+/// A bound socket for new connections. All workers share it. The socket is closed when the last
+/// clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<Inner>,
@@ -197,7 +197,7 @@ impl Listener {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SockAddr::unix(path)?)?;
-        // The mode is set before listening, so that no client can connect while it is too
+        // The mode is set before listening, so that no client can connect while the file is too
         // permissive.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         let file = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
@@ -217,7 +217,8 @@ impl Listener {
             matches!(socket.r#type(), Ok(Type::STREAM)) && matches!(socket.is_listener(), Ok(true));
         let Some(address) = socket.local_addr().ok().filter(|_| listens) else { return Err(wrong) };
         let endpoint = if let Some(address) = address.as_socket() {
-            // Accepted sockets inherit these two options. A failure costs only speed.
+            // Accepted sockets inherit these two options. The server also works without them, so a
+            // failure is ignored.
             let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_keepalive(true));
             Endpoint::Tcp(address)
         } else if let Some(path) = address.as_pathname() {
@@ -253,8 +254,8 @@ impl Listener {
             .map_err(|e| BindError::new(&self.inner.endpoint, e))
     }
 
-    /// Sets the largest number of clients that wait to be accepted. It takes effect with the next
-    /// [`listen`](Self::listen).
+    /// Sets the largest number of clients that wait to be accepted. The number takes effect with
+    /// the next [`listen`](Self::listen).
     pub fn set_backlog(&self, clients: i32) {
         self.inner.backlog.store(clients, Relaxed);
     }

@@ -1,6 +1,6 @@
-//! The event loops, one per worker. They move bytes between sockets and a [`Service`], and only the
-//! service knows the meaning of the bytes. So the server and the responder of `larder bench` use
-//! the same loops.
+//! The event loops, one per worker. An event loop moves bytes between sockets and a [`Service`].
+//! Only the service knows the meaning of the bytes. So the server and the responder of `larder
+//! bench` use the same loops.
 
 mod backend;
 mod buffer;
@@ -74,11 +74,11 @@ pub enum Flow {
     Read,
     /// Send the output, then call the service again. The output limit is reached.
     Drain,
-    /// Wait for a wake-up of the worker's waker, then call the service again. No input is read
-    /// until then.
+    /// Wait until the worker's waker is woken, then call the service again. No input is read until
+    /// then.
     Park,
     /// Like [`Flow::Read`], but the service also withholds replies. Call the service again after
-    /// more input, and also after a wake-up of the worker's waker.
+    /// more input, and also after the worker's waker is woken.
     Hold,
     /// Send the output, then close the connection.
     Close,
@@ -91,15 +91,15 @@ impl Flow {
         matches!(self, Flow::Read | Flow::Hold)
     }
 
-    /// Returns true if a wake-up of the waker continues the connection.
+    /// Returns true if the connection continues when the worker's waker is woken.
     #[inline]
     fn waits(self) -> bool {
         matches!(self, Flow::Park | Flow::Hold)
     }
 }
 
-/// The interface through which the loops call the server. Each worker has its own service, and
-/// calls it on its own thread.
+/// The interface through which the event loops call the server. Each worker has its own service,
+/// and calls it on its own thread.
 pub trait Service {
     /// The service's state of one connection.
     type Connection;
@@ -109,9 +109,9 @@ pub trait Service {
     fn turn(&mut self);
 
     /// Called when the loop has no work. Returns how long the loop should wait for events before it
-    /// [sleeps](Service::sleep). When the loop sleeps, the service may begin work, such as a
-    /// commit. If the loop waits first, more clients can share that work. With a zero duration, the
-    /// loop checks for events once more without waiting. With `None`, it sleeps at once.
+    /// [sleeps](Service::sleep). The service may begin work in `sleep`, such as a commit. If the
+    /// loop waits before, more clients can share that work. With a zero duration, the loop checks
+    /// for events once more without waiting. With `None`, the loop sleeps at once.
     fn lingers(&mut self) -> Option<Duration> {
         None
     }
@@ -125,7 +125,8 @@ pub trait Service {
         false
     }
 
-    /// Returns the longest time for which the loop may sleep, if the service has to check the time.
+    /// Returns the longest time for which the loop may sleep, if the service has periodic work in
+    /// [`turn`](Service::turn). Returns `None` if there is no such limit.
     fn wakes_within(&self) -> Option<Duration>;
 
     /// Returns the number of bytes that the service keeps for a connection and has charged to the
@@ -153,11 +154,11 @@ pub trait Service {
     /// next calls will most probably [process](Self::process) these inputs.
     fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>);
 
-    /// Processes new input. After [`Flow::Drain`], also called once the output was sent. After
-    /// [`Flow::Park`] or [`Flow::Hold`], also called after a wake-up of the waker.
+    /// Processes new input. After [`Flow::Drain`], the loop also calls this function once the
+    /// output was sent. After [`Flow::Park`] or [`Flow::Hold`], it also calls it after a wake-up.
     ///
-    /// `output` is always empty at the beginning, because the loop does not process a client that
-    /// does not read its replies. `input` may be empty when a connection continues. With
+    /// `output` is always empty at the beginning, because the loop does not call the service for a
+    /// client that has unread replies. `input` may be empty when a connection continues. With
     /// [`Flow::Read`] and [`Flow::Hold`], fewer than [`MAX_INPUT_HELD`] bytes may stay unconsumed,
     /// unless they are [postponed](InputBuffer::postpone). The loop closes a connection that leaves
     /// more, because it could never continue.
@@ -185,9 +186,9 @@ pub trait Service {
     fn disconnect(&mut self, connection: Self::Connection);
 }
 
-/// The largest number of inputs for which a service [prefetches](Service::foresee) together. It is
-/// large enough to overlap the cache misses. It is small enough that the prefetched lines are still
-/// in the cache when they are used.
+/// The largest number of inputs for which a service [prefetches](Service::foresee) together. With
+/// this number, many cache misses overlap, and the prefetched lines are still in the cache when
+/// they are used.
 const FORESEEN: usize = 8;
 
 /// Limit of the unconsumed input of a connection that waits for more, in bytes. A connection that

@@ -1,4 +1,4 @@
-//! Options of the loops, and their interface to the memory budget.
+//! Options of the event loops, and their interface to the memory budget.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub enum BackendChoice {
 }
 
 /// The account for buffer memory, which is part of the server's memory limit. Every charge
-/// succeeds. When connections keep more than the limit, the loops close the connections that keep
-/// the most.
+/// succeeds. When all connections together keep more than the limit, the event loops close some of
+/// them (`relief.rs`).
 pub trait Budget: Send + Sync {
     /// Charges `bytes` that a connection keeps between turns.
     fn charge(&self, bytes: usize);
@@ -54,8 +54,8 @@ pub struct Options {
     pub max_connections: usize,
     /// A connection is closed if no byte was sent or received on it for this time.
     pub idle_timeout: Option<Duration>,
-    /// The longest time that a graceful shutdown waits for the rest of a half-sent command. It
-    /// waits for unsent replies until its own time limit.
+    /// The longest time that a graceful shutdown waits for the rest of a half-sent command. For
+    /// unsent replies, the shutdown waits until its own time limit.
     pub unfinished_grace: Duration,
     /// The soft limit of a connection's unsent output, in bytes.
     pub output_limit: usize,

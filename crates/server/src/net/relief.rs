@@ -1,11 +1,11 @@
 //! Closes connections when all connections together keep more bytes than the [budget] allows. A
 //! charge to the budget always succeeds. Afterwards, the workers close the connections that have
-//! kept the most bytes for the longest time. A client that has sent half a line is never closed in
-//! place of clients that do not read. A client that waits for the server is closed last.
+//! kept the most bytes for the longest time. Clients that do not read their replies are closed
+//! before a client that has sent half a line. A client that waits for the server is closed last.
 //!
-//! Each worker may always use its part of the limit, and more while other workers use less. So when
-//! the limit is exceeded, a worker closes connections of its own only if it uses more than its
-//! part. Otherwise it asks the other workers to check their connections.
+//! Each worker may always use its equal part of the limit, and more while other workers use less.
+//! So when the limit is exceeded, a worker closes its own connections only if they use more than
+//! its part. Otherwise the worker asks the other workers to check their connections.
 //!
 //! [budget]: super::Budget
 
@@ -13,29 +13,29 @@ use super::connection::Core;
 use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
-/// Once connections must be closed, closing continues until only `LEFT`/`PARTS` of the limit is in
-/// use. Each check scans all connections, and the margin makes checks rare.
+/// When the limit is exceeded, a check closes connections until only `LEFT`/`PARTS` of the limit is
+/// in use. This margin makes checks rare, which matters because each check scans all connections.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// The longest silence that counts for a connection, in milliseconds. Longer silences count as this
-/// one.
+/// The longest silence that counts for a connection, in milliseconds. A longer silence counts as
+/// this long.
 const SILENCE_MS: u64 = 5_000;
 
-/// A client that moves no bytes for this time counts as too slow, in milliseconds. When its
-/// connection has kept bytes for this time, the client must also move bytes at [`LEAST_RATE`].
+/// A client that moves no bytes for this time counts as too slow, in milliseconds. A client whose
+/// connection has kept bytes for longer than this must also move bytes at [`LEAST_RATE`].
 const PAUSE_MS: u64 = 500;
 
 /// The lowest rate, in bytes per second, at which a client must send or read while its connection
 /// keeps bytes.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// Connections that keep at most 1/`MODEST_SHARE` of an equal share of the limit are closed after
-/// all larger ones.
+/// Connections that keep at most 1/`MODEST_SHARE` of an equal share of the limit are closed only
+/// after all larger connections.
 const MODEST_SHARE: u64 = 4;
 
 /// Interval between checks after a check that closed no connection, in milliseconds.
-const LOOK_MS: u64 = 2;
+const CHECK_INTERVAL_MS: u64 = 2;
 
 /// The reason why a connection keeps bytes. The order matters: connections with a later variant are
 /// closed first.
@@ -45,8 +45,8 @@ enum Cause {
     Server,
     /// The client may only be pausing for a moment.
     Pause,
-    /// Other clients' values occupy the space that this connection waits for. In place of closing
-    /// the connection, the service can tell its client that there is no space.
+    /// The values of other clients occupy the space that this connection waits for. Instead of
+    /// closing the connection, the service can refuse its request with an error.
     Others,
     /// The client reads its replies, or sends the rest of a command, too slowly.
     Client,
@@ -63,10 +63,10 @@ struct Holder {
 }
 
 impl Holder {
-    /// Returns the sort key of a connection; the connection with the greatest key is closed first.
-    /// Those that keep more than `share` bytes come first, then the key orders by cause, then by
-    /// bytes times the square of the silence. Connections that may only be pausing are ordered by
-    /// silence before bytes, because nothing else shows which of them are stuck.
+    /// Returns the sort key of a connection. The connection with the greatest key is closed first.
+    /// The key compares first whether a connection keeps more than `share` bytes, then its cause,
+    /// then its bytes times the square of its silence. Connections with [`Cause::Pause`] are
+    /// compared by silence before bytes, because only their silence shows which of them are stuck.
     fn cost(&self, share: u64) -> (bool, Cause, u64, u64) {
         let silence = (self.silent + 1).pow(2);
         let large = self.bytes > share;
@@ -77,10 +77,10 @@ impl Holder {
     }
 }
 
-/// Returns the connections to close so that `excess` bytes become free.
+/// Returns the connections to close so that `excess` bytes become free, in the order of closing.
 fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
     // If all connections together keep more than the limit, some connection keeps more than this
-    // share. So a connection of ordinary size is closed before small ones.
+    // share. So small connections are not closed while a connection of ordinary size is left.
     let share = limit / holders.len().max(1) as u64 / MODEST_SHARE;
     holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost(share)));
     holders.into_iter().take_while(move |holder| {
@@ -94,20 +94,20 @@ impl<S: Service, I> Core<S, I> {
     /// Returns the connections to close now, in the order of [`Holder::cost`]. Returns none if the
     /// connections of all workers together are within the limit.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
-        if self.now() < self.look_after {
+        if self.now() < self.next_budget_check {
             return Vec::new();
         }
-        self.look_at_budget = false;
+        self.budget_check_due = false;
         let (held, limit) = self.shared.options.budget.held();
         if held <= limit {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
-        // The check ignored connections that continue without an event. They may still keep too
-        // many bytes afterwards, so check again.
-        self.look_at_budget = true;
+        // The check left out connections of the ready list, which continue without an event. Those
+        // may still keep too many bytes afterwards, so a further check is needed.
+        self.budget_check_due = true;
         if gone.is_empty() {
-            self.look_after = self.now() + LOOK_MS;
+            self.next_budget_check = self.now() + CHECK_INTERVAL_MS;
         }
         self.counters.refused_buffers.add(gone.len() as u64);
         gone
@@ -152,8 +152,8 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Returns the connections that keep bytes, except those that continue without an event. Also
-    /// returns the number of bytes that these exceptions keep.
+    /// Returns the connections that keep bytes, except connections that continue without an event.
+    /// Also returns the number of bytes that the exceptions keep.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {
@@ -165,8 +165,8 @@ impl<S: Service, I> Core<S, I> {
                 continue;
             }
             let reads = connection.output.is_empty();
-            // With io_uring, the service may not have seen the rest of the input yet, because a
-            // send is still in flight.
+            // With io_uring, a connection with unseen input may not be in the ready list, because
+            // it continues when a send in flight completes.
             let goes_on = connection.unseen && reads && connection.flow.reads();
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
@@ -189,18 +189,18 @@ impl<S: Service, I> Core<S, I> {
         (holders, moving)
     }
 
-    /// Returns true if connections keep more than half of the limit. The loops should then receive
-    /// only input that can be processed at once.
+    /// Returns true if connections keep more than half of the limit. The event loops should then
+    /// receive only input that can be processed at once.
     pub(super) fn is_short_of_memory(&self) -> bool {
         let (held, limit) = self.shared.options.budget.held();
         held > limit / 2
     }
 
-    /// Schedules a check if another worker has asked for one. Called after another thread has woken
-    /// this worker.
+    /// Schedules a check if another worker has asked for one. Called when this worker's alarm was
+    /// rung.
     pub(super) fn note_relief_wanted(&mut self) {
         let asked = &self.shared.workers[self.index].relief_wanted;
-        self.look_at_budget |= asked.swap(false, Ordering::AcqRel);
+        self.budget_check_due |= asked.swap(false, Ordering::AcqRel);
     }
 }
 

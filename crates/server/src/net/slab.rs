@@ -1,11 +1,11 @@
 //! A table of connections. Each connection has a small number as its key until it is removed, so
-//! operations can carry the key through the kernel. Memory is allocated in steps and reused, so a
-//! new connection never moves existing ones.
+//! operations can carry the key through the kernel. Memory is allocated in blocks of [`STEP`]
+//! entries and reused, so a new connection never moves existing ones.
 
-/// Number of entries per allocation.
+/// Number of entries per allocated block.
 const STEP: usize = 256;
 
-/// A table of values. The key of a removed value is used again.
+/// A table of values. The key of a removed value is used again for a later value.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     steps: Vec<Box<[Option<T>]>>,
@@ -41,7 +41,7 @@ impl<T> Slab<T> {
     fn step(&mut self) -> u32 {
         let first = self.bound();
         self.steps.push((0..STEP).map(|_| None).collect());
-        // The smallest free keys are used first.
+        // `pop` takes from the end, so in this order the smallest free keys are used first.
         self.free.extend((first + 1..first + STEP as u32).rev());
         first
     }

@@ -1,8 +1,8 @@
-//! The system calls on clients' sockets. The epoll loop receives and sends here only. The io_uring
-//! loop also has the kernel do the same two operations, but passes the bytes to and from the
-//! service through the same functions of [`connection`](super::connection). So a transport that
-//! changes the bytes, such as TLS, can be inserted in one place: between the socket and these
-//! functions.
+//! The system calls on clients' sockets. The epoll loop receives and sends only through this
+//! module. The io_uring loop also queues receives and sends in its ring. Both loops pass the bytes
+//! to and from the service through the same functions of [`connection`](super::connection). So a
+//! transport that changes the bytes, such as TLS, can be inserted in one place, between the socket
+//! and these functions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use super::Peer;
 /// The result of an attempt to receive or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// This many bytes were moved; never 0.
+    /// This number of bytes was moved; never 0.
     Bytes(usize),
-    /// The socket cannot take or give bytes without waiting.
+    /// No bytes can be moved now without waiting.
     Blocked,
     /// The client will send nothing more. Only a receive returns this.
     End,
@@ -56,8 +56,8 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8]) -> Moved {
 #[cold]
 fn failed() -> Moved {
     match io::Error::last_os_error().raw_os_error() {
-        // EINTR cannot occur in a call that does not wait. If it did, trying again later would be
-        // right too.
+        // EINTR cannot occur in a call that does not wait. If it did occur, trying again later
+        // would be right too.
         Some(libc::EAGAIN | libc::EINTR) => Moved::Blocked,
         _ => Moved::Broken,
     }
@@ -83,7 +83,7 @@ pub(super) fn stop_listening(listener: RawFd) {
 
 /// Returns the client at the other end of a connection.
 pub(super) fn peer_of(socket: &OwnedFd) -> Peer {
-    // If the connection has no address, it has already ended, and the first read reports that.
+    // If the connection has no address, it has already ended. The first read then reports the end.
     let gone = SocketAddr::from(([0, 0, 0, 0], 0));
     let socket = socket2::SockRef::from(socket);
     let to = socket.local_addr().ok().and_then(|address| address.as_socket()).unwrap_or(gone);

@@ -1,6 +1,7 @@
 //! Wakes a worker from other threads. Invariant: the thread that changes `woken` from false to true
-//! writes to the eventfd. The worker clears `woken` before it looks for the reason of the wake-up.
-//! So no wake-up is lost, and all wake-ups until the worker clears `woken` cost one write together.
+//! writes to the eventfd. The worker clears `woken` before it looks for the reason of the wake-up,
+//! such as new sockets or orders. So no wake-up is lost, and all wake-ups until the worker clears
+//! `woken` cost one write together.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

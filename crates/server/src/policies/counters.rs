@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The result of a decision, with Envoy's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionResult {
-    /// Passed, and at most `NEAR_PERCENT` of the capacity are used.
+    /// The request passed, and at most `NEAR_PERCENT` of the capacity are used.
     Within,
-    /// Passed, and more than `NEAR_PERCENT` of the capacity are used.
+    /// The request passed, and more than `NEAR_PERCENT` of the capacity are used.
     Near,
-    /// Refused. Also an increment of a plain counter to a value above the capacity.
+    /// The request was refused, or an increment took a plain counter above the capacity.
     Over,
-    /// Passed only because the policy is a shadow.
+    /// The request passed only because the policy is a shadow.
     Shadow,
 }
 

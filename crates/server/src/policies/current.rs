@@ -39,7 +39,7 @@ impl CurrentPolicies {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the counts of keys whose requests limits refuse.
+    /// Returns the counts of refused requests, by key.
     pub(crate) fn refused(&self) -> &RefusedKeys {
         &self.refused
     }
@@ -71,7 +71,7 @@ impl CurrentPolicies {
 pub struct PolicyReader {
     table: Arc<Policies>,
     current: Arc<CurrentPolicies>,
-    /// The version of `table`, or an earlier one, because it is read before the table.
+    /// The version of `table`, or an earlier version, because the version is read first.
     version: u64,
     /// The number of the worker.
     worker: usize,
@@ -190,7 +190,8 @@ mod tests {
         }
         current.replace(&[policy("stays", 20), policy("comes", 20)]);
         assert_eq!(reader.named(b"stays").unwrap().limit.budget(), 10, "until the next turn");
-        // Counted by a worker that has not noticed the reload.
+        // A worker that has not noticed the reload still uses the old policy. The new one must have
+        // its count.
         reader.count_plain(reader.named(b"stays").unwrap(), 1);
         reader.refresh();
         assert_eq!(reader.named(b"stays").unwrap().limit.budget(), 20);

@@ -1,6 +1,7 @@
-//! Descriptors: with one, a proxy such as Envoy tells a rate limit service about a request. A
-//! descriptor is a list of entries, each a key and a value, in a domain. For example, the entries
-//! `route` = `login` and `remote_address` = `10.0.0.1` describe a request for a login.
+//! Descriptors. A proxy such as Envoy sends a descriptor to a rate limit service to describe a
+//! request. A descriptor is a list of entries in a domain, and an entry is a key and a value. For
+//! example, the entries `route` = `login` and `remote_address` = `10.0.0.1` describe a request for
+//! a login.
 //!
 //! A policy may have a pattern of descriptors. It then limits all descriptors of this pattern. Each
 //! combination of the values that the pattern leaves open has a limiter of its own.
@@ -10,13 +11,14 @@ use std::fmt;
 
 /// The descriptors that a policy limits.
 ///
-/// Patterns are ordered as they are tried: by domain and keys. Among equal ones, an entry with a
-/// value precedes one without, so the first match is the most specific one.
+/// Patterns are ordered by domain and keys. Among patterns with the same keys, an entry with a
+/// value precedes one without. The patterns are tried in this order, so the first match is the most
+/// specific one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorPattern {
     /// The domain of the descriptors.
     pub domain: String,
-    /// One pattern for each entry of a descriptor, in their order.
+    /// One pattern for each entry of a descriptor, in the order of the entries.
     pub entries: Vec<EntryPattern>,
 }
 
@@ -38,7 +40,7 @@ impl DescriptorPattern {
         self.entries.iter().map(|entry| entry.key.as_bytes())
     }
 
-    /// Returns the values in the form that orders them.
+    /// Returns the values as sort keys: an entry with a value precedes one without.
     fn values(&self) -> impl Iterator<Item = (bool, Option<&str>)> {
         self.entries.iter().map(|entry| (entry.value.is_none(), entry.value.as_deref()))
     }
@@ -57,10 +59,10 @@ impl DescriptorPattern {
         })
     }
 
-    /// Returns the key that a descriptor of this pattern has below the policy's prefix: the values
-    /// that the pattern leaves open, joined by `/`. In them, `/` and `%` are percent-encoded. So
-    /// two descriptors never share a key, and each key has as many `/` as the pattern says. The
-    /// settings keep prefixes apart that such keys could reach.
+    /// Returns the key of a descriptor of this pattern, without the policy's prefix: the values
+    /// that the pattern leaves open, joined by `/`. In the values, `/` and `%` are percent-encoded.
+    /// So two descriptors never share a key, and the pattern alone determines the number of `/`.
+    /// The settings refuse prefixes of other policies with which such a key could begin.
     pub(crate) fn key_of(&self, entries: &Entries<'_>) -> Vec<u8> {
         let pairs = self.entries.iter().zip(entries);
         let open: Vec<&[u8]> = pairs
@@ -117,7 +119,7 @@ impl fmt::Display for EntryPattern {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns the pattern of `domain key=value key`.
+    /// Parses a pattern in the form `domain key=value key`.
     pub(crate) fn pattern(text: &str) -> DescriptorPattern {
         let mut words = text.split(' ');
         let domain = words.next().unwrap().to_owned();

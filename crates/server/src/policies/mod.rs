@@ -35,8 +35,8 @@ pub struct Policy {
     pub limit: Limit,
     /// True if requests that the limit would refuse pass and are only counted.
     pub shadow: bool,
-    /// The durability of the policy's limiters, never [`Durability::None`]. If it is `None`, they
-    /// have the durability of the store.
+    /// The durability of the policy's limiters, never `Some(Durability::None)`. With `None`, the
+    /// limiters have the durability of the store.
     pub durability: Option<Durability>,
     /// The results of decisions. A policy that replaces another of the same name shares its
     /// counters.
@@ -58,7 +58,7 @@ impl Policy {
     }
 
     /// Returns the policy with another budget and window, in nanoseconds, and without its
-    /// descriptor. `None` if its algorithm needs a window and this one is 0.
+    /// descriptor. `None` if the policy's algorithm needs a window and `window` is 0.
     pub(crate) fn with_limit(&self, budget: u64, window: Nanos) -> Option<Policy> {
         let limit = match self.limit.algorithm() {
             Algorithm::Fixed => Limit::fixed(budget, window),
@@ -76,7 +76,8 @@ impl Policy {
         Take { durability: self.durability, ..Take::of(self.limit, cost) }
     }
 
-    /// Counts the refusal of a request whose key is too long, which no worker decides.
+    /// Counts the refusal of a request whose key is too long or empty. No worker decides such a
+    /// request.
     pub(crate) fn count_unfit_key(&self) {
         self.counters.count(0, self.refusal());
     }

@@ -8,10 +8,10 @@ use super::{DescriptorPattern, Entries, Policy};
 /// The policies of one version of the settings.
 #[derive(Debug, Default)]
 pub struct Policies {
-    /// In the order of their names.
+    /// The policies, in the order of their names.
     policies: Vec<Arc<Policy>>,
-    /// In the order of their bytes, so a prefix comes after all shorter prefixes that it begins
-    /// with.
+    /// The prefixes of policies, in the order of their bytes. So a prefix comes after all shorter
+    /// prefixes that it begins with.
     prefixes: Vec<Prefix>,
     /// The patterns of descriptors in the order in which they are tried, with their policies.
     described: Vec<(DescriptorPattern, Arc<Policy>)>,
@@ -86,8 +86,8 @@ impl Policies {
         self.policies.iter().map(|policy| &**policy)
     }
 
-    /// Returns the policy for a descriptor and its pattern, if there is one. Of several, the one
-    /// wins that names the value of the earliest entry.
+    /// Returns the policy that limits a descriptor, and the pattern that matches. If several match,
+    /// the pattern that names the value of the earliest entry wins.
     pub(crate) fn describing(
         &self,
         domain: &str,
@@ -149,7 +149,7 @@ mod tests {
         assert!(table.iter().map(|policy| &*policy.name).eq(["a", "b", "c/d"]));
     }
 
-    /// Compares the result with a search through all patterns.
+    /// Compares [`Policies::describing`] with a search through all patterns.
     #[test]
     fn the_most_specific_descriptor_wins() {
         let patterns = [
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Compares the result with a search through all prefixes.
+    /// Compares [`Policies::of`] with a search through all prefixes.
     #[test]
     fn the_longest_prefix_wins() {
         let prefixes = ["a", "ab", "abc", "abd", "b/", "b/a", "b/c/", "b/c/d", "ba", "z", "é"];

@@ -1,12 +1,11 @@
 //! Checks the devices of `--store` before any of them is opened. If a device is given in the wrong
-//! role, as a fast device in place of a lower one or the reverse, the error names the command line
-//! that would be right. The start creates or changes nothing on the devices before this check has
-//! succeeded.
+//! role, for example a lower device as a fast one, the error names the command line that would be
+//! right. The start creates or changes nothing on the devices before this check has succeeded.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use larder_disk::{Glance, OpenError};
+use larder_disk::{OpenError, PathInfo};
 use tracing::warn;
 
 use larder_engine::{Content, LABEL_AREA, LabelError, StoreError, SuperblockError};
@@ -17,7 +16,7 @@ use crate::settings::{LanePaths, Settings, StorePath};
 /// A device of the settings, with its content.
 struct ConfiguredDevice<'a> {
     store: &'a StorePath,
-    glance: Glance,
+    glance: PathInfo,
     content: Content,
 }
 
@@ -56,12 +55,12 @@ impl ConfiguredDevice<'_> {
 /// The number of bytes that the store uses on each device.
 pub(super) type Used = Vec<(PathBuf, u64)>;
 
-/// Checks that every device of the store is given once and in its role. Returns the number of bytes
-/// that the store uses on each.
+/// Checks that every device of the store is given only once, and in its role. Returns the number of
+/// bytes that the store uses on each device.
 pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     let mut given: Vec<ConfiguredDevice<'_>> = Vec::new();
     for store in &settings.store {
-        let glance = Glance::at(&store.path).map_err(StartError::Store)?;
+        let glance = PathInfo::at(&store.path).map_err(StartError::Store)?;
         if let Some(first) = given.iter().find(|other| other.glance.is_same(&glance)) {
             let (first, second) = (first.name(), store.path.display());
             let what = format!("--store names the same device twice, as {first} and as {second}");
@@ -96,7 +95,8 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     }
     let mut used = Used::new();
     for (part, bytes) in lanes.iter().flat_map(|lane| used_parts(&given, lane)) {
-        // Growing a device that has become smaller would hide the loss.
+        // A device that is smaller than the store needs has lost data. Growing it at the start
+        // would hide the loss.
         if part.glance.length < bytes {
             let error = StoreError::Shrunk { needed: bytes };
             return Err(StartError::Recovery { store: part.name(), error });
@@ -144,7 +144,7 @@ fn find<'g, 'a>(
 }
 
 /// Returns an error text if a lower device is given as the lane's fast device. Other mistakes with
-/// the fast device are detected when it is opened.
+/// the fast device are detected later, when the device is opened.
 fn wrong_fast(given: &[ConfiguredDevice<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     matches!(fast.content, Content::Lower(_) | Content::UnusableLower(_)).then(|| {
@@ -178,7 +178,7 @@ fn wrong_lower(given: &[ConfiguredDevice<'_>], lane: &LanePaths<'_>) -> Option<S
             lower.lane()
         )),
         // A lane's superblock is durable before its lower device gets a label. So no crash can
-        // leave a label without its superblock, and a label with another store id belongs to
+        // leave a label without its superblock. A label with another store id therefore belongs to
         // another lane.
         Content::Lower(label) if fast.lane_id() != Some(label.store_id) => Some(format!(
             "--store {} is the lower device of {}, and {} is not the fast device of that lane",
@@ -190,8 +190,8 @@ fn wrong_lower(given: &[ConfiguredDevice<'_>], lane: &LanePaths<'_>) -> Option<S
     }
 }
 
-/// Returns the `--store` flags that give every device its right role. Names in capitals stand for
-/// devices that were not given.
+/// Returns the `--store` flags that give every device its right role. Placeholders in capitals
+/// stand for devices that were not given.
 fn command_line(given: &[ConfiguredDevice<'_>]) -> String {
     let is_lower =
         |given: &&ConfiguredDevice<'_>| given.content.is_lower() && !given.content.is_store();

@@ -40,7 +40,7 @@ pub enum StartError {
     Misplaced {
         /// What is wrong.
         what: String,
-        /// The command line that would be right, if known.
+        /// The command line that would be right, if it is known.
         instead: Option<String>,
     },
     /// The store cannot be opened.

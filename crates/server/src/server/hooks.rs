@@ -1,4 +1,4 @@
-//! The implementation of [`Hooks`]: what commands can ask the server to do.
+//! The implementation of [`Hooks`], through which commands query and control the running server.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Prepares the process for a server: sets limits, binds listeners, writes files, and drops rights.
-//! The caller must drop rights last, because listeners and files may need them.
+//! The caller must drop rights last, because binding listeners and writing files may need them.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     }
     let reachable = reachable_connections(settings).map_err(system("read the file limit"))?;
     if reachable < settings.max_connections {
-        if settings.is_asked("max-connections") || reachable < MIN_CONNECTIONS {
+        if settings.is_given("max-connections") || reachable < MIN_CONNECTIONS {
             let error = io::Error::other(too_few_files(reachable));
             let connections = settings.max_connections;
             return Err(system(format!("keep {connections} connections"))(error));
@@ -52,12 +52,12 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     Ok(())
 }
 
-/// Raises the limit of open files for `max_connections`. Returns how many of these connections are
-/// possible with the new limit.
+/// Raises the limit of open files as far as `max_connections` needs. Returns how many of these
+/// connections the new limit allows.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
-    // An estimate of the descriptors that are not connections. 64 are for listeners, the admin
-    // page, the log file and devices. Each worker has four: its epoll or io_uring descriptor, its
-    // eventfd, and its read queues of the store.
+    // An estimate of the number of descriptors that are not connections. 64 are for listeners, the
+    // admin page, the log file and devices. Each worker has four descriptors: its epoll or io_uring
+    // descriptor, its eventfd, and its read queues of the store.
     let mut beside = 64 + 4 * settings.threads as u64;
     if settings.limit_port != Port::Off {
         beside += limit_port::CONNECTIONS as u64;
@@ -74,11 +74,11 @@ pub(super) fn too_few_files(reachable: usize) -> String {
     )
 }
 
-/// Time for which binding an address in use is retried. After a process was killed, the kernel
-/// releases the sockets that io_uring held some milliseconds late. An immediate restart must not
-/// fail because of that.
+/// Time for which binding an address that is in use is retried. After a process with io_uring was
+/// killed, the kernel releases the process's sockets some milliseconds late. An immediate restart
+/// must not fail because of that.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pause between two attempts.
+/// Pause between two attempts to bind an address.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Binds an address. Retries for up to `PATIENCE` while the address is in use.
@@ -110,7 +110,8 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
             }
             match take(&Endpoint::Tcp(address)) {
                 Ok(listener) => listeners.push(listener),
-                // `*` stands for IPv4 and IPv6, and the machine may lack one of them.
+                // The host `*` stands for IPv4 and IPv6. The machine may lack one of them, so one
+                // address suffices.
                 Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
                     failed = Some(error);
                 }
@@ -129,8 +130,8 @@ fn bind_tcp(addresses: &[ListenAddress], port: u16) -> Result<Vec<Listener>, Sta
 pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     let mut listeners = bind_tcp(&settings.listen_addresses(), settings.default_port())?;
     if let Some(path) = &settings.socket {
-        // Made absolute, because the current directory changes when the server goes to the
-        // background.
+        // The path is made absolute, because the current directory changes when the server goes to
+        // the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
         listeners.push(take(&endpoint).map_err(StartError::Bind)?);
@@ -139,7 +140,8 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         listener.set_backlog(settings.listen_backlog);
     }
     // Some programs wait until the socket's path exists and then connect at once. Without a store
-    // there is no recovery to wait for, so the kernel can queue their connections from now on.
+    // there is no recovery to wait for, so the kernel can queue the connections of these programs
+    // from now on.
     if let (Some(_), false, Some(socket)) =
         (&settings.socket, settings.has_store(), listeners.last())
     {
@@ -163,7 +165,7 @@ pub(super) fn inherit(
     sockets: Vec<OwnedFd>,
 ) -> Result<Vec<Listener>, StartError> {
     let asked = ["listen", "port", "socket"];
-    let ignored: Vec<_> = asked.into_iter().filter(|key| settings.is_asked(key)).collect();
+    let ignored: Vec<_> = asked.into_iter().filter(|key| settings.is_given(key)).collect();
     if !ignored.is_empty() {
         let ignored = ignored.join(",");
         warn!(event = "sockets_of_the_service_manager", ignored);
@@ -175,7 +177,7 @@ pub(super) fn inherit(
 /// admin page. If the user gave an address that cannot be bound, the start fails.
 pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpListener>, StartError> {
     let Some(address) = settings.admin else { return Ok(None) };
-    let default = Settings::default().admin == Some(address) && !settings.is_asked("admin");
+    let default = Settings::default().admin == Some(address) && !settings.is_given("admin");
     match admin::bind(address) {
         Ok(listener) => {
             if !address.ip().is_loopback() {
@@ -191,14 +193,14 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
     }
 }
 
-/// The file with the process id. The server locks the file as long as it runs. So another start can
-/// tell the file of a running server from one that a killed server left, even if the process id was
-/// reused.
+/// The file with the process id. The server holds a lock on the file while it runs. So another
+/// start can distinguish the file of a running server from a file that a killed server left, even
+/// if the process id was reused.
 #[derive(Debug)]
 pub(super) struct Pidfile {
     path: PathBuf,
     /// Holds the lock. `None` if the path is a pipe or another special file. Such a file is closed
-    /// at once, because its reader may wait for that, and is not removed.
+    /// at once, because a reader may wait for its end. It is not removed.
     lock: Option<File>,
 }
 
@@ -232,13 +234,14 @@ impl Pidfile {
         if self.lock.is_none() {
             return;
         }
-        // The removal may fail after a change of user. The next start then overwrites the file.
+        // The removal may fail, because the process may have changed its user. The next start then
+        // overwrites the file.
         let _ = std::fs::remove_file(self.path);
     }
 }
 
-/// Writes the file with the port numbers. memcached's test harnesses wait for this file. It is
-/// written under another name and then renamed, so that a reader never sees a part of it.
+/// Writes the file with the port numbers. memcached's test harnesses wait for this file. The file
+/// is written under another name and then renamed, so that a reader never sees only a part of it.
 pub(super) fn write_port_file(settings: &Settings, listeners: &[Listener]) {
     let Some(path) = &settings.port_file else { return };
     let mut text = String::new();
@@ -254,7 +257,7 @@ pub(super) fn write_port_file(settings: &Settings, listeners: &[Listener]) {
     }
 }
 
-/// Changes to the user of the settings, and locks memory if asked.
+/// Changes to the user that the settings name, and locks memory if the settings say so.
 pub(super) fn drop_rights(settings: &Settings) -> Result<(), StartError> {
     if process::is_root() {
         match &settings.user {

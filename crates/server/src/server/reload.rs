@@ -1,7 +1,7 @@
 //! Changes to the settings of a running server, which SIGHUP requests. A reload changes the
-//! settings in `RELOADED` and the policies. All other settings took effect when sockets, threads
-//! and memory were created, so a reload only reports that they need a restart. The `verbosity`
-//! command changes the log level without a reload.
+//! settings in `RELOADED` and the policies. The other settings took effect when sockets, threads
+//! and memory were created. A reload only reports that changes to them need a restart. The
+//! `verbosity` command changes the log level without a reload.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,10 +30,11 @@ const RELOADED: [&str; 16] = [
     "verbose",
 ];
 
-/// Settings that only set the values of other settings. A reload reports the other ones.
+/// Settings that only set the values of other settings. A reload reports those other settings
+/// instead.
 const ALIASES: [&str; 2] = ["disable-evictions", "extended"];
 
-/// Settings whose values depend on the machine if no source gives them.
+/// Settings whose default values depend on the machine.
 const ADAPTED: [&str; 2] = ["max-connections", "threads"];
 
 /// Gives a server new settings, from any thread.
@@ -51,7 +52,7 @@ pub struct Reloaded {
     pub refused: Vec<String>,
 }
 
-/// A list for a log line.
+/// Formats a list for a log line.
 pub struct Listed<'a>(pub &'a [String]);
 
 impl fmt::Display for Listed<'_> {
@@ -76,9 +77,9 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // If no source gives such a setting, the user did not change it. The machine made the
-            // difference.
-            let adapted = ADAPTED.contains(&key) && !old.is_asked(key) && !new.is_asked(key);
+            // If neither the old nor the new sources give such a setting, the user did not change
+            // it. Only its default value has changed with the machine.
+            let adapted = ADAPTED.contains(&key) && !old.is_given(key) && !new.is_given(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
                     reloaded.needs_restart.push(changed);
@@ -97,13 +98,15 @@ impl Reloader {
                 continue;
             }
             merged.take_over(key, new);
-            // The log level is reported below, because `verbosity` may have changed it too.
+            // The log level is reported below, because a `verbosity` command may have changed it
+            // too.
             if !matches!(key, "log-level" | "verbose") {
                 reloaded.changed.push(changed);
             }
         }
         if old.detail != new.detail && old.prefix_delimiter == new.prefix_delimiter {
-            // Giving the default delimiter turns `stats detail` on without changing the value.
+            // A setting with the default delimiter turns `stats detail` on, although the value of
+            // the setting stays the same.
             let shown = |settings: &Settings| match settings.detail {
                 true => settings.prefix_delimiter.to_string(),
                 false => String::new(),
@@ -201,7 +204,7 @@ mod tests {
     fn limits_and_switches_can_change() {
         let asked = |connections: usize| {
             let mut settings = Settings { max_connections: connections, ..settings() };
-            settings.asked.insert("max-connections");
+            settings.given.insert("max-connections");
             settings
         };
         let server = Server::start(asked(1)).unwrap();
@@ -251,7 +254,8 @@ mod tests {
         let counts = policies().named(b"a").unwrap().counters.totals();
         assert_eq!(counts[2], ("over", 1));
 
-        // The policy needs a store, and the running server has none.
+        // The new policy needs a store, and the running server has none. So the reload must refuse
+        // the policy and keep the old policies.
         let sync = Policy { durability: Some(Durability::Sync), ..policy("a", 9) };
         let reloaded = server.reloader().reload(&with(vec![sync]));
         assert!(reloaded.refused[0].contains("durability sync needs something"), "{reloaded:?}");
@@ -274,7 +278,7 @@ mod tests {
         let mut new = Settings { memory: 96 << 20, log_level: LogLevel::Warn, ..settings() };
         new.drain_timeout = Duration::from_secs(3);
         new.threads = 2;
-        new.asked.insert("threads");
+        new.given.insert("threads");
         let reloaded = reloader.reload(&new);
         assert_eq!(
             reloaded.changed,
@@ -286,7 +290,7 @@ mod tests {
         assert_eq!(server.drain_timeout().as_secs(), 3);
         assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Warn));
 
-        // A reload restores the log level that `verbosity` had changed.
+        // A reload must restore the log level of the settings after `verbosity` has changed it.
         server.running.set_verbosity(2);
         assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Trace));
         assert_eq!(reloader.reload(&new).changed, ["log level trace -> warn"]);
@@ -306,7 +310,7 @@ mod tests {
         from_matches(Flavor::Larder, &matches, &variables.collect::<Environment>()).unwrap()
     }
 
-    /// Returns a value of the setting that differs from its default.
+    /// Returns a value for the setting `key` that differs from its default.
     fn other_value(key: &str) -> &'static str {
         match key {
             "listen" => "127.0.0.1:11300",
@@ -378,7 +382,8 @@ mod tests {
                 "disable-evictions" => "when-full",
                 "extended" if value.starts_with("ext_path") => "store",
                 "extended" => "idle-timeout",
-                // These have no effect.
+                // These settings exist for memcached's options and have no effect. A reload must
+                // not report them.
                 "udp-port" | "max-reqs-per-event" | "slab-growth-factor" | "slab-min-size"
                 | "enable-largepages" | "napi-ids" => {
                     assert_eq!(changed.len() + needs_restart.len(), 0, "{key}");

@@ -1,4 +1,4 @@
-//! The running server: the state that its parts share, with the methods that query and change it.
+//! The state that the parts of a running server share, with the methods that query and change it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -33,22 +33,24 @@ pub(crate) struct Running {
     pub(crate) stopper: Stopper,
     /// The token of the admin port, if there is one. Set once.
     pub(crate) admin_token: OnceLock<Arc<AdminToken>>,
-    /// Sets the process's log level. `None` in most tests, which must not change it.
+    /// Sets the process's log level. `None` in most tests, because a test must not change the log
+    /// level of its process.
     pub(super) set_log_level: Option<SetLogLevel>,
     /// Number of running workers.
     pub(crate) workers: AtomicUsize,
-    /// Set when the server accepts no new connections.
+    /// True once a stop has begun. From then on, the server accepts no new connections.
     pub(crate) draining: AtomicBool,
     /// True while the server counts as refusing writes for lack of space. The watch thread sets it.
     pub(super) refusing: AtomicBool,
-    /// The state that all workers share, once it exists. Weak, because it refers back to this
-    /// `Running` through its hooks.
+    /// The state that all workers share, once it exists. The reference is weak, because the context
+    /// refers back to this `Running` through its hooks.
     context: OnceLock<Weak<ServerContext>>,
     /// How workers read records that are not in memory: "uring" or "threads".
     pub(crate) flash_io: OnceLock<&'static str>,
-    /// The counters of event loops and commands at the last reset.
+    /// The counters of event loops and commands at the last `stats reset`. Statistics show the
+    /// difference.
     baseline: Mutex<NetTotals>,
-    /// The latencies at the last reset.
+    /// The latencies at the last `stats reset`. Statistics show the difference.
     latency_baseline: Mutex<LatencyTotals>,
 }
 
@@ -88,7 +90,7 @@ impl Running {
 
     /// Sets the state that all workers share. Called once, as soon as that state exists.
     pub(crate) fn set_context(&self, context: &Arc<ServerContext>) {
-        // Setting cannot fail: a server creates only one context.
+        // `set` cannot fail, because a server creates only one context.
         let _ = self.context.set(Arc::downgrade(context));
     }
 
@@ -126,7 +128,7 @@ impl Running {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// Reads the token of the admin port from the file of `settings`. Returns true if it has
+    /// Reads the token of the admin port from the file of `settings`. Returns true if the token has
     /// changed.
     ///
     /// # Errors
@@ -139,7 +141,7 @@ impl Running {
         }
     }
 
-    /// Returns the verbosity that the `verbosity` command or `-v` has set.
+    /// Returns the verbosity in use, which `-v` or the last `verbosity` command has set.
     pub(crate) fn verbosity(&self) -> u32 {
         match self.context() {
             Some(context) => context.verbosity.load(Relaxed),
@@ -154,7 +156,7 @@ impl Running {
         }
     }
 
-    /// Returns the present log level.
+    /// Returns the log level in use: that of the settings, raised by the verbosity.
     pub(crate) fn log_level(&self) -> LogLevel {
         self.settings().log_level.raised(self.verbosity())
     }
@@ -213,7 +215,7 @@ impl Running {
     /// Checks if the server is ready for traffic.
     ///
     /// # Errors
-    /// Returns the reason in a few words if it is not.
+    /// If the server is not ready, returns the reason in a few words.
     pub(crate) fn readiness(&self) -> Result<(), Cow<'static, str>> {
         if self.draining.load(Relaxed) {
             return Err("stopping: no new connections are taken".into());
@@ -221,7 +223,8 @@ impl Running {
         if self.workers.load(Relaxed) < self.settings().threads {
             return Err("a worker has ended".into());
         }
-        // Reads still work, but the server is not ready for clients that write.
+        // If the store refuses writes, reads still work. But the server is not ready for clients
+        // that write.
         match self.store_failure() {
             Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
             None if self.refusing.load(Relaxed) => Err("full: writes are refused".into()),

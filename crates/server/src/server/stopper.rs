@@ -1,5 +1,5 @@
-//! Stopping a server: records the first requester and whether the stop waits for commands in
-//! flight.
+//! Requests a stop of a server. Records who requested the stop first, and whether the stop waits
+//! for commands in flight.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Opens and closes the devices of the server's store, and reports its recovery. Opening and
-//! locking the devices may need rights that the process drops later. Recovery ends before a client
-//! can connect.
+//! locking the devices may need rights that the process drops later. The recovery of the store ends
+//! before a client can connect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
 
-/// If the user gives no size, a new store gets `MEMORY_TIMES` the memory limit, but at least
-/// `DEFAULT_SIZE` and at most a quarter of the free space.
+/// If the user gives no size, a new device of the store gets `MEMORY_TIMES` × the memory limit as
+/// its size, but at least `DEFAULT_SIZE` and at most a quarter of the free space.
 const MEMORY_TIMES: u64 = 4;
 
 /// Interval between log lines during a long recovery.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Opens the devices of `--store` for this process alone.
+/// Opens the devices of `--store` and locks them against other processes.
 pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOptions>, StartError> {
     if !settings.has_store() {
         return Ok(None);
@@ -35,8 +35,8 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wanted = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        // The command line may give too small a size, because `store grow` may have enlarged the
-        // device since.
+        // The size on the command line may be too small, because `store grow` may have enlarged the
+        // device since it was given.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
         let device = FileDevice::open_checked(&store.path, size, wanted, is_ours);
@@ -89,7 +89,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     }))
 }
 
-/// Converts an error of the engine, and adds the name of the store if the error concerns it.
+/// Converts an error of the engine. Adds the name of the store if the error concerns the store.
 pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
     match error {
         OpenError::Store(error) if settings.has_store() => {
@@ -99,7 +99,7 @@ pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
     }
 }
 
-/// A callback that takes the progress of a start in a few words.
+/// A callback that receives a short text about the progress of a start.
 pub type Tell = Box<dyn FnMut(&str) + Send>;
 
 /// Reports the progress of a recovery to the admin page, the service manager and the log.
@@ -113,7 +113,7 @@ impl<'a> RecoveryReporter<'a> {
     /// Begins to report on a recovery.
     pub(super) fn new(state: Option<&'a AdminState>, tell: Option<Tell>) -> Self {
         let mut teller = RecoveryReporter { state, tell, told: Instant::now() };
-        // This message is not logged, because most recoveries end a moment later.
+        // This first message is not logged, because most recoveries end a moment later.
         teller.say("recovering: reading the store");
         teller
     }
@@ -157,7 +157,7 @@ pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
     clock
 }
 
-/// Returns the bytes of all devices.
+/// Returns the capacity of all lanes together, in bytes.
 pub(super) fn capacity(engine: &Engine) -> u64 {
     engine.lanes().iter().map(|lane| lane.capacity).sum()
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::command::Switches;
 use crate::settings::{ListenAddress, Port, Protocol, StorePath};
 
-/// Returns settings with any port of the loopback address and no admin page.
+/// Returns settings with a free port of the loopback address, and without an admin page.
 fn settings() -> Settings {
     Settings {
         listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
@@ -32,7 +32,7 @@ fn ask(client: &mut TcpStream, request: &str, expected: &str) {
 /// Reads until the server closes the connection.
 fn rest(mut client: TcpStream) -> String {
     let mut text = String::new();
-    // A reset counts as the end of the connection too.
+    // A reset of the connection counts as its end too.
     let _ = client.read_to_string(&mut text);
     text
 }
@@ -126,7 +126,7 @@ fn a_failed_start_names_the_reason() {
 }
 
 /// The test binds the addresses first, as if a process that was just killed still held them. The
-/// start must wait until they are free.
+/// start must wait until the addresses are free.
 #[test]
 fn a_start_waits_for_an_address_that_becomes_free() {
     let folder = std::env::temp_dir().join(format!("larder-late-{}", std::process::id()));
@@ -180,8 +180,8 @@ fn a_server_writes_and_removes_its_files() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// After `Host::serving` was called, only a `Stopper` may end the server. So the call must come
-/// before the first client.
+/// After `Host::serving` was called, only a `Stopper` ends the server without losing acknowledged
+/// writes. So the call must come before a client can connect.
 #[test]
 fn the_host_is_told_before_a_client_can_connect() {
     let folder = std::env::temp_dir().join(format!("larder-serving-{}", std::process::id()));

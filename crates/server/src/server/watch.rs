@@ -1,6 +1,7 @@
-//! A thread that does background work once a second in place of the workers. It logs each kind of
-//! trouble in one line with a count and advice, at most once per `SILENCE`. So no worker waits for
-//! a slow log. The thread also returns freed memory to the kernel.
+//! A thread that does background work once a second in place of the workers. The thread counts
+//! trouble for clients, such as refused writes, and logs each kind with its count and advice, at
+//! most once per [`SILENCE`]. So no worker waits for a slow log. The thread also returns freed
+//! memory to the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +16,7 @@ use super::running::Running;
 use crate::process;
 use crate::stats::NetTotals;
 
-/// Interval between checks.
+/// Interval between checks of the server.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time after a log line during which the same trouble is not logged again.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -50,7 +51,7 @@ impl Watch {
     }
 
     pub(super) fn stop(self) {
-        // This fails if the thread has already ended.
+        // The send fails if the thread has already ended.
         let _ = self.end.send(());
         let _ = self.thread.join();
     }
@@ -74,8 +75,8 @@ impl Watcher {
             self.refused_at = Some(now);
         }
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
-        // Set before the log lines are written, so that the admin page already shows the state that
-        // a reader finds in the log.
+        // The flag is set before the log lines are written, so that the admin page already shows
+        // the state that a reader finds in the log.
         running.refusing.store(refuses, Relaxed);
         if self.trouble.is_empty() {
             self.trouble = KINDS.iter().map(Trouble::new).collect();
@@ -141,7 +142,7 @@ impl Heap {
     }
 }
 
-/// A kind of trouble for clients, with its counter.
+/// A kind of trouble for clients, with its log event, its advice and its counter.
 struct TroubleKind {
     event: &'static str,
     advice: &'static str,
@@ -189,7 +190,7 @@ const KINDS: &[TroubleKind] = &[
     },
 ];
 
-/// One kind of trouble, with its count at the last log line.
+/// The state of one kind of trouble: its count and its time at the last log line.
 struct Trouble {
     kind: &'static TroubleKind,
     told: u64,
@@ -201,8 +202,8 @@ impl Trouble {
         Trouble { kind, told: 0, told_at: None }
     }
 
-    /// Returns the number of cases since the last log line. Returns `None` if there are none, or if
-    /// the last line is too recent.
+    /// Returns the number of cases since the last log line. Returns `None` if there are no new
+    /// cases, or if the last log line is less than [`SILENCE`] old.
     fn news(&mut self, totals: &Totals, net: &NetTotals, now: Instant) -> Option<u64> {
         let count = (self.kind.count)(totals, net);
         let silent = self.told_at.is_some_and(|at| now.duration_since(at) < SILENCE);
@@ -263,7 +264,8 @@ mod tests {
         let mib = |n: u64| n << 20;
         assert!(!heap.has_grown(mib(20)) && !heap.has_grown(mib(27)));
         assert!(heap.has_grown(mib(28)));
-        // The allocator returns 3 of the 28 MiB. Growth counts from the 25 MiB that are left.
+        // The allocator returns 3 of the 28 MiB. Growth must count from the 25 MiB that are left,
+        // or from a lower value that is seen later.
         heap.note_given_back(mib(25));
         assert!(!heap.has_grown(mib(30)) && !heap.has_grown(mib(3)) && !heap.has_grown(mib(10)));
         assert!(heap.has_grown(mib(11)));

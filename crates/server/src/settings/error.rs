@@ -18,22 +18,22 @@ pub enum SettingsError {
     },
     /// The configuration file has a key that does not exist.
     UnknownKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The key.
+        /// The unknown key.
         key: String,
         /// A known key that is similar.
         suggestion: Option<&'static str>,
     },
     /// The configuration file cannot be read.
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Why the file cannot be read.
         reason: String,
     },
     /// Two values contradict each other, or a value is out of range.
-    Together(String),
+    Conflict(String),
 }
 
 impl fmt::Display for SettingsError {
@@ -48,7 +48,7 @@ impl fmt::Display for SettingsError {
                 }
             }
             SettingsError::File { path, reason } => write!(f, "{}: {reason}", path.display()),
-            SettingsError::Together(reason) => f.write_str(reason),
+            SettingsError::Conflict(reason) => f.write_str(reason),
         }
     }
 }

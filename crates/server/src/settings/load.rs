@@ -206,7 +206,7 @@ fn apply(
 ) -> Result<(), SettingsError> {
     (setting.set)(settings, text)
         .map_err(|reason| SettingsError::Value { place: place(), reason })?;
-    settings.asked.insert(setting.key);
+    settings.given.insert(setting.key);
     Ok(())
 }
 

@@ -43,9 +43,9 @@ impl Settings {
         };
         // `set` accepts every text that `show` returns. A test checks this for the whole table.
         let _ = (setting.set)(self, &(setting.show)(other));
-        match other.is_asked(setting.key) {
-            true => self.asked.insert(setting.key),
-            false => self.asked.remove(setting.key),
+        match other.is_given(setting.key) {
+            true => self.given.insert(setting.key),
+            false => self.given.remove(setting.key),
         };
     }
 
@@ -64,7 +64,7 @@ impl Settings {
     /// Checks the conditions that several settings must satisfy together. Adapts values that
     /// memcached accepts and Larder does not, with a note.
     fn check(&mut self) -> Result<(), SettingsError> {
-        let together = |reason: String| Err(SettingsError::Together(reason));
+        let conflict = |reason: String| Err(SettingsError::Conflict(reason));
         if self.flavor == Flavor::Memcached && self.memory < MIN_MEMORY {
             self.notes.push(format!(
                 "-m {} is raised to {}, the least that works here",
@@ -74,7 +74,7 @@ impl Settings {
             self.memory = MIN_MEMORY;
         }
         if self.max_item_size > self.memory / 2 {
-            return together(format!(
+            return conflict(format!(
                 "--max-item-size {} is more than half of --memory {}: raise --memory or lower \
                  --max-item-size",
                 units::show_size(self.max_item_size),
@@ -84,25 +84,25 @@ impl Settings {
         if let Some(asked @ (Durability::Async | Durability::Sync)) = self.durability
             && !self.has_store()
         {
-            return together(format!(
+            return conflict(format!(
                 "--durability {} needs something that lasts: give --store PATH, or leave it out",
                 durability_name(asked),
             ));
         }
         if self.accept_damage && !self.has_store() {
-            return together("--accept-damage is about a store: give --store PATH".to_owned());
+            return conflict("--accept-damage is about a store: give --store PATH".to_owned());
         }
         if !self.forget.is_empty() && !self.has_store() {
-            return together("--forget is about a store: give --store PATH".to_owned());
+            return conflict("--forget is about a store: give --store PATH".to_owned());
         }
         if let Err(reason) = self.check_policies(&self.policies) {
-            return together(reason);
+            return conflict(reason);
         }
         if let Err(reason) = paths::lanes(&self.store) {
-            return together(format!("--store {}: {reason}", self.show_store()));
+            return conflict(format!("--store {}: {reason}", self.show_store()));
         }
         if let Some(admin) = self.admin.filter(|admin| self.is_data_port(*admin)) {
-            return together(format!(
+            return conflict(format!(
                 "--admin {admin} is an address of the data port: give the admin page another port, or \
                  --admin off"
             ));
@@ -115,17 +115,17 @@ impl Settings {
                 self.admin.filter(|admin| admin.port() == port).map(|_| "admin page")
             };
             if let Some(of) = of {
-                return together(format!("--limit-port {port} is that of the {of}: give another"));
+                return conflict(format!("--limit-port {port} is that of the {of}: give another"));
             }
         }
         if self.listen_addresses().is_empty() && self.socket.is_none() {
-            return together(
+            return conflict(
                 "nothing to listen on: give --listen ADDR:PORT, --port or --socket".to_owned(),
             );
         }
         if self.flavor == Flavor::Memcached
             && self.socket.is_some()
-            && (self.is_asked("port") || self.is_asked("listen"))
+            && (self.is_given("port") || self.is_given("listen"))
         {
             self.notes
                 .push("-s turns the network off, as in memcached: -p and -l are ignored".into());

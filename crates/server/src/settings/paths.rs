@@ -12,7 +12,7 @@ const MIN_STORE: u64 = 2 << 20;
 /// A directory, file or block device of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePath {
-    /// The path, as it was given.
+    /// The path, as the user wrote it.
     pub path: PathBuf,
     /// The size in bytes. With `None`, an existing store keeps its size, and a new one gets a
     /// default.

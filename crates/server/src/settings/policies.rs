@@ -1,6 +1,6 @@
 //! Reads the tables `[[limit]]` of the configuration file. Each of these defines a policy of rate
-//! limits. They are not in the table of settings, because a policy does not fit into a flag or an
-//! environment variable.
+//! limits. Policies are not in the table of settings, because a policy does not fit into a flag or
+//! an environment variable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -135,9 +135,9 @@ fn prefixes_of(policies: &[Policy]) -> BTreeMap<&str, &str> {
     policies.iter().filter_map(|policy| Some((policy.prefix.as_deref()?, &*policy.name))).collect()
 }
 
-/// Checks that descriptors of a policy give no keys that begin with the prefix of another policy:
-/// clients of the proxy could use up its limits. A key has a `/` between two open values, and none
-/// in a value.
+/// Checks that no descriptor of `policy` has a key that begins with the prefix of another policy.
+/// Otherwise clients of the proxy could use up the limits of that policy. A key has a `/` between
+/// two open values, and none in a value.
 fn keep_apart(policy: &Policy, prefixes: &BTreeMap<&str, &str>) -> Result<(), Fault> {
     let (Some(pattern), Some(own)) = (&policy.descriptor, policy.prefix.as_deref()) else {
         return Ok(());

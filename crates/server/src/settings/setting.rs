@@ -5,10 +5,10 @@ use super::types::Settings;
 /// The form in which a setting is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// With a value. Holds the name of the value in the help.
+    /// The setting has one value. Holds the name of the value in the help.
     Value(&'static str),
-    /// With a list of values, separated by commas or given repeatedly. Holds the name of a value in
-    /// the help.
+    /// The setting has a list of values, separated by commas or given repeatedly. Holds the name of
+    /// a value in the help.
     List(&'static str),
     /// A flag without a value; `true` or `false` in the environment and in the file.
     Switch,
@@ -50,7 +50,7 @@ impl Group {
 pub(super) struct Setting {
     /// The long flag and the key in the file. The environment name is `LARDER_` and the key.
     pub(super) key: &'static str,
-    /// memcached's long flag, if it differs.
+    /// memcached's long flag, if it differs from `key`.
     pub(super) alias: Option<&'static str>,
     pub(super) short: Option<char>,
     pub(super) kind: Kind,

@@ -46,7 +46,7 @@ pub(super) fn parse_durability(text: &str) -> Result<Option<Durability>, String>
 /// Sets memcached's `-o ext_path=PATH:SIZE`. As in memcached, the items on that device are lost
 /// when the process ends, unless a durability is given.
 pub(super) fn set_ext_path(settings: &mut Settings, text: &str) -> Result<(), String> {
-    if settings.is_asked("store") {
+    if settings.is_given("store") {
         return Err("--store names a store already: leave one of the two out".to_owned());
     }
     let store = StorePath::parse(text)?;

@@ -30,7 +30,7 @@ fn shown(settings: &Settings) -> Vec<String> {
     settings.listen_addresses().iter().map(ToString::to_string).collect()
 }
 
-/// A configuration file that is removed with its directory.
+/// A configuration file. Dropping this value removes the file with its directory.
 struct File(PathBuf);
 
 impl File {
@@ -64,7 +64,7 @@ fn the_stronger_source_wins() {
     assert_eq!(settings.threads, 5);
     assert_eq!(settings.port, Port::Fixed(1100));
     assert_eq!(settings.max_connections, 1024);
-    assert!(settings.is_asked("port") && !settings.is_asked("max-connections"));
+    assert!(settings.is_given("port") && !settings.is_given("max-connections"));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
     };
     for setting in table::all().filter(|s| s.group != Group::Refused) {
         let value = value(setting);
-        // These settings are valid only together with `store`.
+        // These settings are valid only together with `store`, so they are not tested here.
         if matches!(setting.key, "accept-damage" | "forget") {
             continue;
         }
@@ -117,7 +117,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         };
         let from_flag = larder(&args).unwrap();
         for settings in [&from_env, &from_file, &from_flag] {
-            assert!(settings.is_asked(setting.key), "{}", setting.key);
+            assert!(settings.is_given(setting.key), "{}", setting.key);
             if setting.is_shown() {
                 assert_eq!((setting.show)(settings), value, "{}", setting.key);
             }

@@ -51,16 +51,16 @@ pub enum Protocol {
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Failures.
+    /// Logs failures.
     Error,
-    /// Also suspicious events.
+    /// Logs suspicious events too.
     Warn,
-    /// Also rare events: start, stop, reload.
+    /// Logs rare events too: start, stop, reload.
     #[default]
     Info,
-    /// Also connections.
+    /// Logs connections too.
     Debug,
-    /// Also commands.
+    /// Logs commands too.
     Trace,
 }
 
@@ -94,7 +94,7 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
     /// The TCP port of addresses that do not name a port.
     pub port: Port,
-    /// The Unix socket.
+    /// The path of the Unix socket, if any.
     pub socket: Option<PathBuf>,
     /// Permission bits of the Unix socket.
     pub socket_mode: u32,
@@ -132,7 +132,7 @@ pub struct Settings {
     /// The longest time from an acknowledgement until the write is durable, with
     /// [`Durability::Async`].
     pub sync_interval: Duration,
-    /// True to start without the lost items if the store is damaged.
+    /// True if the server may start with a damaged store, without the lost items.
     pub accept_damage: bool,
     /// True if the store was named by memcached's `-o ext_path`.
     pub(crate) ext_path: bool,
@@ -142,7 +142,7 @@ pub struct Settings {
     pub threads: usize,
     /// The largest number of open connections.
     pub max_connections: usize,
-    /// Time after which an idle connection is closed.
+    /// Time after which an idle connection is closed; `None` is never.
     pub idle_timeout: Option<Duration>,
     /// The kernel interface of the event loops.
     pub io: BackendChoice,
@@ -174,7 +174,7 @@ pub struct Settings {
     pub daemon: bool,
     /// The user that a server started as root changes to.
     pub user: Option<String>,
-    /// The file that holds the process number.
+    /// The file that holds the process id.
     pub pidfile: Option<PathBuf>,
     /// True to let the kernel write core files.
     pub core_dumps: bool,
@@ -182,14 +182,14 @@ pub struct Settings {
     pub lock_memory: bool,
     /// The value of memcached's `-o`, as given.
     pub extended: String,
-    /// The configuration file.
+    /// The path of the configuration file, if any.
     pub config: Option<PathBuf>,
     /// The file that gets the port numbers (`MEMCACHED_PORT_FILENAME`).
     pub port_file: Option<PathBuf>,
     /// Log messages about settings that were accepted and have no effect.
     pub notes: Vec<String>,
     /// The keys of the settings that a flag, the environment or the file gave.
-    pub asked: BTreeSet<&'static str>,
+    pub given: BTreeSet<&'static str>,
 }
 
 /// The default address of the admin page of `larder serve`.
@@ -247,7 +247,7 @@ impl Default for Settings {
             config: None,
             port_file: None,
             notes: Vec::new(),
-            asked: BTreeSet::new(),
+            given: BTreeSet::new(),
         }
     }
 }
@@ -263,8 +263,8 @@ impl Settings {
     }
 
     /// Returns true if any source gave the setting `key` (its key in the configuration file).
-    pub fn is_asked(&self, key: &str) -> bool {
-        self.asked.contains(key)
+    pub fn is_given(&self, key: &str) -> bool {
+        self.given.contains(key)
     }
 
     /// Returns the log level, raised by the number of `-v` flags.
@@ -300,7 +300,7 @@ impl Settings {
 
     /// Returns the addresses of the data port, including the default. Empty if TCP is off.
     pub fn listen_addresses(&self) -> Vec<ListenAddress> {
-        let asked = self.is_asked("listen") || self.is_asked("port") || !self.listen.is_empty();
+        let asked = self.is_given("listen") || self.is_given("port") || !self.listen.is_empty();
         let socket_only = match self.flavor {
             Flavor::Larder => self.socket.is_some() && !asked,
             // In memcached, a Unix socket turns the network off even if a port is given.

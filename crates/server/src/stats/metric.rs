@@ -19,7 +19,7 @@ pub(super) enum MetricKind {
     Gauge,
     /// A quantile. Its label is `quantile`.
     Quantile,
-    /// The number of events. In Prometheus' format, a histogram of their durations.
+    /// The number of events. In Prometheus' format, a histogram of their durations or sizes.
     Histogram,
     /// Text. In Prometheus' format, the text is a label of a sample with the value 1.
     Info,
@@ -90,11 +90,11 @@ impl MetricUnit {
 /// How the values of several lanes, workers or servers become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// They are added.
+    /// The values are added.
     Sum,
-    /// The largest one counts.
+    /// The largest value counts.
     Largest,
-    /// They stay apart.
+    /// The values stay separate.
     Apart,
 }
 
@@ -188,7 +188,7 @@ type OfPolicy = fn(&Policy) -> Option<Reading>;
 /// Reads the value of a metric. `None` leaves the row out.
 #[derive(Clone, Copy)]
 pub(super) enum Read {
-    /// One value.
+    /// One value for the server.
     Server(OfServer),
     /// A value for each lane of a store. `N` in the name of the row is the number of the lane.
     Lane(OfLane),
@@ -207,7 +207,7 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// One metric.
+/// One row of the table of metrics.
 pub(crate) struct Metric {
     /// The group of `stats` that shows the row.
     pub(super) group: &'static str,
@@ -221,7 +221,7 @@ pub(crate) struct Metric {
     pub(super) kind: MetricKind,
     pub(super) unit: MetricUnit,
     pub(super) joined: Joined,
-    /// One line.
+    /// The help text, of one line.
     pub(super) help: &'static str,
     pub(super) read: Read,
 }
@@ -299,7 +299,7 @@ pub(super) const fn of_distribution(
 }
 
 impl Metric {
-    /// Sets the name of the samples.
+    /// Sets the name of the samples on `/metrics`.
     pub(super) const fn named(mut self, name: &'static str) -> Metric {
         self.name = name;
         self

@@ -97,7 +97,7 @@ fn larder_text(snapshot: &Snapshot<'_>, page: &mut String) {
     }
 }
 
-/// Writes all histograms of a name.
+/// Writes all histograms of `metric` under its name.
 fn histograms(snapshot: &Snapshot<'_>, metric: &Metric, page: &mut String) {
     let [bucket, sum, count] =
         ["bucket", "sum", "count"].map(|part| format!("{}_{part}", metric.name));

@@ -21,16 +21,16 @@ use crate::settings::Settings;
 pub(crate) struct Snapshot<'r> {
     pub(super) running: &'r Running,
     pub(super) settings: Arc<Settings>,
-    /// The sum of all lanes.
+    /// The engine's figures, summed over all lanes.
     pub(super) engine: Stats,
     lane_stats: Vec<Stats>,
-    /// Empty without a store.
+    /// The states of the store's lanes; empty without a store.
     lane_states: Vec<LaneState>,
-    /// Read on first use.
+    /// The histograms of the store's lanes, read on first use.
     store_histograms: OnceCell<Vec<StoreHistograms>>,
     pub(super) net: NetTotals,
     pub(super) policies: Arc<Policies>,
-    /// `None` if latencies are not measured.
+    /// The latencies of commands; `None` if they are not measured.
     pub(super) latencies: Option<LatencyTotals>,
     pub(super) usage: Usage,
     pub(super) uptime: Duration,
@@ -95,7 +95,7 @@ impl<'r> Snapshot<'r> {
         self.store_histograms.get_or_init(|| self.running.engine.store_histograms())
     }
 
-    /// Returns a value that only a server with a store has.
+    /// Returns `value` if the server has a store.
     pub(super) fn with_store<T>(&self, value: T) -> Option<T> {
         self.settings.has_store().then_some(value)
     }

@@ -11,7 +11,7 @@ use crate::policies::{Policy, pattern};
 use crate::server::Server;
 use crate::settings::{ListenAddress, Settings, StorePath};
 
-/// The rows of memcached 1.6.45 on a fresh server with one item, in its order.
+/// The rows of `stats` of memcached 1.6.45 with one item, in memcached's order.
 const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user rusage_system \
     max_connections curr_connections total_connections rejected_connections \
     connection_structures response_obj_oom response_obj_count response_obj_bytes read_buf_count \
@@ -357,7 +357,7 @@ fn prometheus_gets_every_figure() {
     for metric in table::all().filter(|metric| metric.group.is_empty()) {
         let is_number = matches!(metric.kind, MetricKind::Counter | MetricKind::Gauge);
         let same = metric.help.starts_with("Same as");
-        // These rows are sums of rows that the exporter has.
+        // These rows are sums of rows that the exporter has, so they need no names of their own.
         let sum = ["cmd_get", "cmd_touch"].contains(&metric.row);
         if is_number && metric.name.is_empty() && !same && !sum {
             let known = elsewhere.contains(&metric.row) || uses("", metric.row);
@@ -374,7 +374,8 @@ fn check_formulas(server: &Server, is_shown: impl Fn(Shown) -> bool) {
             for (labels, formula) in family.samples {
                 let value = exporter::value(formula, &rows);
                 match list.shown {
-                    // These rows exist, but the exporter does not show them.
+                    // `stats` has these rows. The exporter leaves them out, because a row says that
+                    // their mechanism is off.
                     Shown::Never(_) if value.is_some() => {
                         let off = list.group == "settings" && rows["lru_crawler"] == "no"
                             || !rows.contains_key("proxy_backend_total");

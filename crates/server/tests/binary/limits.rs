@@ -1,4 +1,4 @@
-//! Tests of refused requests, of requests that end a connection, of large values, and of requests
+//! Tests of refused requests, of requests that close a connection, of large values, and of requests
 //! that arrive in pieces or in great number.
 
 use super::*;

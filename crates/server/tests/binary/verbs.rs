@@ -1,4 +1,4 @@
-//! Tests of every opcode, with an item in the state that the opcode expects, and without it.
+//! Tests of every opcode, both with an existing item and without it.
 
 use super::*;
 
@@ -76,8 +76,8 @@ fn a_store_with_a_cas_id_compares_it() {
         compared(0x15, &[0; 20], b"k", b"", cas + 1),
     ];
     server.expect(&others, &[0x01, 0x02, 0x13, 0x0e, 0x1a, 0x04, 0x15].map(exists));
-    // With a cas id, even an add (0x02) overwrites. Every write returns the cas id for the next
-    // comparison.
+    // With a cas id, even an add (0x02) must overwrite the item. Every write returns the new cas
+    // id, with which the next write compares.
     let requests: [(u8, &[u8], &[u8]); 7] = [
         (0x01, &zeros, b"2"),
         (0x02, &zeros, b"3"),
@@ -192,7 +192,7 @@ fn counters_are_created_and_changed() {
 }
 
 /// When several clients create the same counter at once, memcached 1.6.45 refuses some of them with
-/// status 0x05. Larder must refuse none, and every client must get another number.
+/// status 0x05. Larder must refuse none of them, and must give every client a different number.
 #[test]
 fn many_clients_create_the_same_counters() {
     const CLIENTS: u64 = 8;

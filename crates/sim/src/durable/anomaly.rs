@@ -1,6 +1,6 @@
 //! Worlds in which a single anomaly happens, at its nth occurrence. Tests repeat such a world for n
-//! = 1, 2, 3 … until the world ends before the nth occurrence. So they test every place where the
-//! anomaly can happen.
+//! = 1, 2, 3 … until the world ends before the nth occurrence. So the tests cover every place where
+//! the anomaly can happen.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld};
@@ -61,9 +61,9 @@ impl Armed {
         self.calls.syncs += counts.syncs;
     }
 
-    /// Begins a life. If a start fails because of the anomaly, it is repeated, as an operator would
-    /// do. If the anomaly prevented the creation of the store, the devices are empty for the next
-    /// attempt.
+    /// Begins a life by starting the engine. If the start fails because of the anomaly, repeats the
+    /// start, as an operator would. If the anomaly prevented the creation of the store, the devices
+    /// are empty for the next attempt.
     pub(super) fn open(
         &mut self,
         mut machine: Machine,
@@ -169,15 +169,15 @@ impl DurableWorld {
             self.survive(DurableWorld::write_early)?;
         }
         self.survive(|world| match world.random.below(40) {
-            0 => world.take_off(),
-            1..=4 => world.land(),
+            0 => world.begin_held_commit(),
+            1..=4 => world.finish_held_commit(),
             5..=12 if world.several => world.rearrange(),
             13..=16 if world.machine.tiers => world.pile_up(),
             _ => world.work(),
         })
     }
 
-    /// Runs `act`. If the power fails during it, ignores its result and restarts.
+    /// Runs `act`. If the power fails during `act`, ignores the result and restarts.
     fn survive(&mut self, act: impl FnOnce(&mut Self) -> Check) -> Check {
         let done = act(self);
         if self.machine.is_stopped() { self.crash() } else { done }

@@ -14,7 +14,7 @@ const STEP: u64 = 4 << 20;
 impl DurableWorld {
     /// Grows a device, usually by some segments.
     pub(super) fn grow(&mut self) -> Check {
-        self.land()?;
+        self.finish_held_commit()?;
         let lanes = self.needed();
         let LaneState { name, lower, .. } = &lanes[self.pick(lanes.len())];
         let Some(part) = self.machine.part(name).cloned() else { return Ok(()) };
@@ -48,7 +48,7 @@ impl DurableWorld {
             grown = grow();
         }
         match grown {
-            Ok(()) if device.size() == size - size % 4096 => self.seen.grown += 1,
+            Ok(()) if device.size() == size - size % 4096 => self.counts.grown += 1,
             Err(GrowError::Refused(LogGrowError::TooLittle { least })) if least > size => {}
             grown => return Err(format!("{name} of {before} bytes grows to {size}: {grown:?}")),
         }

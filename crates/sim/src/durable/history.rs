@@ -184,7 +184,7 @@ impl Histories {
 
     /// Records that a client is told that the key has no item: after `commit`, or now if `commit`
     /// is `None`. From then on, an evicted item must not come back.
-    pub(super) fn said_gone(&mut self, key: &[u8], commit: Commit) {
+    pub(super) fn reported_missing(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
         if history.last().is_some_and(|past| past.item.is_some()) {
             self.expired.insert(key.to_vec());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The largest number of devices in use at a time.
 pub(super) const MOST_DEVICES: usize = 4;
-/// The number of mover steps after which all keys must be in their final lanes.
+/// The number of steps of moving partitions after which all keys must be in their final lanes.
 const STEPS: usize = 20_000;
 
 impl DurableWorld {
@@ -70,17 +70,18 @@ impl DurableWorld {
         }
     }
 
-    /// Makes one step of the mover. If the step would wait for the waiting commit, lets that commit
-    /// finish first. Returns true if there is more to move.
+    /// Makes one step of moving partitions between lanes. If the step would wait for the commit
+    /// that waits inside a device, lets that commit finish first. Returns true if there is more to
+    /// move.
     pub(super) fn move_step(&mut self) -> Result<bool, String> {
-        if self.flight.as_ref().is_some_and(|flight| self.engine.move_writes_to(flight.lane)) {
-            self.land()?;
+        if self.held_commit.as_ref().is_some_and(|held| self.engine.move_writes_to(held.lane)) {
+            self.finish_held_commit()?;
         }
         Ok(self.engine.move_partitions())
     }
 
-    /// Makes some steps of the mover. Between them, does the commits and reads that the mover waits
-    /// for.
+    /// Makes some steps of moving partitions between lanes. Between the steps, makes the commits
+    /// and reads that the moves wait for.
     pub(super) fn move_some(&mut self) -> Check {
         for _ in 0..1 << self.random.below(7) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -105,8 +106,8 @@ impl DurableWorld {
     }
 
     fn commit_lane(&mut self, lane: usize) -> Check {
-        if self.flight.as_ref().is_some_and(|flight| flight.lane == lane) {
-            self.land()?;
+        if self.held_commit.as_ref().is_some_and(|held| held.lane == lane) {
+            self.finish_held_commit()?;
         }
         self.engine.commit_lane(lane);
         if !self.restarting {
@@ -143,7 +144,7 @@ impl DurableWorld {
         let leaving = self.random.one_in(2);
         if leaving {
             self.fail_next(from, Operation::Sync)?;
-            self.take_off_in(from)?;
+            self.begin_held_commit_in(from)?;
         }
         let fails = self.random.below(12);
         for turn in 0..30 {
@@ -156,7 +157,7 @@ impl DurableWorld {
             }
             self.engine.serve_reads();
         }
-        self.land()
+        self.finish_held_commit()
     }
 
     /// Ends the process or cuts the power shortly before or after partitions are handed over to
@@ -196,7 +197,7 @@ impl DurableWorld {
 
     /// Starts to drain a random device, or cancels its drain.
     fn drain(&mut self, drain: bool) -> Check {
-        self.land()?;
+        self.finish_held_commit()?;
         let lanes = self.needed();
         let LaneState { name, .. } = &lanes[self.pick(lanes.len())];
         // The engine may refuse: it does not drain the last device, and a device may be failing.
@@ -233,7 +234,8 @@ impl DurableWorld {
                 return if good { self.check_items() } else { Ok(()) };
             }
         }
-        // In a store that does not evict, a full lane accepts no partitions.
+        // In a store that does not evict, a full lane accepts no partitions, so the moves may never
+        // end.
         if self.evicts() && self.engine.health() == Health::Good {
             return Err(format!("keys move for ever: {:?}", self.engine.lanes()));
         }

@@ -2,7 +2,7 @@
 //! losses, restarts, and flipped bits.
 
 use super::machine::Machine;
-use super::{Check, DurableWorld, Flight};
+use super::{Check, DurableWorld, HeldCommit};
 use larder_disk::{Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{ManualCleaner, Session};
 use std::sync::Arc;
@@ -45,13 +45,13 @@ impl DurableWorld {
 
     /// Begins a commit of a random lane that waits inside its device, either before its first write
     /// or in its sync. All other operations continue meanwhile.
-    pub(super) fn take_off(&mut self) -> Check {
+    pub(super) fn begin_held_commit(&mut self) -> Check {
         let lane = self.some_lane();
-        self.take_off_in(lane)
+        self.begin_held_commit_in(lane)
     }
 
-    pub(super) fn take_off_in(&mut self, lane: usize) -> Check {
-        self.land()?;
+    pub(super) fn begin_held_commit_in(&mut self, lane: usize) -> Check {
+        self.finish_held_commit()?;
         let device = self.device_of(lane)?;
         let writes = self.random.one_in(3);
         device.hold(if writes { Operation::Write } else { Operation::Sync });
@@ -59,22 +59,22 @@ impl DurableWorld {
         let committer = thread::spawn(move || engine.commit_lane(lane));
         while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
-        self.flight = Some(Flight { lane, device, committer, writes });
+        self.held_commit = Some(HeldCommit { lane, device, committer, writes });
         // A commit that has finished already had nothing to write, or failed before the call in
         // which it should wait.
-        if waits { Ok(()) } else { self.land() }
+        if waits { Ok(()) } else { self.finish_held_commit() }
     }
 
     /// Makes early writes on random lanes, perhaps during the sync of a commit.
     pub(super) fn write_early(&mut self) -> Check {
         self.note_failures();
         for lane in 0..self.engine.lanes().len() {
-            // If a commit waits before its first write, an early write of its lane would wait for
-            // it. So that lane is left out.
+            // While a commit waits before its first write, an early write of the same lane would
+            // wait for the commit. So that lane is left out.
             let waits =
-                self.flight.as_ref().is_some_and(|flight| flight.lane == lane && flight.writes);
+                self.held_commit.as_ref().is_some_and(|held| held.lane == lane && held.writes);
             if !waits && !self.early.one_in(3) && self.engine.write_early(lane) {
-                self.seen.early += 1;
+                self.counts.early += 1;
                 self.model.written(lane);
             }
         }
@@ -84,14 +84,14 @@ impl DurableWorld {
     /// Tries early writes, some of them during a slow sync. Sometimes ends the process or cuts the
     /// power next, or makes syncs fail while partitions move.
     pub(super) fn try_early_writes(&mut self) -> Check {
-        let slow = self.flight.as_ref().is_some_and(|flight| !flight.writes);
+        let slow = self.held_commit.as_ref().is_some_and(|held| !held.writes);
         if self.early.one_in(if slow { 3 } else { 8 }) {
             self.write_early()?;
         }
         if self.early.one_in(if slow { 16 } else { 150 }) {
             return if self.early.one_in(2) { self.kill() } else { self.crash() };
         }
-        if self.several && self.flight.is_none() && self.early.one_in(64) {
+        if self.several && self.held_commit.is_none() && self.early.one_in(64) {
             self.write_early()?;
             for device in self.machine.devices() {
                 let next = device.counts().syncs + 1;
@@ -112,22 +112,22 @@ impl DurableWorld {
         }
     }
 
-    /// Lets the waiting commit finish, if there is one, and updates the model.
-    pub(super) fn land(&mut self) -> Check {
-        if let Some(flight) = self.flight.take() {
-            flight.device.release();
-            flight.committer.join().map_err(|_| "the committer has panicked")?;
+    /// Lets the commit that waits inside a device finish, if there is one, and updates the model.
+    pub(super) fn finish_held_commit(&mut self) -> Check {
+        if let Some(held) = self.held_commit.take() {
+            held.device.release();
+            held.committer.join().map_err(|_| "the committer has panicked")?;
             self.settle();
             self.tick_all();
         }
         Ok(())
     }
 
-    /// Lets the waiting commit finish, and ignores its result.
-    pub(super) fn abandon_flight(&mut self) {
-        if let Some(flight) = self.flight.take() {
-            flight.device.release();
-            let _ = flight.committer.join();
+    /// Lets the commit that waits inside a device finish, if there is one, and ignores its result.
+    pub(super) fn abandon_held_commit(&mut self) {
+        if let Some(held) = self.held_commit.take() {
+            held.device.release();
+            let _ = held.committer.join();
         }
     }
 
@@ -144,7 +144,8 @@ impl DurableWorld {
         self.restart(machine, false)
     }
 
-    /// Restarts after the process was killed. Everything that it has written is there.
+    /// Restarts after the process was killed. Everything that the process has written is still
+    /// there.
     pub(super) fn kill(&mut self) -> Check {
         self.note_failures();
         if self.machine.is_stopped() && self.machine.tiers {
@@ -158,7 +159,7 @@ impl DurableWorld {
     }
 
     pub(super) fn clean_stop(&mut self) -> Check {
-        self.land()?;
+        self.finish_held_commit()?;
         // A server closes its engine only after its threads have ended, so no session may be awake.
         self.sessions.iter_mut().for_each(Session::sleep);
         let closed = self.engine.close().is_ok();
@@ -172,12 +173,12 @@ impl DurableWorld {
 
     fn restart(&mut self, mut machine: Machine, clean: bool) -> Check {
         self.settle();
-        self.abandon_flight();
+        self.abandon_held_commit();
         self.restarts += 1;
         let mut same = !self.several || self.change_hardware(&mut machine)?;
         same &= !machine.tiers || self.change_tiers(&mut machine)?;
         if std::mem::take(&mut self.keeps_written) {
-            self.seen.kept += self.model.keep_written();
+            self.counts.kept += self.model.keep_written();
         }
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
@@ -218,8 +219,8 @@ impl DurableWorld {
     }
 
     /// Damages the store at the end of a world: flips bits on a device, or makes ranges unreadable.
-    /// Every read must then return the right item, a miss or an error. After a restart, it must
-    /// return an item that was once written.
+    /// Before the restart, every read must return the right item, a miss or an error. After the
+    /// restart, a read may also return an older item, but only one that the key once had.
     pub(super) fn rot(&mut self) -> Check {
         if self.random.one_in(2) {
             self.spoil()?;
@@ -265,7 +266,7 @@ impl DurableWorld {
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         use larder_engine::rule;
         use std::sync::atomic::{AtomicBool, Ordering};
-        self.land()?;
+        self.finish_held_commit()?;
         let engine = Arc::clone(&self.engine);
         let begun = Arc::new(std::sync::Mutex::new(None));
         let started = Arc::clone(&begun);
@@ -288,8 +289,8 @@ impl DurableWorld {
             self.settle();
             self.tick_all();
         }
-        // The commit above began before the value was filled, so it did not cover the value. This
-        // commit covers it.
+        // That commit began before the value was filled, so it did not cover the value. The commit
+        // that follows covers the value.
         self.commit()?;
         done
     }

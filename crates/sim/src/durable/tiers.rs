@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Counts of what happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct WorldCounts {
     /// Segments moved to lower devices.
     pub moved: u64,
     /// Power losses while a lower device had unsynced writes.
@@ -28,8 +28,8 @@ pub struct Seen {
     pub unread: u64,
 }
 
-impl AddAssign for Seen {
-    fn add_assign(&mut self, other: Seen) {
+impl AddAssign for WorldCounts {
+    fn add_assign(&mut self, other: WorldCounts) {
         self.moved += other.moved;
         self.interrupted += other.interrupted;
         self.grown += other.grown;
@@ -40,18 +40,18 @@ impl AddAssign for Seen {
 }
 
 impl DurableWorld {
-    /// Adds the counts of the life that ends: the segments that moved down, and the sets that read
-    /// nothing.
+    /// Adds the counts of the life that ends: the segments that moved to lower devices, and the
+    /// sets that did not read the record that they superseded.
     pub(super) fn note_moved(&mut self) {
         let totals = self.engine.stats().totals;
-        self.seen.moved += totals.cooled_segments;
-        self.seen.unread += totals.unread_sets;
+        self.counts.moved += totals.cooled_segments;
+        self.counts.unread += totals.unread_sets;
     }
 
     /// Counts a power loss, if it interrupts a move to a lower device.
     pub(super) fn note_power_loss(&mut self) {
         let mut lower = self.machine.parts.iter().filter_map(|part| part.lower.as_ref());
-        self.seen.interrupted += u64::from(lower.any(|device| device.unsynced_sectors() > 0));
+        self.counts.interrupted += u64::from(lower.any(|device| device.unsynced_sectors() > 0));
     }
 
     /// Runs an operation that moves segments to lower devices.
@@ -145,8 +145,8 @@ impl DurableWorld {
     /// one.
     fn check_wrong_lower(&mut self, machine: &Machine) -> Check {
         let mut wrong = machine.image();
-        // A lane that is empty and was being drained is left out: it may have been released just
-        // before the power failed.
+        // A lane that is empty and was being drained is left out: the store may have released the
+        // lane just before the power failed.
         let mut needed = self.needed();
         needed.retain(|lane| !lane.draining || lane.partitions > 0);
         let had = |part: &Part| {

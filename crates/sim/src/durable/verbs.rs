@@ -113,7 +113,7 @@ impl DurableWorld {
         done?;
         self.check_not_moved(&lanes)?;
         // If the engine is wrong, this memory changes although the compiler assumes that it cannot.
-        // `black_box` makes the compiler read it again.
+        // `black_box` makes the compiler read the memory again.
         if black_box(looked_at) != before {
             return Err(format!("{} changed while somebody read it", short(&key)));
         }
@@ -171,7 +171,7 @@ impl DurableWorld {
         }
         self.hurry = false;
         full?;
-        self.take_off()?;
+        self.begin_held_commit()?;
         (0..4).for_each(|_| self.clean());
         if !self.reading && self.random.one_in(3) { self.crash() } else { Ok(()) }
     }
@@ -186,7 +186,8 @@ impl DurableWorld {
         let Counted::Value { value, cas, created, .. } = counted else {
             return Err(format!("a count was answered {counted:?}"));
         };
-        // While the count waited, a failed commit may have undone the state that was read above.
+        // While the count waited, a failed commit may have undone the state that was read above. So
+        // the state is read from the model again.
         let before = self.model.current(&key, self.now);
         let before = before.filter(|_| !(created && self.evicts()));
         let expected = match &before {
@@ -353,7 +354,7 @@ impl DurableWorld {
             Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
                 let waits = commit.is_some() || self.is_sync();
                 let commit = if waits { commit } else { Some(self.open_commit(key)?) };
-                self.model.said_gone(key, commit);
+                self.model.reported_missing(key, commit);
                 Ok(())
             }
             None => self.not_refused("a delete", key),
@@ -386,7 +387,7 @@ impl DurableWorld {
         match answer {
             Some((true, commit)) => {
                 // While the touch waited, a failed commit may have undone the state that was read
-                // above.
+                // above. So the state is read from the model again.
                 let mut before = self.model.current_state(key, self.now).unwrap_or(before);
                 if let Some(limiter) = &mut before.limiter {
                     let end = expiry.seconds().map(|end| u64::from(end) * NANOS);
@@ -432,7 +433,8 @@ impl DurableWorld {
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
         if found.is_none() && self.anomaly.was_reached(&self.machine, &self.engine) {
-            // The anomaly may have caused this miss, so this check reads again in another turn.
+            // The anomaly may have caused this refusal. After the next tick, the read must be
+            // answered.
             self.tick_all();
             found = self.get(key)?;
         }
@@ -447,7 +449,7 @@ impl DurableWorld {
         settled.map_err(|what| format!("{}: {what}", short(key)))
     }
 
-    /// Checks that, after damage, a key has no item or one that it had at some time.
+    /// Checks that a key in a damaged store has no item, or an item that the key once had.
     pub(super) fn check_damaged(&mut self, key: &[u8]) -> Check {
         match self.get(key)? {
             Some((Some(found), _)) if !self.model.was_written(key, &found) => {

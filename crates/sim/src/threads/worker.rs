@@ -14,9 +14,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// Interval after which a waiting worker repeats its call even if nothing has woken it.
-const LOOK: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The largest number of repetitions of one call.
-const LOOKS: u32 = 600;
+const RETRIES_MAX: u32 = 600;
 /// The number of operations after which a worker checks which changes have become durable.
 const SETTLE: u64 = 64;
 
@@ -92,7 +92,7 @@ impl<'a> Worker<'a> {
 
     /// Returns the state of a key after a start; `None` if the machine stops first.
     fn find(&mut self, at: usize) -> Check<Option<State>> {
-        for _ in 0..LOOKS {
+        for _ in 0..RETRIES_MAX {
             match self.get(at)? {
                 Done::Answer(found, _) => return Ok(Some(found)),
                 Done::Refused => self.refused("read")?,
@@ -138,10 +138,10 @@ impl<'a> Worker<'a> {
         format!("{}-{at}-{}", self.keys.worker, "k".repeat(at % 60)).into_bytes()
     }
 
-    /// Sleeps until the engine wakes the worker, or for [`LOOK`].
+    /// Sleeps until the engine wakes the worker, or for [`RETRY_INTERVAL`].
     fn wait(&mut self) {
         self.session.sleep();
-        thread::park_timeout(LOOK);
+        thread::park_timeout(RETRY_INTERVAL);
         self.tick();
     }
 
@@ -158,7 +158,7 @@ impl<'a> Worker<'a> {
         reads: &mut Option<Reads>,
         mut call: impl FnMut(&Session) -> Outcome<T>,
     ) -> Check<Done<T>> {
-        for _ in 0..LOOKS {
+        for _ in 0..RETRIES_MAX {
             let outcome = call(&self.session);
             *reads = self.session.retake_reads(reads.take());
             match outcome {
@@ -185,7 +185,7 @@ impl<'a> Worker<'a> {
             return self.open_point(key).map(Fate::Open);
         };
         self.session.wake_on_commit(point);
-        for _ in 0..LOOKS {
+        for _ in 0..RETRIES_MAX {
             match self.session.commit_state(point) {
                 CommitState::Durable => return Ok(Fate::Durable),
                 CommitState::Failed => return Ok(Fate::Failed),
@@ -198,7 +198,7 @@ impl<'a> Worker<'a> {
 
     /// Returns the commit that covers the last change of the key in async mode.
     fn open_point(&mut self, key: &[u8]) -> Check<CommitPoint> {
-        for _ in 0..LOOKS {
+        for _ in 0..RETRIES_MAX {
             if let Some(lane) = self.shared.engine.lane_of(key) {
                 let position = self.shared.engine.open_commit(lane);
                 return Ok(CommitPoint { lane: lane as u32, position });

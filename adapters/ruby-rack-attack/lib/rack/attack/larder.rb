@@ -42,7 +42,8 @@ module Rack
         [429, headers, ["Retry later\n"]]
       end
 
-      # Defines a throttle that Larder decides. It is used like Rack::Attack.throttle, for which Larder only counts.
+      # Defines a throttle that Larder decides. The parameters are those of Rack::Attack.throttle,
+      # whose throttles count in Larder but decide in Rack::Attack.
       def self.throttle(name, limit:, period:, algorithm: :sliding, burst: nil, store: nil, &block)
         options = { limit: limit, period: period, algorithm: algorithm, burst: burst, store: store }
         Rack::Attack.configuration.throttles[name] = Throttle.new(name, options, &block)
@@ -150,7 +151,8 @@ module Rack
           connection&.close unless kept
         end
 
-        # Returns an idle connection, or nil. No reply is due, so a readable one is one that the server has closed.
+        # Returns an idle connection, or nil. No reply is due on an idle connection, so a readable
+        # one was closed by the server.
         def idle
           while (connection = @lock.synchronize { after_fork.pop })
             return connection if connection.recv_nonblock(1, ::Socket::MSG_PEEK, exception: false) == :wait_readable

@@ -24,8 +24,8 @@ use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Segment size in bytes: the smallest that a store can have. The store is created with the least
-/// memory to get it.
+/// Segment size in bytes: the smallest that a store can have. A store gets it by being created with
+/// the least memory.
 const SEGMENT: u64 = 64 << 10;
 /// Bytes that a segment occupies on the device, including both copies of its meta.
 const PLACE: u64 = SEGMENT + (8 << 10);
@@ -92,8 +92,8 @@ struct Row {
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
     most_looked_at_in_turn: u64,
-    /// Processor time, like all times of a row in µs, so that other programs on the machine do not
-    /// count.
+    /// Like all times of a row in µs, this is processor time, so that other programs on the machine
+    /// do not count.
     us_per_request: f64,
     /// The longest turn during which the kernel formed no huge page.
     longest_turn_us: f64,
@@ -106,8 +106,8 @@ struct Row {
     us_per_scrape: f64,
     reads_per_look_up: f64,
     bytes_per_look_up: f64,
-    /// Reads of forgotten pages since the fill: a requested key had the same tag in the index as a
-    /// cold item.
+    /// Number of reads since the fill that failed because the page was forgotten. They happen if a
+    /// requested key has the same tag in the index as a cold item.
     forgotten_reads: u64,
     start: StartRow,
 }
@@ -482,8 +482,8 @@ fn table(rows: &[Row]) -> Table {
             let most = figures.iter().copied().fold(0.0, f64::max);
             let mut line = vec![(*name).to_owned()];
             line.extend(figures.iter().map(|figure| format!("{figure:.3}")));
-            // The smallest figure counts as at least 1/1000, which is one segment looked at in all
-            // `SCRAPES` calls. So figures near 0 are flat.
+            // A figure below 1/1000 counts as 1/1000, which is one segment looked at in all
+            // `SCRAPES` calls. So a cost near 0 counts as flat.
             let flat = most <= FLAT * least.max(0.001);
             line.push(if flat { "yes" } else { "NO" }.to_owned());
             line

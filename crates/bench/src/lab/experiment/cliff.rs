@@ -122,7 +122,7 @@ impl Experiment for Cliff {
                     pipeline: 1,
                     pacing: Pacing::Constant(f64::from(sizes.sampler)),
                     keep_samples: true,
-                    // Other keys than those that the load has just read.
+                    // The sampler requests other keys than those that the load has just read.
                     seed: !load.seed,
                     probe: None,
                     ..load.clone()

@@ -102,7 +102,8 @@ impl Experiment for Converge {
     }
 
     fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case> {
-        // Cassandra may answer in another order, so the generator sends it no pipelines.
+        // Cassandra may answer the requests of a connection in another order, so the generator
+        // sends it no pipelines.
         let depths = if system.family == "Cassandra" { &DEPTHS[..1] } else { &DEPTHS };
         let both = |case| depths.iter().map(move |&depth| (case, Some(depth as f64)));
         match self.0 {

@@ -99,12 +99,12 @@ impl Experiment for Limits {
         };
         let verb = if decides { Verb::Limit } else { Verb::Incr };
         for (case, x) in self.cases(turn.plan, turn.system, turn.round) {
-            if !turn.owes(case, x) {
+            if !turn.is_missing(case, x) {
                 continue;
             }
             let keys = if case == "many" { KEYS } else { 1 };
-            // The short run must not use up units of the measured limit, so its keys have another
-            // prefix.
+            // The short run that determines the number of requests must not use up units of the
+            // measured limit. So its keys have another prefix.
             let trial = shape(&format!("trial-{case}-"), verb, keys, Limit::default());
             create(turn, &load, &trial, decides)?;
             let count = requests(&load, &trial, turn.plan)?;

@@ -18,7 +18,7 @@ use crate::supervise::Processes;
 use crate::{Error, Result};
 
 /// Interval between two samples of the running program's processor time.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest time that the program may take after the end of its test.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -123,7 +123,7 @@ impl Memtier {
         let look = |processes: &Processes| {
             cpu = processes.probe().sample().map_or(cpu, |sample| sample.cpu_ns);
         };
-        let status = processes.wait(time.saturating_add(GRACE), LOOK, look)?;
+        let status = processes.wait(time.saturating_add(GRACE), POLL_INTERVAL, look)?;
         let length = started.elapsed().as_secs_f64().max(0.001);
         match status {
             Some(status) if status.success() => Ok((cpu as f64 / 1e9 / length, length)),

@@ -139,7 +139,7 @@ impl Experiment for Persistence {
                 Ok(Point { seconds, ..Point::of_load(point_id, &summary) })
             })?;
         }
-        // memtier_benchmark stores values that do not match their keys, so it comes last.
+        // memtier_benchmark stores values that do not match their keys, so its cases come last.
         if let (1, true, Some(memtier)) = (turn.round, Memtier::knows(turn.system), Memtier::find())
         {
             for (case, ratio) in Memtier::CASES {

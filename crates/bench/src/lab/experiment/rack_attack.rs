@@ -137,7 +137,7 @@ impl Experiment for RackAttack {
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         turn.control(NO_THROTTLE, |turn| measure(turn, NONE))?;
         turn.control(MEMORY_STORE, |turn| measure(turn, IN_PROCESS))?;
-        // The store `table` needs the table.
+        // The store `table` counts in a table, which must exist.
         if let Some(wire) = turn.wire() {
             wire.prepare(&turn.server.address)?;
         }
@@ -150,7 +150,7 @@ impl Experiment for RackAttack {
 
 /// Starts the application with a store and measures its points.
 fn measure(turn: &mut Turn<'_>, store: Store) -> Result<()> {
-    if !store.cases().any(|case| turn.owes(case, None)) {
+    if !store.cases().any(|case| turn.is_missing(case, None)) {
         return Ok(());
     }
     let application = Application::start(store.name, &turn.server.address, LIMIT, CLIENTS)?;
@@ -226,7 +226,8 @@ fn admission(turn: &Turn<'_>, application: &Application, point_id: PointId) -> R
 }
 
 /// Returns the point with its counts. A store that admits more or less than the limit makes the
-/// point void. The control `memory-store` is exempt, because it shows how this happens.
+/// point void. The control `memory-store` is exempt: its processes count separately, so it must
+/// admit more.
 fn judged(point: Point, admitted: u64, refused: u64, is_control: bool) -> Point {
     let void = (admitted != LIMIT && !is_control).then(|| {
         format!("{admitted} of {} requests were admitted, not {LIMIT}", admitted + refused)
@@ -246,7 +247,7 @@ fn send(
     requests: Requests<'_>,
     point_id: PointId,
 ) -> Result<(Verdicts, Point)> {
-    // The server of the turn is idle while a control is measured.
+    // The application does not use the turn's server while a control is measured.
     let server = control_name(turn.id()).is_none().then(|| turn.server.probe());
     let sample = || server.as_ref().map(|server| server.sample()).transpose();
     let (server_before, before) = (sample()?, application.sample()?);

@@ -68,7 +68,7 @@ impl Experiment for Restart {
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         for keys in turn.plan.restart.keys.clone() {
             let x = Some(keys as f64);
-            if !turn.owes("kill", x) {
+            if !turn.is_missing("kill", x) {
                 continue;
             }
             let shape = Shape {

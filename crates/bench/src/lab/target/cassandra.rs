@@ -190,7 +190,7 @@ fn java_settings(programs: &Programs, sandbox: &Sandbox) -> Result<Vec<Setting>>
         ),
         Setting::new(["-XX:+UseG1GC", "-XX:+ParallelRefProcEnabled"], "as in its own options"),
         Setting::new(["-XX:MaxGCPauseMillis=300"], "as in its own options"),
-        // Otherwise files in /tmp would stay behind.
+        // Without these options, Java would leave files in /tmp.
         Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(sandbox)?]),
         Setting::plain(["-Xss256k"]),
     ];

@@ -54,7 +54,7 @@ pub(crate) struct System {
     pub(crate) name: &'static str,
     pub(crate) family: &'static str,
     pub(crate) durability: Durability,
-    /// If this system stands in for the one that an article used: the report's words for it.
+    /// The report's words for the article's system that this one stands in for; otherwise `None`.
     pub(crate) stand_in: Option<&'static str>,
     recipe: Arc<dyn Recipe>,
 }
@@ -100,7 +100,7 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
         8
     }
 
-    /// Returns the wire of a protocol other than memcached's.
+    /// Returns the [`Wire`] of a protocol other than memcached's; `None` for memcached's.
     fn wire(&self, _sandbox: &Sandbox) -> Option<Arc<dyn Wire>> {
         None
     }

@@ -133,7 +133,7 @@ fn sweep_root(root: &Path, is_abandoned: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {
         if entry.file_name().to_str().is_some_and(&is_abandoned) {
-            // The kernel refuses this for a group that has processes or groups.
+            // The kernel does not remove a group that contains processes or other groups.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -169,7 +169,7 @@ mod tests {
         assert!(directory.exists(), "it holds a process");
         child.kill().unwrap();
         child.wait().unwrap();
-        // The kernel needs a moment after the last process.
+        // The kernel allows the removal only a moment after the last process has ended.
         let killed = std::time::Instant::now();
         while directory.exists() {
             assert!(killed.elapsed() < Duration::from_secs(60), "the group stays");

@@ -52,7 +52,7 @@ impl Recipe for MongoJavaServer {
                 [format!("-Xmx{}M", sandbox.memory.max(256))],
                 "all memory that the experiment gives",
             ),
-            // Otherwise files in /tmp would stay behind.
+            // Without these options, Java would leave files in /tmp.
             Setting::plain(["-XX:+PerfDisableSharedMem".to_owned(), tmpdir(sandbox)?]),
             Setting::plain(["-cp".to_owned(), format!("{}/*", text_of(jars(programs))?)]),
             Setting::plain([text_of(&launcher)?, ports[0].to_string()]),

@@ -112,8 +112,8 @@ impl Plan {
         self.settings.iter().flat_map(|setting| setting.words.iter().map(String::as_str))
     }
 
-    /// Returns the command line, then the settings that have reasons, with these. Each path in
-    /// `names` is replaced by its name.
+    /// Returns the command line, and then each setting that has a reason, with the reason. Each
+    /// path in `names` is replaced by its name.
     pub(super) fn explained(&self, names: &[(&Path, &str)]) -> Vec<String> {
         let mut line = quoted(&self.program.display().to_string());
         for word in self.arguments() {

@@ -59,7 +59,7 @@ impl Recipe for PostgresServer {
         set("listen_addresses", "127.0.0.1".into(), "");
         set("port", ports[0].to_string(), "");
         set("unix_socket_directories", String::new(), "");
-        // Segments in /dev/shm would stay behind after SIGKILL.
+        // After SIGKILL, segments of shared memory would stay behind in /dev/shm.
         set("dynamic_shared_memory_type", "mmap".into(), "");
         set("max_connections", (sandbox.connections + 20).to_string(), "");
         set(
@@ -82,7 +82,7 @@ impl Recipe for PostgresServer {
         plan.directories.push(data.clone().into());
         plan.preparation.push(initdb(programs, &data));
         plan.account = account;
-        // SIGTERM would wait until all clients have left.
+        // On SIGTERM, PostgreSQL would wait until all clients have left.
         plan.stop_signal = libc::SIGINT;
         plan.patience = Duration::from_secs(60);
         Ok(plan)

@@ -80,9 +80,9 @@ fn is_ready(protocol: Protocol, reply: &[u8]) -> bool {
         // Bytes 0 to 3 are the length and the number of the packet. Byte 4 is the version of the
         // greeting, 10, or ff in a refusal.
         Protocol::Mysql => reply.get(4) == Some(&10),
-        // SUPPORTED.
+        // A reply of version 4 with the opcode SUPPORTED.
         Protocol::Cql => reply.first() == Some(&0x84) && reply.get(4) == Some(&0x06),
-        // OP_REPLY.
+        // A reply with the opcode OP_REPLY.
         Protocol::Mongo => reply.get(12..16) == Some(b"\x01\0\0\0"),
         Protocol::Memcached => false,
     }

@@ -20,7 +20,7 @@ use super::ready;
 use super::sandbox::{self, Sandbox};
 use crate::interrupt::is_interrupted;
 use crate::process::Probe;
-use crate::supervise::{self, LOOK, Processes, free_port};
+use crate::supervise::{self, POLL_INTERVAL, Processes, free_port};
 use crate::wire::Wire;
 use crate::{Error, Result};
 
@@ -78,7 +78,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the wire of a protocol other than memcached's.
+    /// Returns the [`Wire`] of a protocol other than memcached's; `None` for memcached's.
     pub(crate) fn wire(&self) -> Option<Arc<dyn Wire>> {
         self.system.recipe().wire(&self.sandbox)
     }
@@ -203,7 +203,7 @@ impl Server {
             let command = self.command(&preparation.program, &preparation.arguments)?;
             let mut processes = start(command)?;
             let name = preparation.program.display();
-            match processes.wait(PREPARATION, LOOK, |_| {})? {
+            match processes.wait(PREPARATION, POLL_INTERVAL, |_| {})? {
                 Some(status) if status.success() => {}
                 Some(status) => return Err(self.failed(format!("{name} failed: {status}"))),
                 None => return Err(self.failed(format!("{name} does not end"))),

@@ -37,7 +37,8 @@ pub(super) fn line(plan: &Plan) -> String {
     format!("{} {}", plan.program.display(), words.join(" "))
 }
 
-/// Systems run one after the other, so that a slow machine can start each in time.
+/// Each test that starts systems holds this lock, so that a slow machine can start each system in
+/// time.
 static TURN: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -107,7 +108,8 @@ fn ferretdb() {
     try_out(&["ferretdb"]);
 }
 
-/// Set for [`a_lab_to_be_killed`], which another test starts as a separate process.
+/// The environment variable that makes [`a_lab_to_be_killed`] start a server in the directory that
+/// the variable names. Only [`a_killed_lab_leaves_nothing`] sets it, for a separate process.
 const SACRIFICE: &str = "LARDER_BENCH_SACRIFICE_IN";
 
 #[test]

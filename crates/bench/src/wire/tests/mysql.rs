@@ -91,7 +91,7 @@ fn broken_replies() {
         packet(1, b"\0\0\0\x02\0\0\0"),
         packet(1, b"\xfb/etc/passwd"),
         packet(1, b"\xfe\0\0\x02\0\0\0"),
-        // Rows that are null, cut, longer than they say, or too many.
+        // Rows that are NULL, cut off, longer than their length field says, or too many.
         result(b"\x01\0", None, &[b""]),
         result(b"\x01\0", None, &[b"\xfb"]),
         result(b"\x01\0", None, &[b"\x02a"]),

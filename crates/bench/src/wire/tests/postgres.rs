@@ -85,7 +85,7 @@ fn broken_replies() {
         b"Z\0\0\0\x03".to_vec(),
         b"D\x7f\xff\xff\xff".to_vec(),
         b"D\xff\xff\xff\xff".to_vec(),
-        // Rows that are cut, null, longer than they say, or of two columns.
+        // Rows that are cut off, NULL, longer than their length field says, or of two columns.
         message(b'D', b""),
         message(b'D', b"\0\x01\0\0\0\x02a"),
         message(b'D', b"\0\x01\xff\xff\xff\xff"),

@@ -38,7 +38,8 @@ fn a_release_continues_only_calls_held_before_it() {
         device.hold(Operation::Sync);
         let syncing = held_sync(&device);
         device.release();
-        // Holds again before the thread can have noticed the release.
+        // Holds syncs again before the thread can have noticed the release. The released sync must
+        // still complete.
         device.hold(Operation::Sync);
         syncing.join().expect("thread").expect("sync");
         assert_eq!(device.counts().syncs, round);

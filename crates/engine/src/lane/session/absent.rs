@@ -68,7 +68,7 @@ impl LaneSession {
         if counted {
             return true;
         }
-        // SAFETY: as above.
+        // SAFETY: a session is awake while its calls are made.
         let worth = unsafe { log.copies().admits(address, slot.frequency() > 0) };
         if worth && log.copies().keep(id, record, Queue::Small, READY_FRAMES) == Kept::NeedsFrame {
             self.lane.kick_cleaner();
@@ -85,7 +85,7 @@ impl LaneSession {
     pub(crate) unsafe fn matching_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         let segment = self.lane.log.segment(slot.address().segment());
         if !segment.is_jumbo() || !segment.frame().is_null() {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller promises that the slot was read since the last tick.
             return unsafe { self.matching(key, slot) };
         }
         self.absent_head(key, slot)
@@ -222,7 +222,7 @@ impl LaneSession {
         if let Some((place, slot, ())) = found {
             self.lane.forget_older(slot);
             // The record may be readable after a restart. So it counts as a kept end until its
-            // segment is cleaned: a delete of its key meanwhile writes a tombstone.
+            // segment is cleaned. Until then, a delete of the key writes a tombstone.
             self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
             guard.remove(place, !slot.is_older());
             self.lane.log.note_death(address.segment());

@@ -19,8 +19,8 @@ use std::time::Duration;
 const MANY: u64 = 16;
 
 /// The longest time that an idle thread waits for the next request of a client that waits for no
-/// commit, before the thread requests its commit, in microseconds. The thread waits only if most of
-/// its answers wait for no commit.
+/// commit, in microseconds. After this wait, the thread requests its commit. The thread waits only
+/// if most of its answers wait for no commit.
 const QUIET_US: u64 = 60;
 
 /// Time for which a thread polls for the request that may follow an answer, in microseconds. About
@@ -31,9 +31,9 @@ const POLL_CLIENT_US: u64 = 100;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lingered {
     No,
-    /// Looked for work once more.
+    /// The thread looked for work once more.
     Looked,
-    /// Waited for a client that waits for no commit.
+    /// The thread waited for a client that waits for no commit.
     Waited,
 }
 
@@ -234,14 +234,14 @@ impl LaneSession {
         let now = durable.now_us();
         self.group.polling = match self.group.polling {
             _ if waits => Polling::Commit(now + durable.poll_us()),
-            // The commit ended while the thread polled.
+            // The commit ended while the thread polled, so its clients may now send requests.
             Polling::Commit(_) => Polling::Client(now + POLL_CLIENT_US),
             other => other,
         };
     }
 
-    /// Returns true if the thread should poll: the commit that answers wait for is expected at any
-    /// moment, or the next request of the clients that got those answers.
+    /// Returns true if the thread should poll. The commit that answers wait for is then expected at
+    /// any moment, or the next request of the clients that got those answers.
     #[inline]
     pub(super) fn polls_for_commit(&mut self) -> bool {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {

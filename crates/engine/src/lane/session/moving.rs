@@ -47,7 +47,8 @@ impl LaneSession {
     }
 
     /// Returns true if the changes that `commit` covers may not be durable yet. Then also requests
-    /// the open commit: if `commit` failed and was not undone, a later one covers the same changes.
+    /// the open commit: if `commit` failed and was not undone, a later commit covers the same
+    /// changes.
     pub(crate) fn is_undurable(&self, commit: u64) -> bool {
         let store = self.lane.log.store();
         let undurable = store.is_some_and(|store| store.commits.durable() < commit);
@@ -84,7 +85,7 @@ impl LaneSession {
     /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. An unreadable
     /// record leaves the index without a tombstone, because another lane has the item. If the
     /// stripes are `shared` with keys that the lane keeps, the unreadable record stays, because it
-    /// may belong to such a key. If it belongs to a moved key, no look-up reaches it.
+    /// may belong to such a key. If the record belongs to a moved key, no look-up reaches it.
     pub(crate) fn give_up_if(
         &self,
         handle: ItemHandle,
@@ -119,8 +120,8 @@ impl LaneSession {
     /// Removes an unreadable record from the index.
     fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
         let address = handle.id.address;
-        // As in `read_missing`: the record may be readable after a restart, so it counts as a kept
-        // end.
+        // The record may be readable after a restart. So it counts as a kept end until its segment
+        // is cleaned.
         self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
         let log = &self.lane.log;
         let died = || log.note_death(address.segment());
@@ -139,7 +140,8 @@ mod tests {
     use std::task::Waker;
     use std::time::Duration;
 
-    /// With memory for one large value, the mover would otherwise read two in turn for ever.
+    /// The mover must delete a large item without reading its value. With memory for only one large
+    /// value, it would otherwise read two values in turn for ever.
     #[test]
     fn a_large_item_is_given_up_without_its_value() {
         let device = Arc::new(SimDevice::new(16 << 20, 1));

@@ -30,7 +30,7 @@ fn flush_and_seal(memory: u64, switches: usize) {
         let lane = model::lane(memory);
         let (mut writer, mut flusher) = (session(&lane), session(&lane));
         writer.tick(1);
-        // The first record of a segment is in no chunk.
+        // The first record of a segment is in no chunk, so two records come before `BEFORE`.
         let half = if memory == model::SMALL { FILL / 2 - 24 } else { 0 };
         set(&writer, b"fill0", &vec![0; half]);
         set(&writer, b"fill1", &vec![0; half]);

@@ -12,8 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct ShownPartitions {
     done: Vec<bool>,
-    /// For each partition: true if it belonged to the present lane when the walk of that lane
-    /// began.
+    /// For each partition: true if it belonged to the walked lane when the walk of that lane began.
     here: Vec<bool>,
     /// The engine's count of partition closings when the walk of the present lane began.
     closings: u32,

@@ -88,7 +88,8 @@ impl LaneSession {
         let id = |offset| RecordId { address: Address::new(reading.number, offset), generation };
         let read = |offset| self.fetched.run(id(offset));
         if read(reading.start).is_none() {
-            // The bytes of the previous read were dropped meanwhile.
+            // The bytes of the previous read were dropped meanwhile, so the next read begins at the
+            // next record.
             reading.start = reading.next;
         }
         let Some(bytes) = read(reading.start) else {
@@ -108,7 +109,7 @@ impl LaneSession {
             // SAFETY: a session is awake while its calls are made.
             more = unsafe { next_batch(&self.lane, &mut items, &mut batch) };
             for (address, record, key) in &batch {
-                // SAFETY: as above.
+                // SAFETY: a session is awake while its calls are made.
                 if let Some((_, slot, ())) = unsafe { self.lane.index.find(key, at(*address)) }
                     && self.is_current(slot, record)
                 {
@@ -148,7 +149,7 @@ impl Shown {
     }
 
     fn note(&mut self, lane: &Lane, number: SegmentNumber, generation: u32, end: usize) {
-        // The store may have grown since the last call.
+        // `ends` is empty at first, and the store may have grown since the last call.
         if self.ends.len() <= number as usize {
             let segments = lane.log.numbers().end as usize;
             let bytes = segments * size_of::<(u32, u32)>();

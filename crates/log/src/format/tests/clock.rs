@@ -61,7 +61,7 @@ fn after_another_boot_the_wall_clock_counts_unless_it_is_behind() {
     assert_eq!((unknown.boot_id, unknown.boot_offset), (0, 0));
 }
 
-/// Returns a superblock after an older program has written it.
+/// Returns the superblock as an older program writes it: without the boot fields.
 fn zeroed(superblock: Superblock) -> Superblock {
     Superblock { boot_id: 0, boot_offset: 0, ..superblock }
 }

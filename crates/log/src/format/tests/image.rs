@@ -104,7 +104,7 @@ impl Image {
         self.header.seed(&IDENTITY)
     }
 
-    /// Appends a record. Returns false if it and a trailer do not fit.
+    /// Appends a record. Returns false if the record and a trailer do not fit.
     pub(super) fn append(&mut self, piece: &Piece) -> bool {
         let none = (Fields::of_kind(Kind::Filler), Vec::new(), Vec::new());
         let (fields, key, value) = match piece.clone() {
@@ -137,12 +137,12 @@ impl Image {
         true
     }
 
-    /// Ends a commit.
+    /// Appends the trailer that ends a commit.
     pub(super) fn commit(&mut self, number: u64, sealed: bool) {
         self.commit_from(self.end(), number, sealed);
     }
 
-    /// Ends a commit that claims to begin at `begin`.
+    /// Appends a trailer that claims to cover the bytes from `begin` on.
     pub(super) fn commit_from(&mut self, begin: usize, number: u64, sealed: bool) {
         let trailer = Trailer {
             generation: self.header.generation,

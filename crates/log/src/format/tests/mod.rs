@@ -142,8 +142,8 @@ fn an_empty_device_is_distinguished_from_a_foreign_one() {
     assert_eq!(superblock::choose([&other, &empty]), Err(SuperblockError::NotAStore));
 }
 
-/// A crash may interrupt the first write to a device, which has only the magic, or the following
-/// write of the first superblock. Whatever remains must count as an empty device.
+/// The first write to a new device contains only the magic, and the second is the first superblock.
+/// A crash may interrupt either write. Whatever remains must count as an empty device.
 #[test]
 fn an_interrupted_creation_leaves_an_empty_device() {
     let (empty, mark) = ([0; BLOCK], superblock::mark());
@@ -241,7 +241,7 @@ fn a_meta_admits_only_generations_that_are_not_over() {
     assert_eq!(admitted(Use::InUse { end: 0 }), [false, true, true]);
     let part = Use::Part { owner: 3, owner_generation: 1, index: 1 };
     assert_eq!(admitted(part), [false, false, true]);
-    assert!(meta(Use::InUse { end: 0 }).speaks_of(5) && !meta(Use::InUse { end: 0 }).speaks_of(6));
+    assert!(meta(Use::InUse { end: 0 }).describes(5) && !meta(Use::InUse { end: 0 }).describes(6));
 }
 
 #[test]
@@ -262,17 +262,17 @@ fn a_tail_restores_a_torn_block() {
     let second = image.commits[1].end;
     let torn = [&[0; 512], &image.bytes[512..second], &old[second..]].concat();
     for mut bytes in [old, torn, vec![0; SIZE]] {
-        assert!(tail.lay_over(data, &IDENTITY, &mut bytes));
+        assert!(tail.apply_to(data, &IDENTITY, &mut bytes));
         let (scanned, found) = Image::scan(&bytes, None, Extent::AtLeast(first as u32));
         assert_eq!(found, image.records_before(first));
         assert_eq!(scanned.expect("a segment").damage, Damage::default());
     }
     let newer = Image::new(9).bytes;
     let mut bytes = newer.clone();
-    assert!(!tail.lay_over(data, &IDENTITY, &mut bytes), "an earlier use's tail");
+    assert!(!tail.apply_to(data, &IDENTITY, &mut bytes), "an earlier use's tail");
     let (tail, data) = (Tail { offset: 4096, generation: 10, ..tail }, data);
-    assert!(!tail.lay_over(data, &IDENTITY, &mut bytes), "the block before it is not there");
-    assert!(!Tail { offset: 1 << 20, ..tail }.lay_over(data, &IDENTITY, &mut bytes));
+    assert!(!tail.apply_to(data, &IDENTITY, &mut bytes), "the block before it is not there");
+    assert!(!Tail { offset: 1 << 20, ..tail }.apply_to(data, &IDENTITY, &mut bytes));
     assert_eq!(bytes, newer);
 }
 

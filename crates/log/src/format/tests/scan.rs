@@ -71,7 +71,8 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
         let zeroed = [&image.bytes[..cut], &vec![0; SIZE - cut]].concat();
         for bytes in [&image.bytes[..cut], &zeroed] {
             let (scanned, found) = Image::scan(bytes, None, Extent::Unknown);
-            // Losing bytes that were zero anyway makes no difference.
+            // Writing zeros over bytes that are zero already changes nothing. So the cut takes
+            // effect only at the next other byte.
             let whole = if bytes.len() == cut { cut } else { real_cut(&image.bytes, cut) };
             assert_eq!(found, image.records_before(whole), "cut at {cut}");
             match scanned {
@@ -275,7 +276,8 @@ fn a_sealed_segment_without_its_sealed_trailer_is_searched_to_its_end() {
 
 #[test]
 fn values_that_look_like_records_neither_count_nor_stop_the_search() {
-    // The value contains the head of a record of 2 KiB every 16 bytes.
+    // Every 16 bytes, the value contains the head of a record of 2 KiB. The search must reject all
+    // these heads and still find the record behind the value.
     let mut value = Vec::new();
     while value.len() < 4096 {
         value.extend_from_slice(&[1, 0, 0, 0, 0, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, b'k']);
@@ -321,7 +323,7 @@ fn piece() -> impl Strategy<Value = Piece> {
 fn segment() -> impl Strategy<Value = Image> {
     let commits = proptest::collection::vec(proptest::collection::vec(piece(), 1..6), 1..5);
     (commits, any::<u64>()).prop_map(|(commits, noise)| {
-        // The earlier generation left records of different lengths.
+        // The segment is written over an earlier generation with records of another length.
         let mut old = Image::new(1);
         while old.append(&item(noise % 1000 + 1, b"old", &vec![1; (noise % 97) as usize])) {}
         old.commit(1, true);

@@ -69,8 +69,8 @@ impl Model {
         of(Stream::Hot).chain(of(Stream::Survivors)).collect()
     }
 
-    /// Returns the segments that can be reclaimed: all but the kept ones, because no thread is
-    /// awake.
+    /// Returns the segments that can be reclaimed: all sealed ones except the kept ones. No thread
+    /// is awake, so no segment waits for a quiescent point.
     fn ready(&self) -> Vec<(Stream, SegmentNumber)> {
         let mut sealed = self.sealed();
         // A kept segment stays only while something in it is alive.
@@ -107,7 +107,7 @@ impl Model {
             }
             Step::Kill(..) => {}
             Step::Tell => {
-                self.log.tell_dead(&self.appender);
+                self.log.report_dead(&self.appender);
             }
             Step::Seal(stream) => self.log.seal(stream),
             Step::Promote(which) => {
@@ -210,7 +210,7 @@ proptest! {
             model.take(step);
             model.check();
         }
-        model.log.tell_dead(&model.appender);
+        model.log.report_dead(&model.appender);
         model.check();
         let live: usize = model.records.iter().map(|(_, bytes)| bytes).sum();
         let mut sum = model.log.usage().totals().live;

@@ -18,7 +18,7 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Creates ghosts that remember about the last `reads` reads, a power of two.
+    /// Creates ghosts that remember about the last `reads` reads. `reads` must be a power of two.
     pub(super) fn new(reads: usize) -> Ghosts {
         let mut bits = Vec::with_capacity(reads);
         mapping::advise_huge(bits.spare_capacity_mut());
@@ -51,6 +51,7 @@ mod tests {
         let fresh = (0..20_000).filter(|n| read(*n)).count();
         assert!((600..2000).contains(&fresh), "{fresh} of 20 000 that were never read");
         // The records are read again at once, after a quarter of a round, and after a whole round.
+        // Most must be known in the first two cases, and few in the last.
         let at_once = (20_000..20_500).filter(|n| read(*n) | read(*n)).count();
         assert!(at_once > 495, "{at_once} of 500");
         let lately = (20_000..20_500).filter(|n| read(*n)).count();

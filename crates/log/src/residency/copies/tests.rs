@@ -1,4 +1,4 @@
-//! Compares copies with a plain map, and tests them under concurrent readers.
+//! Tests that copies behave like a plain map, also under concurrent readers.
 
 use super::*;
 use crate::Participant;
@@ -226,7 +226,8 @@ fn the_table_grows_and_loses_next_to_nothing() {
     assert!(found * 100 >= kept.len() * 98, "{found} of {}", kept.len());
 }
 
-/// Readers check what they find while one thread constantly copies, evicts and reuses frames.
+/// Readers check the copies that they find while one thread constantly copies, evicts and reuses
+/// frames. A copy must never hold another record's value.
 #[test]
 fn readers_never_see_a_frame_reused() {
     const RECORDS: u64 = 3000;

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admin::inner::{REPLY_MAX, VALUE_MAX};
+use crate::admin::action_session::{REPLY_MAX, VALUE_MAX};
 use crate::server::{Reloaded, Server};
 use larder_engine::Durability;
 
@@ -29,7 +29,7 @@ pub(super) fn post(
 pub(super) fn reply_to(address: SocketAddr, request: &[u8]) -> (u16, String, String) {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    // The server may refuse before it has read everything.
+    // The server may refuse before it has read everything, so the write may fail.
     let _ = client.write_all(request);
     let mut reply = Vec::new();
     let _ = client.read_to_end(&mut reply);
@@ -89,7 +89,7 @@ fn a_command_has_the_reply_that_a_client_gets() {
     assert_eq!(run(&server, "quit"), "");
     assert!(run(&server, "stats").contains("STAT cmd_get 6\n"));
     assert!(run(&server, "stats settings").contains("STAT maxbytes 67108864\n"));
-    // `--enable-shutdown` is off.
+    // `--enable-shutdown` is off, so the command is refused.
     assert!(run(&server, "shutdown").starts_with("SERVER_ERROR: shutdown not"));
     assert_eq!(run(&server, "watch fetchers"), "CLIENT_ERROR watch commands not allowed\n");
     let (_, metrics) = get(&server, "/metrics");
@@ -111,7 +111,7 @@ fn long_values_and_long_replies() {
     let reply = answer["reply"].as_str().unwrap();
     assert!(reply.len() > REPLY_MAX - 1000 && reply.len() <= REPLY_MAX, "{}", reply.len());
     assert!(reply.starts_with("VALUE long 0 50000\nvvv"));
-    // The session still works after a reply that was cut.
+    // The session must still work after a reply that was cut.
     assert_eq!(run(&server, "mn"), "MN\n");
     let (_, item) = act(&server, "/v1/item", &json!({ "key": "long" }));
     assert_eq!((&item["size"], &item["truncated"]), (&json!(50_000), &json!(false)));
@@ -168,7 +168,7 @@ fn an_item_is_shown_without_being_read() {
     assert_eq!(look("a").1["fetched"], json!(false), "a look-up counts as a read");
     assert_eq!(tell(&server, b"mg a h\r\n", 7), b"HD h0\r\n");
     assert_eq!(look("a").1["fetched"], json!(true));
-    // A look-up does not take the right to refresh a stale item.
+    // A look-up does not take the win of a stale item, so the next `mg` must get it (`W`).
     assert_eq!(tell(&server, b"md a I T30\r\n", 4), b"HD\r\n");
     assert_eq!(look("a").1["stale"], json!(true));
     assert_eq!(tell(&server, b"mg a\r\n", 8), b"HD X W\r\n");
@@ -179,7 +179,7 @@ fn an_item_is_shown_without_being_read() {
 #[test]
 fn keys_may_have_any_bytes() {
     let server = server();
-    // `a b\r\nflush_all`, in base64.
+    // The key is `a b\r\nflush_all`, in base64.
     assert_eq!(tell(&server, b"ms YSBiDQpmbHVzaF9hbGw= 1 b\r\nx\r\n", 4), b"HD\r\n");
     assert_eq!(tell(&server, b"set plain 0 0 1\r\nx\r\n", 8), b"STORED\r\n");
     for key in ["a b\r\nflush_all", "a b\\x0d\\x0aflush_all"] {
@@ -265,7 +265,7 @@ fn a_stop_tells_what_was_executed() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Every action has two lines in a log of warnings, the second one with its outcome.
+/// Every action must write two warnings to the log. The second one has the outcome.
 #[test]
 fn actions_are_logged_with_their_outcomes() {
     use std::sync::{Arc, Mutex};
@@ -338,7 +338,7 @@ fn switches_hold_for_the_page_too() {
 #[test]
 fn the_session_costs_nothing_before_the_first_action() {
     let server = server();
-    let has_begun = || !server.admin.as_ref().unwrap().state.inner.has_not_begun();
+    let has_begun = || !server.admin.as_ref().unwrap().state.action_session.has_not_begun();
     assert!(!has_begun());
     get(&server, "/v1/stats");
     assert!(!has_begun());
@@ -372,7 +372,7 @@ fn a_file_holds_the_token_and_a_reload_reads_it_again() {
     assert_eq!(server.reloader().reload(&settings()).changed, ["the token of the admin page"]);
     assert_eq!((status("first-token-with-more"), status("other-token-with-more")), (401, 200));
     assert_eq!(server.reloader().reload(&settings()), Reloaded::default());
-    // A file that cannot be used changes nothing.
+    // A file that cannot be used must change nothing.
     write("short", 0o600);
     let refused = server.reloader().reload(&settings()).refused;
     assert!(

@@ -52,20 +52,20 @@ const JSON: &str = "Content-Type: application/json\r\n";
 const BEARER: &str = "Authorization: Bearer TOKEN\r\n";
 const HERE: &str = "Host: HOST\r\n";
 
-/// Even with the right token, a request that looks like one of a foreign page does nothing.
+/// A request that looks like one of a foreign page must be refused, even with the right token.
 #[test]
 fn requests_of_foreign_pages_do_nothing() {
     let server = guarded();
     let with = |headers: &str| format!("{headers}{JSON}{BEARER}");
     for headers in [
-        // DNS rebinding.
+        // Hosts that DNS rebinding produces, and a missing or repeated Host.
         "Host: evil.example\r\n",
         "Host: evil.example:11212\r\nOrigin: http://evil.example:11212\r\n",
         "Host: localhost.evil.example\r\n",
         "",
         "Host: HOST\r\nHost: evil.example\r\n",
         "Host: HOST\r\nHost: HOST\r\n",
-        // Other origins.
+        // Origins and sites other than the page's own.
         "Host: HOST\r\nOrigin: http://evil.example\r\n",
         "Host: HOST\r\nOrigin: null\r\n",
         "Host: HOST\r\nOrigin: http://127.0.0.1:1\r\n",
@@ -161,7 +161,7 @@ fn connections_of_others_do_not_cut_off_an_action() {
     acting.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let (allowed, body) = (allowed(&server), br#"{"key":"none"}"#);
     let length = body.len();
-    // The action waits for the end of its body.
+    // The action waits for its body, which is sent at the end.
     let head = format!(
         "POST /v1/item HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{allowed}\
          Content-Length: {length}\r\n\r\n"
@@ -224,11 +224,11 @@ fn methods_other_than_post_do_nothing() {
         let line = format!("{method} PATH HTTP/1.1");
         attack(&server, &line, &format!("{HERE}{JSON}{BEARER}"), 405);
     }
-    // A preflight.
+    // A preflight request, which a browser sends for a script of another origin.
     let headers = "Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n\
                    Access-Control-Request-Headers: authorization,content-type\r\n";
     attack(&server, "OPTIONS PATH HTTP/1.1", &format!("{HERE}{headers}"), 405);
-    // A POST to a page that only shows something.
+    // A POST to a path that is not an action must be refused.
     for path in
         ["/", "/metrics", "/v1/stats", "/v1/history", "/v1/command/", "/v1/Command", "//v1/command"]
     {
@@ -270,7 +270,7 @@ fn bodies_that_are_no_request_do_nothing() {
     unharmed(&server);
 }
 
-/// One request cannot carry a second command.
+/// One request must not be able to carry a second command.
 #[test]
 fn commands_cannot_be_smuggled() {
     let server = guarded();
@@ -294,7 +294,7 @@ fn commands_cannot_be_smuggled() {
     unharmed(&server);
 }
 
-/// Bodies that do not end block neither the page nor other actions.
+/// Bodies that do not end must block neither the page nor other actions.
 #[test]
 fn slow_bodies_end() {
     let server = guarded();

@@ -57,7 +57,7 @@ fn connections_are_listed_with_their_traffic() {
     ask(&mut text, b"get a\r\nmn\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\nMN\r\n");
     let noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
     ask(&mut binary, &noop, &[&[0x81, 0x0a][..], &[0; 22]].concat());
-    // The second request is incomplete.
+    // The second request is incomplete, so this connection must be shown as waiting for `input`.
     ask(&mut unix, b"mn\r\nset b 0 0 3\r\nab", b"MN\r\n");
     let answer = wait_for(&server, |answer| answer["total"] == 4);
     let row = |address: &str| {
@@ -87,7 +87,7 @@ fn connections_are_listed_with_their_traffic() {
     let local = addresses.iter().find(|row| row["address"] == "127.0.0.1").unwrap();
     assert_eq!(local["connections"], 3);
 
-    // Rates are those since the last answer.
+    // Rates must cover the time since the last answer.
     ask(&mut text, b"mn\r\n", b"MN\r\n");
     let next = wait_for(&server, |next| next["time"] != answer["time"]);
     let seconds = next["interval"].as_f64().unwrap();
@@ -147,7 +147,7 @@ fn slow_commands_are_bounded_and_name_their_keys() {
     // A reset also drops the recorded commands. The reset itself is slow, so it is the only one
     // recorded.
     ask(&mut clients_of[0], b"stats reset\r\n", b"RESET\r\n");
-    // A command is counted before it is recorded.
+    // A command is counted before it is recorded, so wait for both.
     let answer = wait_for(&server, |answer| {
         answer["slow"]["count"] == 1 && answer["slow"]["commands"][0] != Value::Null
     });
@@ -171,7 +171,7 @@ fn unfinished_requests_are_not_idle() {
     ask(&mut refused, &[&b"set b 0 0 2000000\r\n"[..], &half].concat(), too_large);
     wait_for(&server, |answer| {
         let (long, refused) = (of(answer, &long), of(answer, &refused));
-        // No bytes of the refused value are kept.
+        // The bytes of the refused value must not be kept.
         (&long["state"], &refused["state"]) == (&"input".into(), &"input".into())
             && long["kept"].as_u64() >= Some(50_000)
             && refused["kept"].as_u64() < Some(50_000)

@@ -1,4 +1,4 @@
-//! The report of the lab, as the admin port serves it.
+//! The report of `larder bench all`, as the admin port serves it.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use super::{ask, get, settings};
 use crate::server::Server;
 use crate::settings::Settings;
 
-/// A directory that is removed afterwards.
+/// A directory that is removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -50,7 +50,7 @@ fn described(server: &Server) -> serde_json::Value {
 #[test]
 fn the_report_is_served_apart_from_the_page() {
     let folder = Folder::new("served");
-    // Longer than several chunks.
+    // The report is longer than several chunks.
     let html = "<!doctype html><title>r</title>".repeat(10_000);
     folder.write("report.html", &html);
     folder.write("secret.html", "secret");
@@ -67,8 +67,8 @@ fn the_report_is_served_apart_from_the_page() {
             assert_eq!(head.matches(&format!("\r\n{name}: {value}")).count(), 1, "{head}");
         }
         assert_eq!(head.matches("content-security-policy").count(), 1, "{head}");
-        // With this word, the report could send requests to the admin port with the origin of the
-        // page.
+        // With `allow-same-origin`, the report could send requests to the admin port with the
+        // origin of the page.
         assert!(!head.contains("allow-same-origin"), "{head}");
         // The origin of a request by the report is `null`, so the request is refused.
         let head = format!("GET /v1/stats HTTP/1.1\r\nHost: {address}\r\nOrigin: null");
@@ -86,7 +86,7 @@ fn nothing_is_served_unless_it_is_set() {
     let (code, reason) = get(&server, "/lab/report.html");
     assert!(code == 404 && reason.contains("--lab-report"), "{reason}");
     assert_eq!(described(&server)["file"], serde_json::Value::Null);
-    // A reload sets it.
+    // A reload of the settings can name a report.
     let folder = Folder::new("reload");
     folder.write("report.html", "a report");
     let new = Settings { lab_report: Some(folder.0.clone()), ..settings() };
@@ -114,7 +114,7 @@ fn a_report_that_cannot_be_served_has_a_reason() {
     refused("pipe/x", "Not a directory");
 }
 
-/// A client that goes away must not make room for another one while its file is still being read.
+/// When a client disconnects, its request must hold the permit until its file has been read.
 #[test]
 fn work_keeps_its_permit_when_its_client_goes_away() {
     static ONE: Semaphore = Semaphore::const_new(1);

@@ -29,7 +29,7 @@ const UNCONVENTIONAL: [&str; 7] = [
     "memcached_slab_mem_requested_bytes",
 ];
 
-/// A server with a store, whose path needs escaping, and with policies.
+/// A server with a store, whose path contains a quotation mark, and with policies.
 pub(super) struct Full {
     pub(super) server: Server,
     paths: Vec<PathBuf>,
@@ -114,12 +114,12 @@ fn is_here(program: &str, version: &str) -> bool {
     here
 }
 
-/// Returns the type of each family.
+/// Returns the type of each metric family.
 fn types(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
 }
 
-/// Returns the samples: name and labels, and value.
+/// Returns the value of each sample. The keys of the map are the samples' names with their labels.
 fn samples(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"))).collect()
@@ -169,7 +169,7 @@ fn promtool_accepts_the_metrics() {
     assert_eq!(complaints, expected, "{words}");
 }
 
-/// Another program that serves HTTP. Dropping this value ends the program.
+/// Another program that serves HTTP, such as Prometheus. Dropping this value ends the program.
 struct Foreign {
     child: Child,
     address: SocketAddr,
@@ -183,13 +183,13 @@ impl Drop for Foreign {
 
 impl Foreign {
     fn end(&mut self) {
-        // Both fail if the program has already ended.
+        // Both calls fail if the program has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Starts a program and waits until it accepts connections. `address` is a separate loopback
-    /// address, so that no other test can get the port meanwhile.
+    /// address, so that no other test can get the port before the program binds it.
     fn start(command: &mut Command, address: SocketAddr) -> Foreign {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut foreign = Foreign { child: child.spawn().unwrap(), address };
@@ -200,7 +200,7 @@ impl Foreign {
             let ended = words.read_line(&mut line).unwrap() == 0;
             assert!(!ended, "{command:?} ended: {:?}", foreign.child.wait());
         }
-        // A full pipe would stop the program.
+        // A full pipe would stop the program, so its output is drained.
         std::thread::spawn(move || std::io::copy(&mut words, &mut std::io::sink()));
         foreign
     }
@@ -246,7 +246,7 @@ fn the_memcached_exporter_shows_the_same() {
     for (name, kind) in their_types.into_iter().filter(of_memcached) {
         assert_eq!(our_types.get(name), Some(&kind), "{name}");
     }
-    // These change from scrape to scrape.
+    // Metrics with these endings change from scrape to scrape, so their values are not compared.
     let moving = ["_seconds", "_bytes_total", "connections", "connections_total"];
     let (theirs, ours) = (samples(&theirs), samples(&ours));
     for (sample, value) in theirs.iter().map(|(a, b)| (*a, *b)).filter(of_memcached) {
@@ -262,7 +262,7 @@ fn the_memcached_exporter_shows_the_same() {
         let is_known = theirs.contains_key(name)
             // The exporter shows these only with the flag --memcached.pid-file.
             || name.starts_with("memcached_process_")
-            // The exporter shows this one from v0.15 on.
+            // The exporter shows this metric from v0.15 on.
             || *name == "memcached_direct_reclaims_total";
         assert!(is_known, "{name} is no name of the exporter");
     }
@@ -327,7 +327,7 @@ impl Prometheus {
         Some(value.parse().unwrap())
     }
 
-    /// Returns the first value of a query once there is one.
+    /// Waits until a query has a value, and returns the first one.
     fn wait_for(&self, query: &str) -> f64 {
         let begun = Instant::now();
         loop {

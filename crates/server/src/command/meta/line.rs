@@ -1,4 +1,4 @@
-//! The lines of meta replies.
+//! Writes the lines of meta replies.
 
 use crate::command::expiry::recache_below;
 use crate::command::{Executed, Execution};
@@ -7,7 +7,7 @@ use larder_engine::{Expiry, Key, Recache, UnixSeconds};
 use larder_protocol::meta::{Flags, Meta};
 use larder_protocol::{base64, reply};
 
-/// A command with its key.
+/// A meta command with its parsed flags and its key.
 pub(super) struct Target<'t, 'a> {
     pub(super) command: &'t Meta<'a>,
     pub(super) flags: &'t Flags,
@@ -30,8 +30,8 @@ impl Target<'_, '_> {
         (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
     }
 
-    /// Returns the rule that decides if the client is told to recache. Flags take effect in their
-    /// order: `R` compares with the expiry that a preceding `T` has set.
+    /// Returns the rule that decides if the client is told to recache the item. Flags take effect
+    /// in the order of the request, so `R` compares with the expiry that a preceding `T` has set.
     pub(super) fn recache(&self, x: &Execution<'_, '_>) -> Recache {
         let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
         let now = x.context.wall(x.session.now());
@@ -39,8 +39,8 @@ impl Target<'_, '_> {
         Recache { below, touched: first.is_some_and(|token| token[0] == b'T') }
     }
 
-    /// Returns the expiry of an item that this command creates. The last of the flags `N` and `T`
-    /// sets it.
+    /// Returns the expiry of an item that this command creates. If the command has both `N` and
+    /// `T`, the later flag sets the expiry.
     pub(super) fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i32) -> Expiry {
         let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
         match (last.map(|token| token[0]), self.flags.ttl) {
@@ -54,7 +54,8 @@ impl Target<'_, '_> {
 /// long as an opaque token.
 pub(super) const LINE_MAX: usize = 1024;
 
-/// A reply line that is being written. The caller of [`Line::finish`] adds it to the output.
+/// A reply line that is being written to the output's room. [`Line::finish`] returns the length of
+/// the line, by which the caller must then advance the output.
 pub(super) struct Line<'l> {
     pub(super) room: &'l mut [u8],
     pub(super) len: usize,
@@ -76,7 +77,7 @@ impl Line<'_> {
         self.number(number);
     }
 
-    /// Writes a flag with a time; -1 means never.
+    /// Writes a flag with a time. `None` is written as -1, which means never.
     pub(super) fn time(&mut self, letter: u8, time: Option<u64>) {
         match time {
             None => self.text(&[b' ', letter, b'-', b'1']),
@@ -151,7 +152,7 @@ pub(super) fn put_line_and(
     output.advance(len);
 }
 
-/// Replies with a status, the opaque and the key, as far as the request asks for them.
+/// Replies with `status`, and with the opaque and the key if the request asks for them.
 pub(super) fn put_status(
     x: &mut Execution<'_, '_>,
     status: &[u8],

@@ -1,4 +1,4 @@
-//! Replies in sync mode. The test controls the device, and when commits happen.
+//! Tests of replies in sync mode. The tests control the device and decide when commits happen.
 
 mod failing;
 mod long;
@@ -36,7 +36,7 @@ pub(super) fn store_options(device: &Arc<SimDevice>) -> Options {
     Options { memory: 64 << 20, store: Some(store), ..Options::default() }
 }
 
-/// A store that commits only when the test says so.
+/// A store in which the test makes every commit.
 struct Store {
     device: Arc<SimDevice>,
     engine: Arc<Engine>,
@@ -62,10 +62,11 @@ impl Store {
         assert!(self.engine.commit());
     }
 
-    /// Makes a commit that fails, then one that succeeds.
+    /// Makes a commit that fails, and then a commit that succeeds.
     fn fail(&self) {
         self.device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
-        // The result is not checked, because a commit without work succeeds in spite of the fault.
+        // The result is not checked. A commit that has nothing to write succeeds in spite of the
+        // fault.
         self.engine.commit();
         self.device.mend();
         self.commit();
@@ -145,7 +146,7 @@ impl Client {
         }
     }
 
-    /// Sends `bytes` and returns the output that needs no wake-up.
+    /// Sends `bytes` and returns the output that the client receives at once, without a wake-up.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.input.extend_from_slice(bytes);
         self.more()

@@ -1,4 +1,4 @@
-//! Long values, long lines, full outputs, and pipelines.
+//! Tests of long values, long lines, full outputs, and pipelines.
 
 use super::{Client, shown, worker, worker_with};
 use larder_engine::{Options, WhenFull};
@@ -240,8 +240,8 @@ fn a_refused_long_value_does_not_disturb_the_next_request() {
     check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
 
-/// A full server that refuses writes must answer a request that has to write an item with an error.
-/// A miss would be wrong, because the item exists or should have been created.
+/// If a full server cannot write an item that a request needs, such as a touch, the reply must be
+/// an error. A miss would be wrong, because the item exists or should have been created.
 #[test]
 fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     let memory = 64 << 20;
@@ -264,7 +264,7 @@ fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     check(&mut client, b"mg n T100\r\n", refused);
     check(&mut client, b"mg none N100 v\r\n", refused);
     check(&mut client, b"mg none v\r\n", b"EN\r\n");
-    // An error ends the reply, even after answers to earlier keys, and the rest of the line is
+    // An error must end the reply, even after answers to earlier keys. The rest of the line must be
     // skipped.
     let long = [b"gat 100 missing", &b" n none"[..].repeat(1000)[..], b"\r\n"].concat();
     check(

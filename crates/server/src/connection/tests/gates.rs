@@ -1,4 +1,5 @@
-//! Compares the queue of withheld replies with a model, which is a plain list of replies.
+//! Compares the queue of withheld replies ([`Gates`]) with a model, which is a plain list of
+//! replies.
 
 use super::super::gates::{Front, Gates, Repair};
 use crate::command::{FailureReply, Points};
@@ -114,8 +115,8 @@ struct World {
 }
 
 impl World {
-    /// Calls the service as an event loop does: calls again while the commit that the connection
-    /// waits for has already ended.
+    /// Makes calls as an event loop would. If the commit that the first gate waits for has already
+    /// ended, the loop calls again at once.
     fn go_on(&mut self, random: &mut Random) {
         let commands = random.below(6);
         self.call(random, commands);

@@ -1,4 +1,4 @@
-//! Latencies of commands: each command must count once, in the right class.
+//! Tests that the latency of each command is counted once, in the right class.
 
 use super::{Client, worker};
 use crate::connection::Worker;
@@ -45,7 +45,7 @@ fn each_command_counts_once_in_its_class() {
         (&long, "set=1"),
         // This value is longer than the output's limit, so it is sent in parts.
         (b"get long\r\n", "get=1"),
-        // The value is too large.
+        // This value is too large, so the request is refused before its value arrives.
         (b"set large 0 0 2000000\r\n", "set=1"),
         (&binary(0, 0, b"a"), "get=1"),
         (&binary(1, 8, b"a"), "set=1"),
@@ -70,7 +70,7 @@ fn each_command_counts_once_in_its_class() {
     }
 }
 
-/// The keys of the retrieval arrive in many calls, but it counts as one command.
+/// The keys of the retrieval arrive in many calls, but the retrieval must count as one command.
 #[test]
 fn a_retrieval_in_pieces_counts_once() {
     let mut worker = worker();

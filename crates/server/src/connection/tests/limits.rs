@@ -1,4 +1,4 @@
-//! Rate limits whose parameters are flags of the request.
+//! Tests of rate limits whose parameters are flags of the request, not a policy.
 
 use super::{Client, worker};
 
@@ -10,8 +10,8 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma f B3 N60 r t w", "HD r2 t60 w0"),
         ("ma f B3 N60 D2 t w r Oab k v", "VA 1 t60 w0 r0 Oab kf\r\n3"),
         ("ma f B3 N60 r t w v", "NS r0 t60 w60000"),
-        // `D0` takes no units, so it succeeds even if the budget is used up. A changed budget takes
-        // effect at once.
+        // `D0` takes no units, so it succeeds even if the budget is used up. A changed budget must
+        // take effect at once.
         ("ma f B3 N60 D0 r w", "HD r0 w0"),
         ("ma f B4 N60 D0 r", "HD r1"),
         ("ma f B2 N60 r", "NS r0"),
@@ -33,11 +33,12 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma m B1 N1500ms t w", "HD t2 w0"),
         ("ma m B1 N1500ms t w", "NS t2 w1500"),
         ("ma s MW B2 N10 r t", "HD r1 t20"),
-        // A budget of 10 units a second gives one unit every 100 ms. Bursts have up to 3 units.
+        // GCRA (`MG`) with a budget of 10 units a second gives one unit every 100 ms. `G3` allows
+        // bursts of up to 3 units.
         ("ma g MG B10 N1 G3 D2 r t w", "HD r1 t1 w0"),
         ("ma g MG B10 N1 G3 D2 r t w", "NS r1 t1 w100"),
         ("ma g MG B10 N1 G3 D4 w", "NS w-1"),
-        // A plain number counts as used units.
+        // A limit on an item that holds a plain number counts that number as used units.
         ("set n 0 30 1\r\n2", "STORED"),
         ("ma n B3 N60 r t", "HD r0 t30"),
         ("ma n B3 N60 r t", "NS r0 t30"),

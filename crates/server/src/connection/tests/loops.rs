@@ -50,7 +50,8 @@ impl Server {
         stream
     }
 
-    /// Makes the device hold back syncs, sends `request`, and waits until its commit is held back.
+    /// Makes the device hold back syncs, sends `request`, and waits until the device holds back the
+    /// sync of its commit.
     fn stall(&self, client: &mut TcpStream, request: &[u8]) {
         self.device.hold(Operation::Sync);
         client.write_all(request).unwrap();
@@ -102,7 +103,8 @@ fn only_replies_that_depend_on_a_slow_commit_wait_for_it() {
         read(&mut reader, b"VALUE b 0 1\r\ny\r\nEND\r\n");
         late.write_all(b"set c 0 0 1\r\nz\r\nquit\r\n").unwrap();
         ask(&mut other, b"get b none\r\nmn\r\n", b"VALUE b 0 1\r\ny\r\nEND\r\nMN\r\n");
-        // Connections with withheld replies are still read, but these replies must wait too.
+        // Connections with withheld replies are still read, but the replies to this input must wait
+        // too.
         writer.write_all(b"mn\r\n").unwrap();
         reader.write_all(b"mn\r\n").unwrap();
         ask(&mut other, b"mn\r\n", b"MN\r\n");
@@ -200,7 +202,8 @@ fn a_connection_that_waits_for_two_commits_gets_both_replies() {
     });
 }
 
-/// No client waits for this change, but its commit must be requested all the same.
+/// No client waits for the commit of a change with `noreply`, but this commit must be requested all
+/// the same.
 #[test]
 fn a_change_without_a_reply_is_committed_too() {
     on_both(|server| {

@@ -1,4 +1,4 @@
-//! Limits that a request names as a policy.
+//! Tests of rate limits that a request names as a policy.
 
 use super::{Client, worker};
 use crate::policies::Policy;
@@ -30,7 +30,8 @@ fn a_policy_decides_and_counts() {
     assert_eq!(counts(b"shadow").map(|(_, count)| count), [0, 0, 0, 1]);
 }
 
-/// A policy for a prefix applies in all dialects. It never refuses plain increments.
+/// A policy for a prefix must apply to plain increments in all dialects: it counts them and sets
+/// the expiry of new counters. It must never refuse them.
 #[test]
 fn increments_below_a_prefix_create_counters_that_expire() {
     let mut worker = worker();

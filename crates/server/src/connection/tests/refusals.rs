@@ -1,5 +1,5 @@
-//! The fate of the old item after a refused write. A refused set removes the old item, so that no
-//! client reads a value that the writer believes to be replaced. Only a store that never evicts
+//! Tests if the old item stays after a refused write. A refused set removes the old item, so that
+//! no client reads a value that the writer assumes to be replaced. Only a store that never evicts
 //! keeps the old item.
 
 use super::commits::store_options;

@@ -1,4 +1,4 @@
-//! Sampling of requests' keys: which keys are sampled, and with which weight.
+//! Tests which keys of requests are sampled, and with which weight.
 
 use super::{Client, NOW, worker_on};
 use crate::keys::report;
@@ -27,8 +27,8 @@ fn sampled(send: impl FnOnce(&mut Client<'_>)) -> (f64, f64) {
 #[test]
 fn keys_that_are_not_answered_yet_are_not_sampled() {
     let (ratio, reads) = sampled(|client| {
-        // The value of `long` is longer than the output's limit, so each retrieval below is
-        // interrupted after its first key.
+        // The value of `long` is longer than the output's limit. So each retrieval below is
+        // interrupted after its first key, before the other keys are answered.
         client.send(&[b"set long 0 0 100000\r\n".to_vec(), vec![b'x'; 100_000]].concat());
         client.send(b"\r\nset a 0 0 1\r\n1\r\n");
         let get = format!("get long{}\r\n", " a".repeat(99));

@@ -1,4 +1,4 @@
-//! Dumps that stall because their clients do not read them.
+//! Tests of dumps that stall because their clients do not read them.
 
 use super::{NOW, NoHooks};
 use crate::command::ServerContext;
@@ -12,8 +12,9 @@ use std::task::Waker;
 const ITEMS: usize = 5000;
 /// The output limit of a connection, in bytes.
 const LIMIT: usize = 4096;
-/// Time without progress after which a new dump may take a dump's place, in seconds: ten, and one
-/// more for the few bytes that were sent.
+/// Time without progress after which a dump may lose its place to a new dump, in seconds. The
+/// server allows 10 s, and assumes that the client needs a part of a second for the few bytes that
+/// were sent.
 const STALLED: u32 = 11;
 
 /// A worker with a clock that the test advances.
@@ -110,7 +111,7 @@ fn a_stalled_dump_gives_its_place_to_another() {
     assert_eq!(world.ask().received, busy);
     world.pass(STALLED - 1);
     assert_eq!(world.ask().received, busy, "they may still go on");
-    // Two dumps continue, so only the other two are stalled.
+    // Two of the four dumps continue, so only the other two are stalled.
     for reading in [0, 2] {
         assert_eq!(world.read(&mut idle[reading]), Flow::Drain);
     }

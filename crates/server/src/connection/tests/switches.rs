@@ -1,4 +1,4 @@
-//! Commands that operators may forbid.
+//! Tests of commands that operators may forbid.
 
 use super::{Client, NOW, NoHooks, Worker, shown};
 use crate::command::{ServerContext, Switches};

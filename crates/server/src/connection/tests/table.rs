@@ -1,6 +1,7 @@
-//! The table of replies. `>` is the input of a client on a new connection to an empty cache, and
-//! `<` is the reply of memcached 1.6.45. Where Larder's reply differs on purpose, `=` is Larder's
-//! reply and `#` gives the reason. `{x*3}` means `xxx`, and `<EOF>` is the end of the connection.
+//! Tests replies against the table `replies.txt`. In the table, `>` is the input of a client on a
+//! new connection to an empty cache, and `<` is the reply of memcached 1.6.45. Where Larder's reply
+//! differs on purpose, `=` is Larder's reply and `#` gives the reason. `{x*3}` means `xxx`, and
+//! `<EOF>` is the end of the connection.
 
 use super::{Client, shown, worker};
 use std::fmt::Write;
@@ -25,7 +26,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Decodes the escapes of a table.
+/// Decodes the escapes in a line of a table, such as `\r` and `{x*3}`.
 pub(super) fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Absolute times on a server whose engine's time differs from the wall clock.
+//! Tests of absolute times on a server whose engine has another time than the wall clock.
 
 use super::{Client, NOW, NoHooks, Worker, shown};
 use crate::command::ServerContext;

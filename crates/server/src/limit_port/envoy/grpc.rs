@@ -1,6 +1,6 @@
-//! gRPC's framing of calls with one message in each direction: a byte that says whether the message
-//! is compressed, its length in four bytes, the message. The status of a call is in the trailers,
-//! or in the headers if there is no message.
+//! gRPC's framing of calls with one message in each direction. A frame consists of a byte that says
+//! whether the message is compressed, the length of the message in four bytes, and the message. The
+//! status of a call is in the trailers, or in the headers if there is no message.
 
 use std::future::ready;
 
@@ -48,7 +48,7 @@ impl GrpcError {
     }
 }
 
-/// Returns true if a request is a call.
+/// Returns true if a request is a gRPC call.
 pub(super) fn is_call(request: &Request<Incoming>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let format = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
@@ -114,8 +114,8 @@ pub(super) fn failure(error: &GrpcError) -> Response {
     let mut response = grpc(Body::empty());
     let headers = response.headers_mut();
     headers.insert(GRPC_STATUS, HeaderValue::from(error.status as u16));
-    // All reasons are ASCII text without control characters but those of the decoder. A reason that
-    // is not is left out.
+    // All reasons are ASCII text without control characters, except for those of the decoder. A
+    // reason with other characters is left out.
     if let Ok(reason) = HeaderValue::from_str(&error.reason.replace('%', "%25")) {
         headers.insert(HeaderName::from_static("grpc-message"), reason);
     }

@@ -1,6 +1,6 @@
-//! The messages of Envoy's rate limit service, version 3, as far as it uses them: the files
-//! `rls.proto` and `ratelimit.proto` of Envoy's API. Fields that are not here are skipped in
-//! requests, and absent from replies.
+//! The messages of Envoy's rate limit service, version 3, as far as Larder uses them. Envoy's API
+//! defines them in the files `rls.proto` and `ratelimit.proto`. Fields that are not here are
+//! skipped in requests, and absent from replies.
 
 use prost::Message;
 
@@ -19,7 +19,7 @@ pub(super) struct RateLimitRequest {
 pub(super) struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
     pub(super) entries: Vec<DescriptorEntry>,
-    /// A limit in place of that of the service.
+    /// A limit that replaces the policy's limit for this request.
     #[prost(message, optional, tag = "2")]
     pub(super) limit: Option<RateLimitOverride>,
     /// The units that this descriptor takes. An integer stands for `google.protobuf.UInt64Value`.
@@ -34,7 +34,8 @@ pub(super) struct RateLimitDescriptor {
 pub(super) struct DescriptorEntry {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
-    /// A string in Envoy's API. Envoy copies the bytes of headers into it, so it may not be UTF-8.
+    /// The value. Its type is a string in Envoy's API, but Envoy copies the bytes of headers into
+    /// it, so it may not be UTF-8.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) value: Vec<u8>,
 }
@@ -52,7 +53,7 @@ pub(super) struct RateLimitOverride {
 pub(super) struct RateLimitResponse {
     #[prost(enumeration = "Code", tag = "1")]
     pub(super) overall_code: i32,
-    /// One for each descriptor of the request.
+    /// The results, one for each descriptor of the request.
     #[prost(message, repeated, tag = "2")]
     pub(super) statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]

@@ -6,7 +6,7 @@
 //!
 //! Envoy lets a request pass if the service answers with an error, unless it is configured
 //! otherwise. The clients of Envoy can choose values of descriptors. So no such value leads to an
-//! error: if it is too long, the request is over the limit.
+//! error: a request with a value that is too long is over the limit.
 
 mod grpc;
 mod messages;
@@ -55,29 +55,29 @@ const UNITS: [(i32, u64); 7] = [
     (7, 7 * 24 * 60 * 60),
 ];
 
-/// A policy, and what the client is told about its decision.
+/// A policy, and the decision that the client gets.
 type Decided = (Arc<Policy>, Decision);
 
 /// The limit that applies to one descriptor.
 #[derive(Debug)]
 enum Rule {
-    /// No policy has this descriptor.
+    /// No policy limits this descriptor.
     Unlimited,
     /// The descriptor's key is too long, or empty.
     UnfitKey(Arc<Policy>),
     Limited(LimitRequest),
 }
 
-/// Answers a request of HTTP/2. Calls `begin` when it has arrived, and keeps the guard until the
-/// reply.
+/// Answers an HTTP/2 request. Calls `begin` once the whole request has arrived, and keeps the
+/// returned guard until the reply.
 pub(super) async fn answer<G>(
     request: Request<Incoming>,
     server: &Callee,
     begin: impl FnOnce() -> G,
 ) -> Response {
     if !grpc::is_call(&request) {
-        // As gRPC asks for. With another status, a proxy that asks `/v1/forward-auth` over HTTP/2
-        // would take the reply for a decision.
+        // gRPC prescribes this status for other content types. With another status, a proxy that
+        // asks `/v1/forward-auth` over HTTP/2 would take the reply for a decision.
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "HTTP/2 is for gRPC here").into_response();
     }
     if request.uri().path() != PATH {
@@ -103,7 +103,7 @@ pub(super) async fn answer<G>(
     }
 }
 
-/// Counts a request, or a part of it, that no policy counts.
+/// Calls `count` with the counters of requests that no policy counts.
 fn count(server: &Callee, count: impl FnOnce(&ProxyCounters)) {
     if let Some(context) = server.running.context() {
         count(context.policies().proxies());
@@ -175,8 +175,8 @@ fn rule(
 }
 
 impl Rule {
-    /// Executes the rule. Returns the policy and what the client is told about its decision; `None`
-    /// without a limit.
+    /// Executes the rule. Returns the policy and the decision that the client gets; `None` if no
+    /// policy limits the descriptor.
     async fn decide(self, server: &Callee, end: Instant) -> Result<Option<Decided>, GrpcError> {
         let (policy, decision) = match self {
             Rule::Unlimited => return Ok(None),
@@ -206,8 +206,8 @@ fn undecided(why: Undecided) -> GrpcError {
     GrpcError::new(status, why.to_string())
 }
 
-/// Executes the rules of a request, all of them until `end`. Each descriptor takes its units even
-/// if another one is refused.
+/// Executes the rules of a request, which share the deadline `end`. Each descriptor takes its units
+/// even if another one is refused.
 async fn decide(
     rules: Vec<Rule>,
     server: &Callee,
@@ -223,8 +223,8 @@ async fn decide(
     answered(decisions)
 }
 
-/// Returns the reply with these decisions. A refusal counts although another descriptor has no
-/// decision: as an error, it would let the request pass.
+/// Returns the reply with these decisions. If one descriptor is refused, the reply is a refusal
+/// even if another one has no decision. An error would let the request pass.
 fn answered(
     decisions: Vec<Result<Option<Decided>, GrpcError>>,
 ) -> Result<RateLimitResponse, GrpcError> {
@@ -272,15 +272,15 @@ fn status(decided: Option<&Decided>) -> DescriptorStatus {
     }
 }
 
-/// Returns the number of the unit that has the length of `window`; 0, for an unknown unit, if none
-/// has.
+/// Returns the number of the unit that has the length of `window`; 0, which stands for an unknown
+/// unit, if there is none.
 fn unit_of(window: Nanos) -> i32 {
     let found = UNITS.iter().find(|(_, seconds)| seconds * NANOS == window);
     found.map_or(0, |(unit, _)| *unit)
 }
 
-/// Returns the fields that a refusal adds to the response of the proxy: those of a refusal over
-/// HTTP.
+/// Returns the headers that a refusal adds to the response of the proxy. A refusal over HTTP has
+/// the same headers.
 fn headers<'r>(refusals: impl Iterator<Item = (&'r Policy, &'r Decision)>) -> Vec<HeaderValue> {
     let (mut policies, mut limits, mut retries) = (Vec::new(), Vec::new(), Vec::new());
     for (policy, decision) in refusals {
@@ -294,7 +294,7 @@ fn headers<'r>(refusals: impl Iterator<Item = (&'r Policy, &'r Decision)>) -> Ve
         headers.push(header("ratelimit-policy", policies.join(", ")));
         headers.push(header("ratelimit", limits.join(", ")));
     }
-    // If one of the refusals is for ever, no time helps.
+    // A refusal without a time is for ever. With such a refusal, the header is left out.
     let retry = retries.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default();
     if let Some(retry) = retry.into_iter().max() {
         headers.push(header("retry-after", retry.div_ceil(NANOS).to_string()));

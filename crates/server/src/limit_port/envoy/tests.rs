@@ -84,7 +84,8 @@ fn a_refusal_counts_more_than_an_error() {
     assert!(answered(vec![decided(true), failed()]).is_err());
 }
 
-/// Rounds that begin after the deadline ask the worker for nothing.
+/// Descriptors are decided [`AT_ONCE`] at a time. After the deadline, no request must reach the
+/// worker.
 #[test]
 fn all_descriptors_share_one_deadline() {
     let server = crate::limit_port::tests::server(Vec::new());
@@ -105,7 +106,8 @@ fn a_refund_takes_nothing() {
     assert!(matches!(&rules[0], Rule::Limited(request) if request.action == LimitAction::Look));
 }
 
-/// An error would let requests pass: see the head of this file.
+/// A value of a descriptor must not lead to an error, because Envoy lets a request pass on an
+/// error.
 #[test]
 fn no_value_is_an_error() {
     let key = |value: &[u8]| {
@@ -154,7 +156,7 @@ fn requests_that_say_nothing_are_errors() {
     assert_eq!(status, Status::InvalidArgument);
 }
 
-/// A client has to wait until every limit lets it pass.
+/// A client has to wait until every limit lets it pass, so the longest wait must be in the header.
 #[test]
 fn the_longest_wait_counts() {
     let policy = |name: &str| Policy::new(name, Limit::fixed(1, 60 * NANOS));

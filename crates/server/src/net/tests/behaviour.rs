@@ -1,4 +1,4 @@
-//! Tests how the loops pass input to the service and replies to clients.
+//! Tests how the event loops pass input to the service and replies to clients.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -100,7 +100,8 @@ fn a_line_in_pieces_is_assembled() {
             until("it has come", || server.sum(|c| &c.bytes_read) > before);
         }
         assert_eq!(read_exactly(&mut client, 19), b"one byte at a time\n");
-        // The line is longer than a receive, and as long as the input that a connection may keep.
+        // This line is longer than one receive returns, and almost as long as the input that a
+        // connection may keep. It must be echoed too.
         let mut long = "x".repeat(MAX_INPUT_HELD - 2);
         long.push('\n');
         ping(&mut client, &long);
@@ -135,7 +136,7 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         let ask = format!("big {total}\necho after\n");
         client.write_all(ask.as_bytes()).unwrap();
         until("the output stalls", || server.sum(|c| &c.output_stalls) > 0);
-        // Other clients are served meanwhile.
+        // Meanwhile other clients must be served.
         ping(&mut server.connect(), "other\n");
         // At some point the loop must stop receiving this client's input, so that a write would
         // block.
@@ -164,7 +165,8 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         assert!(server.valve.longest_output.load(SeqCst) < limit + 2000);
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut client).iter().filter(|b| **b == b'\n').count(), {
-            // The last write may have cut a flood line in two. Neither part gets a reply.
+            // No flood line may get a reply. The last write may have cut a flood line in two, and
+            // neither part may get a reply.
             0
         });
         server.stop();
@@ -288,7 +290,7 @@ fn parked_connections_wait_for_the_waker() {
         until("all are parked", || server.valve.parked.load(SeqCst) >= 10);
         // Input that arrives while the connection is parked must be answered after the parked line.
         clients[0].write_all(b"later\n").unwrap();
-        // One client ends its side, and one disconnects.
+        // One client ends its side, and another client disconnects. Neither may disturb the others.
         clients[1].shutdown(Shutdown::Write).unwrap();
         drop(clients.pop());
         ping(&mut server.connect(), "others go on\n");
@@ -324,7 +326,8 @@ fn closing_sends_all_replies_without_a_reset() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
-        // Many unread bytes follow the line that closes the connection.
+        // Many unread bytes follow the line that closes the connection. The client must receive all
+        // replies before that line all the same.
         let mut lines = b"big 500000\nclose\n".to_vec();
         lines.extend_from_slice("never answered\n".repeat(20_000).as_bytes());
         let mut writer = client.try_clone().unwrap();
@@ -373,7 +376,7 @@ fn accepted_sockets_have_tcp_nodelay() {
             server.valve.peers.lock().unwrap()[..],
             [Peer::Tcp { from, to }] if from == local && to == reached
         ));
-        // Accepted sockets inherit the listener's options.
+        // Accepted sockets inherit the listener's options, so the test checks those.
         let listener = &server.control.options().listeners[0];
         // SAFETY: the listener, which owns the descriptor, lives through the use.
         let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(listener.fd()) };

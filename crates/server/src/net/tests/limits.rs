@@ -1,4 +1,4 @@
-//! Tests of the loops' limits, and of the number of connections that they can carry.
+//! Tests of the limits of the event loops, and of the number of connections that they can serve.
 
 use super::*;
 
@@ -80,8 +80,8 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // Without an idle timeout the worker sleeps, and its stored time grows old. A timeout that
-        // is set meanwhile must not close the connection early.
+        // Without an idle timeout the worker sleeps, so the times that it has stored grow old. A
+        // timeout that is set meanwhile must not close the connection early.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
@@ -251,7 +251,8 @@ fn socket_limit() -> usize {
 
 #[test]
 fn idle_connections_are_small() {
-    // The sizes of a connection's state in each loop, without the service's state.
+    // The sizes of a connection's state in each loop, without the service's state. The arrays stand
+    // for the state that only one of the loops keeps.
     let epoll = size_of::<super::super::connection::Connection<(), [u8; 4]>>();
     let uring = size_of::<super::super::connection::Connection<(), [u8; 24]>>();
     assert!(epoll <= 128 && uring <= 160, "{epoll} and {uring} bytes");

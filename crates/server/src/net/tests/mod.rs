@@ -1,5 +1,5 @@
-//! Tests of the loops with real sockets. Every test runs on both back-ends. If the kernel does not
-//! allow io_uring, a message says that this back-end was skipped.
+//! Tests of the event loops with real sockets. Every test runs over epoll and over io_uring. If the
+//! kernel does not allow io_uring, a message says that it was left out.
 
 mod behaviour;
 mod limits;
@@ -20,9 +20,10 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A line-oriented service that replies to a line with the line itself, except for these:
-/// - `next` is echoed. `next slow` is echoed too, but takes longer than all steps of a turn may.
-///   `next flood` gets no reply. All three postpone the rest of the input.
-/// - `park <words>` parks the connection until the [`Valve`] is open, and is then echoed.
+/// - `next` is echoed. `next slow` is echoed too, but takes longer than the time limit for all
+///   steps of a turn. `next flood` gets no reply. All three postpone the rest of the input.
+/// - `park <words>` parks the connection until the [`Valve`] is open. The line is echoed after
+///   that.
 /// - `big <n>` gets n bytes.
 /// - `close` closes the connection.
 /// - `hold` leaves the connection in the middle of a command.
@@ -168,7 +169,7 @@ impl Lines {
                 output.extend(text);
             }
             if text.starts_with(b"next flood") {
-                // Makes this line a slow command.
+                // The pause makes this line a slow command.
                 std::thread::sleep(Duration::from_micros(50));
             }
             if text.starts_with(b"next slow") {
@@ -238,7 +239,7 @@ impl Server {
         until("answers are withheld", || self.valve.withheld.load(SeqCst) >= n);
     }
 
-    /// Waits until all workers have ended. They must have been told to stop.
+    /// Waits until all workers have ended. The workers must have been told to stop before.
     fn join(mut self) {
         for thread in self.threads.drain(..) {
             thread.join().unwrap().unwrap();
@@ -269,7 +270,7 @@ fn on_both(test: impl Fn(Options)) {
     }
 }
 
-/// Waits until `condition` is true. For conditions whose change causes no event to wait for.
+/// Polls until `condition` is true. For conditions without an event that the test could wait for.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

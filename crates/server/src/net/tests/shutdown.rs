@@ -21,7 +21,7 @@ fn shutdown_finishes_what_is_in_flight() {
         until("nobody may connect", || TcpStream::connect(server.address).is_err());
         server.open_valve();
         assert_eq!(read_to_end(&mut busy), b"park me\nand this\n");
-        // A client in the middle of a command may still finish that command.
+        // A client in the middle of a command must still be able to finish that command.
         half.write_all(b"the rest\n").unwrap();
         assert_eq!(read_to_end(&mut half), b"the rest\n");
         server.join();
@@ -46,12 +46,12 @@ fn shutdown_gives_up_only_clients_with_half_a_command() {
             server.valve.parked.load(SeqCst) > 0 && server.sum(|c| &c.output_stalls) > 0
         });
         server.control.shut_down(PATIENCE);
-        // The connections close long before the sockets' timeout, which equals `PATIENCE`.
+        // Both connections must close long before the sockets' timeout, which equals `PATIENCE`.
         let start = Instant::now();
         assert_eq!(read_to_end(&mut line), b"");
         assert_eq!(read_to_end(&mut body), b"");
         assert!(start.elapsed() < PATIENCE / 2);
-        // Clients that wait for a reply still receive it.
+        // Clients that wait for a reply must still receive it.
         server.open_valve();
         assert_eq!(read_to_end(&mut parked), b"park me\n");
         assert_eq!(read_to_end(&mut reading).len(), 20_000_000);
@@ -141,7 +141,8 @@ fn only_stale_unix_sockets_are_replaced() {
     let path = directory.join("larder.sock");
     let endpoint = Endpoint::Unix { path: path.clone(), mode: 0o640 };
 
-    // The file of a process that has ended: no process listens on it.
+    // This file looks like the file of a process that has ended, because no process listens on it.
+    // It must be replaced.
     drop(UnixListener::bind(&path).unwrap());
     let listener = Listener::bind(&endpoint).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());

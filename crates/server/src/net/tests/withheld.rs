@@ -1,5 +1,5 @@
-//! Tests with services that withhold replies: the loops keep reading, and call the service again
-//! after a wake-up.
+//! Tests with a service that withholds replies. The event loops must keep reading, and must call
+//! the service again after a wake-up.
 
 use std::net::Shutdown;
 

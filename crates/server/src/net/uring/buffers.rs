@@ -1,6 +1,6 @@
 //! Buffers that the kernel fills with arriving bytes. All connections of a worker share them, so a
-//! connection that waits for input owns none. Invariant: a buffer belongs to the kernel from the
-//! moment at which the tail publishes its entry until a completion names it.
+//! connection that waits for input owns no buffer. Invariant: a buffer belongs to the kernel from
+//! the moment at which the tail publishes its entry until a completion names it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 
-/// A registered ring of buffers of equal size. It must outlive all receives in the ring with which
-/// it is registered.
+/// A registered ring of buffers of equal size. A `BufferRing` must outlive all receives in the
+/// [`IoUring`] with which it is registered.
 pub(super) struct BufferRing {
     memory: NonNull<u8>,
     mapped: usize,

@@ -1,21 +1,21 @@
-//! The loop over io_uring. Every connection has one multishot receive, which uses buffers that all
-//! connections share. Replies are queued and submitted with the next wait. So a busy turn costs one
-//! system call, however many connections it serves.
+//! The event loop over io_uring. Every connection has one multishot receive, which uses buffers
+//! that all connections of the worker share. Short replies are queued and submitted with the next
+//! wait. So a busy turn costs one system call, however many connections it serves.
 //!
-//! Sends do not wait for the socket: each completes, perhaps in part, while it is submitted. The
+//! A send does not wait for the socket: it completes, perhaps in part, while it is submitted. The
 //! connection keeps the bytes that the socket did not take, and sends them once the socket is
 //! reported writable, as in the epoll loop. So the kernel never uses memory of a connection during
 //! a wait.
 //!
-//! A multishot receive takes as many buffers as it can fill, all in one turn. A connection that
-//! fills several buffers in a row would delay the other connections. So the loop reads the socket
-//! of such a *bulk* connection by system call instead, one part per turn.
+//! A multishot receive fills as many buffers as the socket has bytes for, all in one turn. A client
+//! that fills several buffers in a row would delay the other connections. So the loop reads the
+//! socket of such a *bulk* connection by system call instead, one part per turn.
 //!
 //! Invariant: a connection's key is reused, and its socket is closed, only when the ring holds no
 //! more operations of the connection (`operations` is 0).
 
 mod buffers;
-mod doors;
+mod control_events;
 mod ring;
 mod staging;
 
@@ -39,12 +39,14 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 /// Number of shared receive buffers per worker.
 const BUFFERS: u16 = 64;
 const BUFFER_SIZE: usize = 8 << 10;
-/// After this many full buffers in a row, the loop reads a connection's socket by system call.
+/// After this many full buffers in a row, a connection counts as bulk: the loop reads its socket by
+/// system call.
 const BULK_AFTER: u8 = 4;
 /// The loop stops receiving for a connection that holds more than this many bytes of input.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
-/// The limit that replaces `PAUSE_ABOVE` for a parked connection, and for every connection while
-/// all connections together use more than half of the budget.
+/// The loop stops receiving for a parked connection that holds more than this many bytes of input.
+/// While all connections together use more than half of the budget, this limit applies to every
+/// connection.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
 /// The longest time for which a loop that ends waits for the kernel to complete the last
 /// operations.
@@ -55,7 +57,7 @@ enum Receiving {
     #[default]
     No,
     Yes,
-    /// The receive was cancelled, but the kernel has not confirmed that yet.
+    /// The receive was cancelled, but the kernel has not confirmed the cancellation yet.
     Cancelled,
 }
 
@@ -70,7 +72,8 @@ struct InFlight {
     sending: Option<Staged>,
     /// True if the connection waits for its socket to become writable.
     polling: bool,
-    /// True if the connection is removed as soon as none of its operations are in flight.
+    /// True if the connection was ended and must be removed as soon as none of its operations are
+    /// in flight.
     gone: bool,
     operations: u8,
 }
@@ -98,7 +101,8 @@ impl InFlight {
 }
 
 struct Uring<S: Service> {
-    // `ring` is declared before the memory that it uses, because fields are dropped in this order.
+    // `ring` is declared before the memory that it uses, because fields are dropped in the order of
+    // their declaration.
     ring: Ring,
     buffers: BufferRing,
     staging: Staging,
@@ -113,7 +117,7 @@ struct Uring<S: Service> {
     tick_time: Box<Timespec>,
 }
 
-/// Serves until the workers are told to stop.
+/// Runs the event loop of one worker until the workers are told to stop.
 pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> io::Result<()> {
     let ring = Ring::new()?;
     let buffers = BufferRing::new(ring.raw(), BUFFERS, BUFFER_SIZE)?;
@@ -194,7 +198,7 @@ impl<S: Service> Uring<S> {
     /// Closes connections if all connections together keep too many bytes.
     #[inline]
     fn relieve(&mut self) -> io::Result<()> {
-        if self.core.look_at_budget {
+        if self.core.budget_check_due {
             for key in self.core.relieve() {
                 self.drop_connection(key)?;
             }
@@ -202,7 +206,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Lets the service prefetch for the input in these completions.
+    /// Lets the service prefetch for the requests in the input of these completions.
     #[inline]
     fn foresee(&mut self, completions: &[Completion]) {
         if completions.len() > 1 {
@@ -260,8 +264,8 @@ impl<S: Service> Uring<S> {
                 }
             }
             error => {
-                // The kernel was out of buffers, or the receive was cancelled. `step` receives
-                // again if needed.
+                // With these errors, the connection continues: the kernel was out of buffers, or
+                // the receive was cancelled or interrupted. `step` begins a new receive if needed.
                 let passing = [libc::ENOBUFS, libc::ECANCELED, libc::EAGAIN, libc::EINTR];
                 if !passing.contains(&-error) {
                     return self.drop_connection(key);
@@ -373,7 +377,8 @@ impl<S: Service> Uring<S> {
         let goes_on =
             connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
         if goes_on && !gone {
-            // Connections that have waited for longer continue first.
+            // The connection goes to the end of the ready list, so that connections that have
+            // waited for longer continue first.
             self.core.queue(key);
             return Ok(());
         }
@@ -394,7 +399,8 @@ impl<S: Service> Uring<S> {
         self.ring.wait_for_output(connection.socket.as_raw_fd(), key)
     }
 
-    /// Does the next possible step of a connection.
+    /// Continues a connection by one step: sends held output, processes input, or receives. Does
+    /// nothing while a send is in flight.
     #[inline]
     fn step(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
@@ -480,13 +486,15 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Called when all input is processed and answered. Receives more, unless the connection ends.
+    /// Called when all received input of a connection is processed and answered. Receives more,
+    /// unless the connection ends.
     #[inline]
     fn settle(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended {
-            // A client that has ended its side still receives the withheld replies.
+            // A client that has ended its side must still receive the withheld replies, so its
+            // connection stays open.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
         if connection.io.is_read_by_call() && !given_up {
@@ -497,7 +505,8 @@ impl<S: Service> Uring<S> {
         if self.core.order == Order::Stop && self.core.is_quiet(key) {
             return match receiving {
                 Receiving::No => self.drop_connection(key),
-                // The kernel still delivers the bytes that it has already taken from the socket.
+                // The kernel may already have taken bytes from the socket, which it still delivers.
+                // So the connection ends only after the cancellation is confirmed.
                 Receiving::Yes => self.stop_receiving(key),
                 Receiving::Cancelled => Ok(()),
             };
@@ -510,8 +519,8 @@ impl<S: Service> Uring<S> {
         connection.io.receiving = Receiving::Yes;
         connection.io.operations += 1;
         let socket = connection.socket.as_raw_fd();
-        // For a bulk connection, a receive of one buffer suffices to learn that input has arrived.
-        // The loop then reads the rest by system call.
+        // A bulk connection receives only one buffer through the ring, to learn that input has
+        // arrived. The loop then reads the rest by system call.
         match connection.io.is_bulk() {
             true => self.ring.receive_once(socket, BUFFER_SIZE as u32, key),
             false => self.ring.receive(socket, key),
@@ -550,13 +559,14 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Ends a connection now. It is removed once none of its operations are in flight.
+    /// Ends a connection now. Removes it at once, or when the last of its operations in flight has
+    /// completed.
     fn drop_connection(&mut self, key: u32) -> io::Result<()> {
         self.core.detach(key);
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.operations > 0 {
             connection.io.gone = true;
-            // Completes all operations that wait for the socket.
+            // The shutdown of the socket completes all operations that wait for it.
             transport::abort(&connection.socket);
         } else {
             self.core.remove(key);
@@ -572,7 +582,7 @@ impl<S: Service> Uring<S> {
         let deadline = Instant::now() + REAP;
         let mut completions = Vec::new();
         while self.core.connections.len() > 0 && Instant::now() < deadline {
-            // A tick ends the wait if no other operation completes.
+            // This tick ends the wait below if no other operation completes.
             *self.tick_time = Timespec::from(REAP / 10);
             // SAFETY: `tick_time` is boxed, and is not changed before the next call submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };

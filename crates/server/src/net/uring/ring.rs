@@ -1,5 +1,6 @@
-//! The ring: creates one with the best setup that the kernel offers, checks that its operations
-//! suffice for the loop, queues operations, and returns completions.
+//! The io_uring ring of a worker. This module creates the ring with the best setup that the kernel
+//! offers, checks that the kernel has all needed operations, queues operations, and returns
+//! completions.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -15,11 +16,11 @@ const ENTRIES: u32 = 512;
 /// Number of entries of the completion queue. It is large, because one receive may report many
 /// buffers at once.
 const COMPLETIONS: u32 = 8 << 10;
-/// `IORING_ENTER_GETEVENTS`: makes the kernel do deferred work in this call.
+/// `IORING_ENTER_GETEVENTS`: makes the kernel do its deferred work in the call that has this flag.
 const GET_EVENTS: u32 = 1;
 
-/// The kind of an operation. It passes through the kernel in the low byte of the user data, with
-/// the connection's key above it.
+/// The kind of an operation. The kind passes through the kernel in the low byte of the user data.
+/// The connection's key is in the bits above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -83,8 +84,8 @@ impl Ring {
             builder.setup_clamp().setup_cqsize(COMPLETIONS);
             builder
         };
-        // Deferred work (Linux 6.1) runs in one batch when this thread asks for completions. It
-        // does not interrupt user code and needs no lock against other submitters.
+        // Deferred work (Linux 6.1) runs in one batch when this thread asks for completions. Such
+        // work does not interrupt user code, and needs no lock against other submitters.
         let deferred = || {
             let mut builder = base();
             builder.setup_single_issuer().setup_defer_taskrun();
@@ -104,10 +105,10 @@ impl Ring {
 
     /// Submits queued operations. With `wait`, also waits until an operation completes.
     ///
-    /// Sends complete while they are submitted. So after a turn that has sent something, the wait
-    /// ends at once, and the thread sleeps only if the next turn finds nothing to do. A variant was
-    /// measured that waits for one more completion than the sends produce. It saves one call, but
-    /// the thread sleeps more often, and sleeping and waking cost more than a call.
+    /// Sends complete while they are submitted. So after a turn that has queued a send, the wait
+    /// ends at once, and the thread sleeps only if the next turn finds nothing to do. A measured
+    /// alternative waits for one more completion than the sends produce. It saves one system call,
+    /// but then the thread sleeps more often, and sleeping and waking cost more than the call.
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let want = u32::from(wait);
@@ -118,7 +119,8 @@ impl Ring {
         entered(result)
     }
 
-    /// Like [`Ring::enter`], but waits for at most `time`. Does not wait if `time` is zero.
+    /// Does the same as [`Ring::enter`], but waits for at most `time`. Does not wait if `time` is
+    /// zero.
     pub(super) fn enter_for(&mut self, time: Duration) -> io::Result<()> {
         if time.is_zero() {
             return self.enter(false);
@@ -242,8 +244,8 @@ fn op_of(data: u64) -> Op {
     }
 }
 
-/// Tries the operations that the loop needs on a socket pair. The error names the operation that
-/// the kernel refused.
+/// Tries the operations that the event loop needs, on a socket pair. The error names the operation
+/// that the kernel refused.
 pub(in crate::net) fn probe() -> Result<(), String> {
     let refused = |what: &str, error: io::Error| format!("{what}: {error}");
     let mut ring = Ring::new().map_err(|error| match error.raw_os_error() {
@@ -275,7 +277,7 @@ pub(in crate::net) fn probe() -> Result<(), String> {
         }
         buffers.give_back(buffer);
     }
-    // Ends the receive before its buffers are freed.
+    // Closing the other end completes the receive before its buffers are freed.
     drop(theirs);
     ring.enter(true).map_err(|e| refused("waiting for the end", e))?;
     drop(ring);

@@ -1,13 +1,13 @@
-//! Memory for small replies until the kernel has sent them. Sends are queued during a turn, and
-//! submitted together with the next wait. The bytes of a send must stay in place until the send
+//! Memory that holds small replies until the kernel has sent them. Sends are queued during a turn,
+//! and submitted together with the next wait. The bytes of a send must stay in place until the send
 //! completes. So the bytes of all sends are copied one after the other into chunks. A chunk is
 //! reused once all its sends have completed.
 
-/// Replies longer than this, in bytes, are each sent by a separate system call, because copying
-/// them would cost more than the call.
+/// The longest reply that is copied here, in bytes. A longer reply is sent by its own system call,
+/// because copying it would cost more than the call.
 pub(super) const STAGED_MAX: usize = 4 << 10;
 const CHUNK: usize = 64 << 10;
-/// Number of chunks that are kept even if none of their sends are in flight.
+/// Number of chunks that are kept for later replies, even if none of their sends are in flight.
 const KEPT: usize = 8;
 
 /// The location of staged bytes.
@@ -64,7 +64,7 @@ impl Staging {
     #[cold]
     fn advance(&mut self) {
         self.current = match self.chunks.iter().position(|chunk| chunk.in_flight == 0) {
-            // Uses the first free chunk, so that chunks at the end become free and `shrink` can
+            // The first free chunk is used, so that chunks at the end become free and `shrink` can
             // release their memory.
             Some(free) => free,
             None => {

@@ -174,7 +174,8 @@ fn differences_name_policies_that_come_change_and_go() {
     assert!(here.policy_differences(&here.clone()).is_empty());
 }
 
-/// Otherwise clients of a proxy could use up the limiters of another policy.
+/// A descriptor's key must not begin with the prefix of another policy. Otherwise clients of a
+/// proxy could use up the limiters of that policy.
 #[test]
 fn descriptors_do_not_reach_other_prefixes() {
     let read = |prefix: &str, descriptor: &str, other: &str| {

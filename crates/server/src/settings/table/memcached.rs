@@ -1,5 +1,5 @@
-//! memcached's other flags: flags that tune mechanisms, most of which Larder does not have, and
-//! flags that Larder refuses because it can neither support nor ignore them.
+//! memcached's other flags. Some tune mechanisms, most of which Larder does not have. The others
+//! are refused, because Larder can neither support nor ignore them.
 
 use super::super::extended;
 use super::super::setting::Group::{Refused, Tuning};

@@ -69,10 +69,10 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('P'),
         Value("FILE"),
         Process,
-        "File for the process number",
+        "File for the process id",
         field!(pidfile, path, |s| show_path(s.pidfile.as_ref())),
     )
-    .brief("File for the process number"),
+    .brief("File for the process id"),
     switch!("enable-coredumps", Some('r'), Process, "Raise the limit of core files", core_dumps),
     switch!(
         "disable-latency",

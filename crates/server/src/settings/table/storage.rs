@@ -21,7 +21,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('m'),
         Value("SIZE"),
         Memory,
-        "RAM for data and index together: 64 (MiB), 512MB, 2GB",
+        "RAM for data, index and buffers together: 64 (MiB), 512MB, 2GB",
         field!(memory, parse_memory, |s| show_size(s.memory)),
     )
     .brief("RAM for data, index and buffers")
@@ -69,7 +69,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         (
             |s, text| {
                 s.store = parse_stores(text)?;
-                // It replaces an `ext_path` of a source with lower precedence.
+                // `--store` replaces an `ext_path` of a source with lower precedence.
                 s.ext_path = false;
                 Ok(())
             },

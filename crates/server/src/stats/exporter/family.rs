@@ -9,7 +9,7 @@ pub(in crate::stats) struct Family {
     pub(in crate::stats) kind: MetricKind,
     /// The labels and the formula of each sample. `{ROW}` in the labels is the text of that row.
     pub(in crate::stats) samples: &'static [(&'static str, &'static str)],
-    /// Empty if the help of the formula's row is used.
+    /// The help text; empty if the help of the formula's row is used.
     pub(in crate::stats) help: &'static str,
 }
 

@@ -25,15 +25,15 @@ pub(super) struct FamilyList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Always,
-    /// Once the server has had items.
+    /// Shown once the server has had items.
     WithItems,
     WithStore,
-    /// Never, for this reason.
+    /// Never shown, for this reason.
     Never(&'static str),
 }
 
 impl Shown {
-    /// Returns the words in the documentation.
+    /// Returns the words for `docs/metrics.md`.
     #[cfg(test)]
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,8 @@ pub(super) static LISTS: &[FamilyList] = &[
 /// The rows of one group of `stats`, by name.
 pub(super) type RowTexts = BTreeMap<String, String>;
 
-/// Returns the terms of a formula: each with true if it is subtracted. The number 1 is a term too.
+/// Returns the terms of a formula, each with true if it is subtracted. A term is the name of a row,
+/// or the number 1.
 pub(super) fn terms(formula: &str) -> impl Iterator<Item = (bool, &str)> {
     let mut subtracted = false;
     formula.split(' ').filter_map(move |word| match word {
@@ -87,7 +88,7 @@ pub(super) fn value(formula: &str, rows: &RowTexts) -> Option<String> {
     };
     let terms: Vec<_> = terms(formula).collect();
     if let [(false, row)] = terms[..] {
-        // Whole numbers keep all their digits.
+        // A single row is not converted to a float, so whole numbers keep all their digits.
         return number(row).filter(|text| text.parse::<f64>().is_ok()).map(str::to_owned);
     }
     let mut sum = 0.0;

@@ -56,11 +56,11 @@ pub(super) static SERVER: &[Family] = &[
     gauge("memcached_accepting_connections", &[("", "accepting_conns")]),
 ];
 
-/// From `stats settings`.
+/// Metrics that are read from `stats settings`.
 pub(super) static SETTINGS: &[Family] = &[gauge("memcached_max_connections", &[("", "maxconns")])
     .help("Connections that are allowed at a time.")];
 
-/// The exporter treats this row of `stats slabs` as a row of `stats`.
+/// Metrics of `stats slabs` that the exporter treats as metrics of the general `stats`.
 pub(super) static MALLOCED: &[Family] =
     &[gauge("memcached_malloced_bytes", &[("", "total_malloced")])];
 

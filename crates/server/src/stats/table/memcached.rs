@@ -7,7 +7,7 @@ use super::super::metric::{Metric, absent, counter, gauge, some, text, zero};
 use crate::settings::MEMCACHED_VERSION;
 
 pub(super) static METRICS: &[Metric] = &[
-    gauge("pid", "The process number.", |_| some(u64::from(std::process::id()))).apart(),
+    gauge("pid", "The process id.", |_| some(u64::from(std::process::id()))).apart(),
     gauge("uptime", "Time since the start.", |s| some(s.uptime.as_secs())).unit(Seconds).apart(),
     gauge("time", "The server's time since the Unix epoch.", |s| some(s.running.clock.wall()))
         .unit(Seconds)

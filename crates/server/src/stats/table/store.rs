@@ -1,4 +1,5 @@
-//! The rows of the store. Without a store, numbers have the value 0 and texts the value `none`.
+//! The rows of the store. Without a store, the rows of extstore and of lanes are absent. The other
+//! texts have the value `none` then.
 
 use larder_engine::Durability;
 

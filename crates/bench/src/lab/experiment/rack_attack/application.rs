@@ -28,7 +28,7 @@ const VERSIONS: &str = "/versions";
 /// The longest time until a process answers.
 const START: Duration = Duration::from_secs(60);
 /// Interval between two attempts to reach a process that starts.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The largest part of a process's output that is searched for an error, in bytes.
 const OUTPUT_MAX: u64 = 64 * 1024;
 
@@ -120,7 +120,7 @@ impl Process {
             if started.elapsed() > START {
                 return Err(Error::server("the application did not answer after its start"));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -223,7 +223,7 @@ function questionRow({ question, x }, named, repeats) {
     repeats && experiment.command && h("div", { class: "repeat" }, commandLine(experiment.command)))));
 }
 
-/** Attributes from which a test computes a comparison again. */
+/** The attributes with which a test recomputes a comparison. */
 function comparisonData({ question, durability, group, x, larder, peer, advantage, state }) {
   return {
     "data-comparison": `${question.experiment}/${question.case}`, "data-metric": question.metric, "data-x": x ?? "",
@@ -237,7 +237,7 @@ function comparisonRow(comparison) {
   const { question, durability, larder, peer, advantage, state } = comparison;
   const { format } = metricOf(question.metric);
   const winner = { ahead: larder, behind: peer, absent: peer }[state];
-  // Two rates of 0 have no ratio.
+  // Two rates of 0 have no ratio. Their state is "neither".
   const nobody = state === "level" || state === "neither" ? state : "–";
   const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.marks] : "–");
   const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];

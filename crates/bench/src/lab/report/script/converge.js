@@ -34,7 +34,7 @@ function flightGroups(cells, metric, hidden) {
   return systemsIn(shown).map((system) => ({ label: system.name, bars: ofSystem(shown, system).map(bar) }));
 }
 
-/** The items that fit into memory, as numbers or against memcached, and the bytes per item. */
+/** The items that fit into memory, as numbers or relative to memcached, and the bytes per item. */
 function fit(id) {
   const cells = cellsIn(id, "fit");
   if (cells.length === 0) return null;
@@ -75,7 +75,7 @@ function scaledBar(bar, scale) {
   return { ...bar, value: by(bar.value), lo: by(bar.lo), hi: by(bar.hi), cell: null };
 }
 
-/** The article's items, each against its memcached. */
+/** The article's numbers of items, each relative to the article's memcached. */
 function publishedFit() {
   const [memcached] = published.converge.fit;
   return published.converge.fit.map(({ label, family, items }) => {

@@ -91,7 +91,7 @@ function publishedTable() {
   return tableOf("published in 2015, requests per second by threads", headRow(["Store"], x), columns.map(row));
 }
 
-/** Each store relative to memcached, then and today. */
+/** The rate of each store relative to memcached, in 2015 and today. */
 function thenNowTable(cells) {
   const { x, columns } = published.counter.table;
   const ends = [x[0], x.at(-1)];

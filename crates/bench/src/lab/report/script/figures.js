@@ -21,7 +21,7 @@ class Figure {
   constructor(spec) {
     this.spec = spec;
     this.state = Object.fromEntries((spec.controls ?? []).map((control) => [control.name, control.options[0][0]]));
-    /** Keys of the legend that are switched off. */
+    /** The keys of the legend entries that are hidden. */
     this.hidden = new Set();
     this.charts = [];
     this.width = 0;

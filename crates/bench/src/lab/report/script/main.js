@@ -50,7 +50,7 @@ function route() {
   if (moved && wanted) scrollTo(0, 0);
 }
 
-/** Draws the figures of the page that is shown. Those of hidden pages have no width. */
+/** Draws the figures of the visible page. Figures of hidden pages have no width, so they wait. */
 function drawVisible() {
   for (const figure of figures) figure.fit();
 }
@@ -66,7 +66,7 @@ const PAPER = 680;
 /** The largest number of rows of a table that is opened for printing. */
 const PAPER_ROWS = 40;
 
-/** Draws every page for printing: light, at a fixed width, with all tables open but long ones. */
+/** Draws every page for printing: light, at a fixed width, and with all but long tables open. */
 function beforePrint() {
   root.classList.add("printing");
   resolvedColours.clear();

@@ -184,7 +184,7 @@ class Cell {
     return statOf(figuresOf(this.good, metric));
   }
 
-  /** The figures of the void rounds, which only say where their cross is drawn. @returns {?Stat} */
+  /** The figures of the void rounds. They only decide where a cross is drawn. @returns {?Stat} */
   wrongStat(metric) {
     return statOf(figuresOf(this.voids, metric));
   }
@@ -193,7 +193,7 @@ class Cell {
 /** If a get reads less than this share of a value from the device, memory has served it. */
 const FROM_DEVICE = 0.1;
 
-/** Returns the bytes of a value in a cell, which the experiment's conditions say. */
+/** Returns the bytes of a value: the cell's extra figure, or the number in the conditions. */
 function valueBytes(cell) {
   const given = cell.stat("extra.value_bytes");
   if (given) return given.median;

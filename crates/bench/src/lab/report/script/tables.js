@@ -1,5 +1,5 @@
 // Part of the report's script: tables. Every figure in a table has `data-*` attributes that name
-// its source in the JSON. A test computes the figure from this source again.
+// its source in the JSON. A test recomputes the figure from this source.
 
 /** A cell of a table with a figure: the median, and below it the minimum and the maximum. */
 function figureCell(cell, metric) {
@@ -95,7 +95,7 @@ const COLUMNS = 8;
  */
 function metricsTables(title, cells, metrics, more = []) {
   const known = unique(metrics).filter((metric) => cells.some((cell) => cell.stat(metric)));
-  // If all runs are void, no figure is known. They still have rows.
+  // If all runs are void, no figure is known. The void runs still have rows.
   const used = known.length > 0 ? known : metrics.slice(0, 1);
   const first = [ratioColumn(used[0] ?? "rate", cells), ...more];
   const tables = [metricsTable(title, cells, used.slice(0, COLUMNS), first)];

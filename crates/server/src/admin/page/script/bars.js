@@ -17,10 +17,10 @@ export class Bars {
   #format;
 
   /**
-   * @param {string} name For tests.
+   * @param {string} name Tests find the histogram by this name.
    * @param {string} title
    * @param {string} about What is counted.
-   * @param {(value: ?number) => string} format Of a value.
+   * @param {(value: ?number) => string} format Returns a value as text.
    */
   constructor(name, title, about, format) {
     this.#format = format;
@@ -33,7 +33,7 @@ export class Bars {
 
   /**
    * @param {{recent: Shape, ever: Shape}} shapes
-   * @param {number[]} bounds Of the buckets; the last bucket has none.
+   * @param {number[]} bounds The upper bounds of the buckets; the last bucket has none.
    * @param {number} seconds The length of the recent time.
    */
   show(shapes, bounds, seconds) {

@@ -5,7 +5,7 @@ import { h } from "./elements.js";
 /**
  * @template T
  * @param {string} label For screen readers.
- * @param {Array<[string, T]>} options Their texts and values.
+ * @param {Array<[string, T]>} options The texts and values of the buttons.
  * @param {T} first The value that is chosen at first.
  * @param {(value: T) => void} chosen
  */

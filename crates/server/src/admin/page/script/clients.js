@@ -6,7 +6,7 @@ import { ask } from "./connection.js";
 import { framed, group, h, resize, say, setFigure } from "./elements.js";
 import { bytes, bytesPerSecond, count, duration, micros, moment, perSecond, whole } from "./format.js";
 
-/** Age at which the page asks again, in milliseconds: with every second message. */
+/** Age of an answer at which the page asks again, in milliseconds: with every second message. */
 const FRESH = 1900;
 /** The largest number of connections that are shown at once. */
 const SHOWN = 100;

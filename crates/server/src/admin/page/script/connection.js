@@ -76,7 +76,7 @@ export function listen(heard, lost) {
     timer = setTimeout(reach, delay);
   };
   // A server that still reads its store is ready for `open`, but sends no messages yet. After
-  // `SILENCE`, `watch` then leads here again.
+  // `SILENCE`, `watch` leads to another call of `reach`.
   const reach = async () => {
     const reason = await absence();
     if (source !== null || document.hidden) return;

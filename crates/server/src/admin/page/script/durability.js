@@ -20,11 +20,11 @@ const PROMISES = {
 /** Time over which the view counts rates, in seconds. */
 const SPAN = 10;
 /**
- * Time over which it counts write amplification, in seconds. It is long, because cleaning comes in
+ * Time over which the view counts write amplification, in seconds: long, because cleaning comes in
  * bursts.
  */
 const LONG_SPAN = 60;
-/** Age at which the page asks again, in milliseconds: with every second message. */
+/** Age of an answer at which the page asks again, in milliseconds: with every second message. */
 const FRESH = 1900;
 
 export class DurabilityView {

@@ -35,7 +35,7 @@ export function say(node, text) {
 /**
  * A figure with its name, for `dl.figures`.
  * @param {string} label
- * @param {string} name Of the figure, for `setFigure` and for tests.
+ * @param {string} name The name of the figure, for `setFigure` and for tests.
  */
 export function figure(label, name) {
   return h("div", {}, h("dt", {}, label), h("dd", { "data-figure": name }, "–"));

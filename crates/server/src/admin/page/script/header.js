@@ -48,7 +48,7 @@ export function showFound() {
 
 /**
  * Says that the server was restarted, until the notice is closed.
- * @param {number} time Of the start, in seconds.
+ * @param {number} time The time of the start, in seconds.
  */
 export function showRestart(time) {
   const close = h("button", { type: "button", click: () => { notice.hidden = true; } }, "Close");

@@ -7,7 +7,7 @@ import { h, say } from "./elements.js";
 import { clock, count, duration, nanos, whole } from "./format.js";
 
 /**
- * Age at which the page asks again, in milliseconds. The server adds a step every three seconds.
+ * Age of an answer at which the page asks again, in ms. The server adds a step every three seconds.
  */
 const FRESH = 1900;
 /** The least number of calls for each colour. */
@@ -57,7 +57,7 @@ class HeatMap {
   }
 
   /**
-   * @param {string} name Of the device.
+   * @param {string} name The name of the device.
    * @param {Array<[number, number, number]>} cells Step, row, calls.
    * @param {Scale} scale
    */

@@ -1,4 +1,4 @@
-//! Replies after a failed commit.
+//! Tests of the replies to requests whose commit failed.
 
 use super::{Client, Flow, InputBuffer, LOST, OutputMemory, Store};
 use crate::net::Service;
@@ -32,7 +32,8 @@ fn a_lost_write_gets_an_error() {
 fn a_lost_binary_write_gets_an_error_with_its_opaque() {
     let store = Store::new();
     let mut client = store.client();
-    // Sends a quiet set (0x11), which gets a reply only on an error, and a normal set (0x01).
+    // The test sends a quiet set (0x11), which gets a reply only on an error, and a normal set
+    // (0x01).
     let set = |opcode: u8, opaque: u8| {
         let mut packet = vec![0x80, opcode, 0, 1, 8, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, opaque];
         packet.extend_from_slice(&[0; 16]);
@@ -96,8 +97,8 @@ fn a_retrieval_executed_again_may_wait_for_another_commit() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A retrieval executed again must not see a later change of the same client. So it gets an error
-/// if such a change has taken effect.
+/// A retrieval that is executed again must not see a later change of the same client. If such a
+/// change has taken effect, the retrieval must get an error instead.
 #[test]
 fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let store = Store::new();
@@ -143,8 +144,8 @@ fn a_failing_store_refuses_writes_and_answers_reads() {
     client.gets(b"STORED\r\n");
 }
 
-/// A set that is too large removes the old value. This removal must be durable before the reply is
-/// sent.
+/// A refused set with a value that is too large removes the old value. This removal must be durable
+/// before the refusal is sent.
 #[test]
 fn the_reply_to_a_refused_set_waits_for_the_removal() {
     let store = Store::new();

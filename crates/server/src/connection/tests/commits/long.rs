@@ -1,5 +1,5 @@
-//! Replies that take several calls: long values, long lines, and values that must be read from the
-//! device.
+//! Tests of replies that take several calls: long values, long lines, and values that must be read
+//! from the device.
 
 use super::{Client, Flow, LOST, Store, shown};
 use crate::net::Service;
@@ -21,7 +21,7 @@ fn no_byte_of_a_long_reply_is_sent_before_its_commit() {
     let both = [&shown(b'o')[..], &shown(b'o'), b"END\r\nMN\r\n"].concat();
     reader.gets(&both);
 
-    // No byte of a value whose commit fails is ever sent.
+    // No byte of a value whose commit fails may ever be sent.
     writer.sends(&set(b'n'), b"");
     reader.sends(b"mg a v\r\nmn\r\n", b"");
     let mut several = store.client();
@@ -29,8 +29,8 @@ fn no_byte_of_a_long_reply_is_sent_before_its_commit() {
     store.fail();
     writer.gets(LOST);
     reader.gets(&[b"VA 300000\r\n", &value(b'o')[..], b"\r\nMN\r\n"].concat());
-    // The retrieval of two keys had answered only the first, so its reply cannot be replaced. The
-    // connection must close.
+    // Only the first of two keys was answered before the commit failed, so the reply cannot be
+    // replaced. The connection must close.
     several.gets(b"<EOF>");
     assert_eq!(store.buffers(), 0);
 }
@@ -52,8 +52,9 @@ fn very_long_retrievals_wait_for_commits_too() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Returns a store and the value of its item `a`. Calls `meanwhile` when `a` is stored and still in
-/// memory. Then fills the memory with other items, so that `a` is only on the device.
+/// Stores an item `a`, and then so many other items that `a` is only on the device. Calls
+/// `meanwhile` between the two, while `a` is still in memory. Returns the store and the value of
+/// `a`.
 pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();
@@ -77,8 +78,8 @@ pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Sto
     (store, value)
 }
 
-/// After the change that a retrieval saw was undone, the retrieval may have to read the older value
-/// from the device.
+/// A retrieval saw a change that is then undone. When the retrieval is executed again, it must wait
+/// until the older value was read from the device.
 #[test]
 fn a_retrieval_executed_again_may_read_the_device() {
     let (store, value) = store_with_a_on_the_device(|store| {
@@ -107,8 +108,8 @@ fn a_retrieval_executed_again_may_read_the_device() {
 fn a_long_value_is_sent_completely_although_its_frame_is_dropped() {
     let mut begun = None;
     let (store, value) = store_with_a_on_the_device(|store| {
-        // The value is in memory when sending begins. Its frame is dropped before sending
-        // continues.
+        // The value is in memory when its sending begins. Before the sending continues, the store
+        // drops the value's frame.
         let mut client = store.client();
         client.limit = 1000;
         client.input.extend_from_slice(b"get a\r\n");
@@ -130,12 +131,12 @@ fn a_long_value_is_sent_completely_although_its_frame_is_dropped() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Without a store, the value exists only in memory. The rest of a value that is being sent must
-/// survive the replacement of its item and evictions.
+/// Without a store, a value exists only in memory. While a long value is being sent, its rest must
+/// stay readable, although its item is replaced and other items are evicted.
 #[test]
 fn a_value_being_sent_outlives_its_item() {
-    // The shorter value shares a segment with other items. The longer value has a memory mapping of
-    // its own.
+    // The shorter value shares a segment with other items. The longer value has its own memory
+    // mapping.
     for len in [200_000, 1_000_000] {
         let options = Options { memory: 64 << 20, ..Options::default() };
         let engine = Engine::open(options).unwrap();

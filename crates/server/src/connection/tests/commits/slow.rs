@@ -1,4 +1,4 @@
-//! Slow commands: which of them are recorded, and with which reasons.
+//! Tests which slow commands are recorded, and with which reasons for their waits.
 
 use super::long::store_with_a_on_the_device;
 use super::timed::{MS, clock, timed};
@@ -62,7 +62,8 @@ fn a_write_waits_for_its_commit() {
     assert_eq!((slow.request_bytes, slow.reply_bytes), (request.len() as u64, 8));
     assert!(matches!(slow.sent_by, SentBy::Connection { protocol: ClientProtocol::Text, .. }));
     assert_eq!(client.worker.context.latencies.totals().slow, 1);
-    // A write of 9 ms is not recorded, and neither is the get whose reply waits behind it.
+    // A write of 9 ms must not be recorded, and neither must the get whose reply waits behind the
+    // write.
     client.sends(b"set b 0 0 1\r\nx\r\nget none\r\n", b"");
     clock.fetch_add(9 * MS, Relaxed);
     store.commit();
@@ -70,8 +71,8 @@ fn a_write_waits_for_its_commit() {
     assert_eq!(recorded(&client).len(), 1);
 }
 
-/// The recorded hash must be that of the decoded key, for a short value and for a long one. `YQ==`
-/// is `a` in base64.
+/// The recorded hash must be the hash of the decoded key, both for a short and for a long value.
+/// `YQ==` is `a` in base64.
 #[test]
 fn a_key_in_base64_has_the_hash_of_the_key() {
     let store = Store::new();
@@ -92,8 +93,8 @@ fn a_key_in_base64_has_the_hash_of_the_key() {
     assert!(recorded(&client).is_empty());
 }
 
-/// The recorded hash must be that of the decoded key also if the call was slow because of a read
-/// from the device.
+/// If a call is slow because of a read from the device, the recorded hash must be the hash of the
+/// decoded key too. `YQ==` is `a` in base64.
 #[test]
 fn a_slow_read_of_a_key_in_base64_has_the_hash_of_the_key() {
     let (store, _) = store_with_a_on_the_device(|_| {});
@@ -137,7 +138,7 @@ fn a_read_waits_for_the_device() {
     let slow = only(&client);
     assert_eq!((waits(&slow).as_str(), slow.name.as_deref()), ("read", Some("get")));
     assert_eq!((slow.took_ns, slow.key), (20 * MS, hash(&client.worker, "a")));
-    // The `mn` behind the get was answered by the same call.
+    // The same call also answered the `mn` behind the get, so the record must count two commands.
     assert_eq!((slow.commands, slow.reply_bytes), (2, reply.len() as u64));
     // The wait for the device must not count for later requests of the connection.
     client.sends(b"mn\r\n", b"MN\r\n");
@@ -162,7 +163,7 @@ fn a_long_value_waits_for_its_place() {
     drop(others);
     client.sends(b"xxx", b"");
     assert_eq!((client.flow, now(&client).as_str()), (Flow::Read, ""));
-    // From now on the server waits for the client. This time must not count.
+    // From now on, the server waits for the rest of the value. This time must not count.
     clock.fetch_add(100 * MS, Relaxed);
     client.sends(&[&[b'x'; 10_997][..], b"\r\nmn\r\n"].concat(), b"");
     clock.fetch_add(5 * MS, Relaxed);
@@ -234,7 +235,7 @@ fn others_see_what_is_unfinished() {
     };
     client.sends(&[&b"set a 0 0 100000\r\n"[..], &[b'x'; 60_000]].concat(), b"");
     assert_eq!(shown(&client), (Unfinished::Request, 60_000));
-    // The event loop's buffers, 300 and 20 bytes here, count too.
+    // The event loop's buffers, here 300 bytes of input and 20 bytes of output, must count too.
     let connection = client.connection.as_mut().unwrap();
     client.worker.notes_buffers(connection, 300, 20);
     assert_eq!(shown(&client), (Unfinished::Request, 60_320));
@@ -244,7 +245,7 @@ fn others_see_what_is_unfinished() {
     assert_eq!(shown(&client), (Unfinished::Request, 320));
     client.sends(&[&[b'x'; 1_999_997][..], b"\r\n"].concat(), b"");
     assert_eq!(shown(&client), (Unfinished::Nothing, 320));
-    // A value that is longer than the output's limit is sent in parts.
+    // The value is longer than the output's limit, so one call sends only a part of it.
     client.input.extend_from_slice(b"get a\r\n");
     client.call();
     assert_eq!((client.flow, shown(&client).0), (Flow::Drain, Unfinished::Reply));
@@ -252,8 +253,8 @@ fn others_see_what_is_unfinished() {
     assert_eq!(shown(&client), (Unfinished::Nothing, 320));
 }
 
-/// A command may be slow because its worker was busy in the same turn. It is then recorded without
-/// a reason to wait.
+/// A command may be slow only because its worker was busy in the same turn. The record must then
+/// show no reason to wait.
 #[test]
 fn a_busy_worker_is_no_reason_to_wait() {
     let store = Store::new();
@@ -275,7 +276,7 @@ fn a_busy_worker_is_no_reason_to_wait() {
     client.worker.context.latencies.set_slow_from(None);
     client.sends(b"mn\r\n", b"MN\r\n");
     assert_eq!(client.worker.context.latencies.totals().slow, 2);
-    // No command is recorded while latencies are not measured.
+    // While latencies are not measured, no command may count as slow.
     client.worker.context.latencies.set_slow_from(Some(Duration::ZERO));
     client.worker.context.latencies.set_on(false);
     client.sends(b"mn\r\nset a 0 0 1 noreply\r\nx\r\n", b"MN\r\n");

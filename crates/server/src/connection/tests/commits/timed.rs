@@ -1,4 +1,4 @@
-//! Latencies of commands whose replies wait for commits or for reads.
+//! Tests of the latencies of commands whose replies wait for commits or for reads.
 
 use super::long::store_with_a_on_the_device;
 use super::{Client, Flow, LOST, NOW, Store};
@@ -35,7 +35,7 @@ fn a_write_takes_until_its_commit() {
     let mut client = store.client();
     let clock = clock(&mut client);
     // The reply to the get waits behind the reply to the set, but not for a commit itself. So the
-    // get is counted at once.
+    // get must be counted at once.
     client.sends(b"set a 0 0 1\r\nx\r\nget none\r\nset q 0 0 1 noreply\r\nx\r\n", b"");
     assert_eq!((timed(&client, "set"), timed(&client, "get")), ((1, 0), (1, 0)));
     clock.fetch_add(3 * MS, Relaxed);
@@ -65,7 +65,7 @@ fn a_failed_write_takes_until_its_error() {
     reader.gets(b"END\r\n");
     assert_eq!(timed(&client, "set"), (1, 5));
     assert_eq!((waits(&client), waits(&reader)), ((1, 5), (1, 6)));
-    // The get was executed twice, but counts once.
+    // The get was executed twice, but must count once.
     assert_eq!(timed(&reader, "get"), (1, 6));
 }
 
@@ -83,6 +83,6 @@ fn a_read_of_the_store_is_part_of_the_latency() {
     clock.fetch_add(MS, Relaxed);
     assert!(store.engine.serve_reads());
     assert!(client.woken().ends_with(b"\r\nEND\r\nMN\r\n"));
-    // The `mn` behind the get has waited for the same 3 ms.
+    // The `mn` behind the get has waited for 3 ms too, so the class `other` must show them.
     assert_eq!((timed(&client, "get"), timed(&client, "other")), ((1, 3), (2, 3)));
 }

@@ -1,4 +1,4 @@
-//! Replies that wait for a commit, and replies that do not.
+//! Tests which replies wait for a commit, and which do not.
 
 use super::{Flow, LOST, Store, shown};
 use crate::net::Service;
@@ -117,7 +117,8 @@ fn withheld_replies_are_bounded() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A dump waits for commits like any other read. It does not show deleted keys.
+/// A dump must wait for the commits of the items that it shows, like any other read. It must not
+/// show deleted keys.
 #[test]
 fn a_dump_waits_until_its_items_are_durable() {
     let store = Store::new();
@@ -144,7 +145,7 @@ fn a_dump_waits_until_its_items_are_durable() {
     let mut received = reader.send(dump);
     store.fail();
     received.extend(reader.woken());
-    // Lines of durable items may precede the end of the connection.
+    // The connection may send lines of durable items before it closes.
     let received = shown(&received);
     assert!(received.starts_with("OK") && received.ends_with("<EOF>"), "{received}");
     assert!(!received.contains("mg c") && !received.contains("EN\\r"), "{received}");

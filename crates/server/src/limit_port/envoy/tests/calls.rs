@@ -23,7 +23,7 @@ use crate::server::Server;
 /// The first bytes of an HTTP/2 connection.
 pub(in crate::limit_port) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The types of frames.
+/// The types of HTTP/2 frames.
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
@@ -48,7 +48,7 @@ impl Proxy {
         Proxy { runtime, sender }
     }
 
-    /// Returns all headers and trailers of the reply to `body`, and its frame.
+    /// Returns all headers and trailers of the reply to `body`, and the body of the reply.
     fn send(&mut self, path: &str, kind: &str, body: Vec<u8>) -> (HeaderMap, Bytes) {
         let request = Request::post(format!("http://larder{path}")).header("content-type", kind);
         let request = request.body(Full::from(body)).unwrap();
@@ -63,7 +63,7 @@ impl Proxy {
         })
     }
 
-    /// Returns the status of a call and its message.
+    /// Returns the gRPC status of a call, and the message of the reply.
     fn call(&mut self, frame: Vec<u8>) -> (String, RateLimitResponse) {
         let (fields, reply) = self.send(PATH, "application/grpc", frame);
         let status = fields["grpc-status"].to_str().unwrap().to_owned();
@@ -148,7 +148,7 @@ fn each_descriptor_has_a_status() {
     assert_eq!(shown(&reply), [(Code::OverLimit, Some(0)), (Code::Ok, None)]);
     let retry = reply.response_headers_to_add.last().unwrap();
     assert_eq!((&*retry.key, &*retry.value), ("retry-after", "3600"));
-    // Memcached clients see the same limiter.
+    // Memcached clients must see the same limiter.
     assert_eq!(command(&server, "ma user/ann Qusers r"), "NS r0 B2");
     assert_eq!(counts(&server), [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
     let context = server.running.context().unwrap();
@@ -190,7 +190,7 @@ fn exactly_the_limit_is_admitted() {
     assert_eq!(admitted, BUDGET);
 }
 
-/// A client of the proxy must not pass because it sends a value that is too long.
+/// A value that is too long must not let a client of the proxy pass.
 #[test]
 fn a_request_that_is_too_large_is_over_the_limit() {
     let server = server(vec![users(5)]);
@@ -232,8 +232,8 @@ fn wrong_calls_say_why() {
     }
 }
 
-/// Bodies that never end, and connections that are no HTTP/2 after its first bytes, delay no other
-/// client, and they do not delay the stop.
+/// Bodies that never end, and connections that send nonsense or nothing after the first bytes of
+/// HTTP/2, must delay neither other clients nor the stop.
 #[test]
 fn unfinished_calls_harm_nobody() {
     let server = server(vec![users(1_000_000)]);
@@ -269,8 +269,8 @@ fn unfinished_calls_harm_nobody() {
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
-/// An idle proxy has to learn that its next request needs another connection. Otherwise that
-/// request fails, and passes.
+/// A stop must tell an idle proxy that its next request needs another connection. Otherwise that
+/// call fails, and Envoy lets its client's request pass.
 #[test]
 fn a_stop_tells_idle_proxies() {
     let server = server(Vec::new());
@@ -284,7 +284,8 @@ fn a_stop_tells_idle_proxies() {
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
 }
 
-/// Its proxy would let the client's request pass if the call failed.
+/// A stop must wait for a call whose body is arriving. If the call failed, the proxy would let its
+/// client's request pass.
 #[test]
 fn a_stop_waits_for_a_body_that_is_arriving() {
     let server = server(vec![users(1)]);
@@ -295,11 +296,11 @@ fn a_stop_waits_for_a_body_that_is_arriving() {
     client.write_all(&begun).unwrap();
     let mut rest = client.try_clone().unwrap();
     let mut next = || next_kind(&mut client);
-    // The server has read all that was sent when it acknowledges the settings.
+    // The server acknowledges the settings after it has read all that was sent.
     let mut seen: Vec<_> = (0..2).filter_map(|_| next()).collect();
     let stopping = std::thread::spawn(move || server.shutdown(Duration::from_secs(600)));
     seen.extend(std::iter::from_fn(&mut next).take_while(|&kind| kind != GOAWAY));
-    // Longer than an idle connection has.
+    // An idle connection is closed within this time.
     std::thread::sleep(Duration::from_millis(200));
     rest.write_all(&frame(DATA, 1, 1, &message[9..])).unwrap();
     seen.extend(std::iter::from_fn(next));
@@ -307,8 +308,8 @@ fn a_stop_waits_for_a_body_that_is_arriving() {
     stopping.join().unwrap().unwrap();
 }
 
-/// With tracing, Envoy copies a field of its client's request into the call. An error would let
-/// that request pass.
+/// With tracing, Envoy copies a field of its client's request into the call. Such a field must not
+/// cause an error, which would let the client's request pass.
 #[test]
 fn a_long_field_of_a_client_is_no_error() {
     let server = server(vec![users(1)]);

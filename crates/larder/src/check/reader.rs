@@ -216,8 +216,8 @@ impl<'a> Store<'a> {
 
     fn lay_tails(&self, segment: SegmentNumber, image: &mut [u8]) {
         for (tail, data) in self.tails.iter().filter(|(tail, _)| tail.segment == segment) {
-            // `lay_over` ignores tails of other generations of the segment.
-            tail.lay_over(data, &self.identity, image);
+            // `apply_to` ignores tails of other generations of the segment.
+            tail.apply_to(data, &self.identity, image);
         }
     }
 
@@ -284,7 +284,7 @@ pub(super) enum JumboState {
     Whole(Trailer),
     /// The first segment does not hold a valid header and record head.
     Headless,
-    /// At least one piece is missing: no meta of a segment names it.
+    /// At least one piece is missing: no segment's meta says that it holds the piece.
     Incomplete,
     /// The trailer is missing: either the commit did not complete, or the trailer is damaged.
     NotCommitted,

@@ -1,8 +1,8 @@
-//! Limits on connections to the admin page: their number, and the time that one may stay silent.
-//! The page shares the process's descriptors with the data port. So at the limit, a new connection
-//! replaces the connection that has been silent for longest. Connections with a running action are
-//! replaced last. Otherwise anybody who can connect could cut off an operator from the result of an
-//! action.
+//! Limits on the connections of the admin page: their number, and how long a connection may stay
+//! silent. The page shares the process's file descriptors with the data port. So at the limit, a
+//! new connection replaces the connection that has been silent for longest. Connections with a
+//! running action are replaced last. Otherwise anybody who can connect could cut off an operator
+//! from the result of an action.
 
 use std::future::Future;
 use std::io;
@@ -20,42 +20,43 @@ use tokio::time::{Instant, Sleep};
 
 /// The largest number of connections at a time.
 const CONNECTIONS: usize = 32;
-/// The longest time without a byte sent or received: the client sends no request or only a part of
-/// one, or does not read a reply. Monitors usually wait less between two requests.
+/// A connection that neither sends nor receives a byte for this time is closed. Its client sends no
+/// request, sends only a part of one, or does not read a reply. Monitors usually wait less between
+/// two requests.
 const SILENCE: Duration = Duration::from_secs(75);
 
 /// The listener of the admin page, with its limits.
 #[derive(Debug)]
 pub(super) struct AdminListener {
     listener: TcpListener,
-    inside: Vec<Weak<Guest>>,
+    connections: Vec<Weak<ConnectionSlot>>,
     silence: Duration,
 }
 
-/// The state of a connection that the door shares with it. Through it, the door ends the
+/// The state that [`AdminListener`] shares with a connection. The listener uses it to end the
 /// connection.
 #[derive(Debug)]
-struct Guest {
-    state: Mutex<GuestState>,
+struct ConnectionSlot {
+    state: Mutex<SlotState>,
 }
 
 #[derive(Debug)]
-struct GuestState {
+struct SlotState {
     /// Time of the last byte moved, or of the connect.
     moved: Instant,
     /// Number of actions that are being executed for the connection.
     actions: usize,
-    is_to_go: bool,
+    must_close: bool,
     waker: Option<Waker>,
 }
 
-impl Guest {
-    fn new() -> Guest {
-        let state = GuestState { moved: Instant::now(), actions: 0, is_to_go: false, waker: None };
-        Guest { state: Mutex::new(state) }
+impl ConnectionSlot {
+    fn new() -> ConnectionSlot {
+        let state = SlotState { moved: Instant::now(), actions: 0, must_close: false, waker: None };
+        ConnectionSlot { state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, GuestState> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,24 +66,24 @@ impl Guest {
         (state.actions > 0, state.moved)
     }
 
-    fn leave(&self) {
+    fn close(&self) {
         let mut state = self.lock();
-        state.is_to_go = true;
+        state.must_close = true;
         let waker = state.waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
 
-    fn is_to_go(&self, context: &Context<'_>) -> bool {
+    fn must_close(&self, context: &Context<'_>) -> bool {
         let mut state = self.lock();
         state.waker = Some(context.waker().clone());
-        state.is_to_go
+        state.must_close
     }
 }
 
 impl AdminListener {
     pub(super) fn new(listener: TcpListener) -> AdminListener {
-        AdminListener { listener, inside: Vec::new(), silence: SILENCE }
+        AdminListener { listener, connections: Vec::new(), silence: SILENCE }
     }
 
     #[cfg(test)]
@@ -90,20 +91,20 @@ impl AdminListener {
         AdminListener { silence, ..self }
     }
 
-    fn enter(&mut self, stream: TcpStream) -> AdminConnection {
-        self.inside.retain(|guest| guest.strong_count() > 0);
-        while self.inside.len() >= CONNECTIONS {
-            let guests = self.inside.iter().map(Weak::upgrade).enumerate();
-            // A connection that has ended meanwhile has the least rank, `None`.
-            let silent = guests.min_by_key(|(_, guest)| guest.as_ref().map(|guest| guest.rank()));
-            let Some((at, guest)) = silent else { break };
-            self.inside.swap_remove(at);
-            guest.iter().for_each(|guest| guest.leave());
+    fn admit(&mut self, stream: TcpStream) -> AdminConnection {
+        self.connections.retain(|slot| slot.strong_count() > 0);
+        while self.connections.len() >= CONNECTIONS {
+            let slots = self.connections.iter().map(Weak::upgrade).enumerate();
+            // A connection that has just ended has the least rank, `None`.
+            let silent = slots.min_by_key(|(_, slot)| slot.as_ref().map(|slot| slot.rank()));
+            let Some((at, slot)) = silent else { break };
+            self.connections.swap_remove(at);
+            slot.iter().for_each(|slot| slot.close());
         }
-        let guest = Arc::new(Guest::new());
-        self.inside.push(Arc::downgrade(&guest));
+        let slot = Arc::new(ConnectionSlot::new());
+        self.connections.push(Arc::downgrade(&slot));
         let silence = self.silence;
-        AdminConnection { stream, guest, silence, over: Box::pin(tokio::time::sleep(silence)) }
+        AdminConnection { stream, slot, silence, over: Box::pin(tokio::time::sleep(silence)) }
     }
 }
 
@@ -113,7 +114,7 @@ impl Listener for AdminListener {
 
     async fn accept(&mut self) -> (AdminConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (self.enter(stream), address)
+        (self.admit(stream), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -125,38 +126,40 @@ impl Listener for AdminListener {
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
     pub(super) address: SocketAddr,
-    guest: Weak<Guest>,
+    slot: Weak<ConnectionSlot>,
 }
 
 impl AdminClient {
-    /// Keeps the connection from being replaced while the returned guard lives.
-    pub(super) fn stay(&self) -> Stay {
-        if let Some(guest) = self.guest.upgrade() {
-            guest.lock().actions += 1;
+    /// Returns a guard. While the guard lives, this connection is replaced only after all
+    /// connections without such a guard.
+    pub(super) fn begin_action(&self) -> ActionGuard {
+        if let Some(slot) = self.slot.upgrade() {
+            slot.lock().actions += 1;
         }
-        Stay(Weak::clone(&self.guest))
+        ActionGuard(Weak::clone(&self.slot))
     }
 
     #[cfg(test)]
     pub(super) fn at(address: SocketAddr) -> AdminClient {
-        AdminClient { address, guest: Weak::new() }
+        AdminClient { address, slot: Weak::new() }
     }
 }
 
 impl Connected<IncomingStream<'_, AdminListener>> for AdminClient {
     fn connect_info(stream: IncomingStream<'_, AdminListener>) -> AdminClient {
-        AdminClient { address: *stream.remote_addr(), guest: Arc::downgrade(&stream.io().guest) }
+        AdminClient { address: *stream.remote_addr(), slot: Arc::downgrade(&stream.io().slot) }
     }
 }
 
-/// Keeps a connection from being replaced.
+/// The guard that [`AdminClient::begin_action`] returns. While it lives, its connection is replaced
+/// last.
 #[derive(Debug)]
-pub(super) struct Stay(Weak<Guest>);
+pub(super) struct ActionGuard(Weak<ConnectionSlot>);
 
-impl Drop for Stay {
+impl Drop for ActionGuard {
     fn drop(&mut self) {
-        if let Some(guest) = self.0.upgrade() {
-            guest.lock().actions -= 1;
+        if let Some(slot) = self.0.upgrade() {
+            slot.lock().actions -= 1;
         }
     }
 }
@@ -165,25 +168,25 @@ impl Drop for Stay {
 #[derive(Debug)]
 pub(super) struct AdminConnection {
     stream: TcpStream,
-    guest: Arc<Guest>,
+    slot: Arc<ConnectionSlot>,
     silence: Duration,
     over: Pin<Box<Sleep>>,
 }
 
 impl AdminConnection {
-    /// Returns the result of an attempt to move bytes, or an error if the connection has to end: it
-    /// was silent for too long, or a new connection replaces it.
+    /// Returns `moved`, the result of an attempt to move bytes. Returns an error instead if the
+    /// connection was silent for too long, or if a new connection replaces it.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,
         moved: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if self.guest.is_to_go(context) {
+        if self.slot.must_close(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         if moved.is_ready() {
             let now = Instant::now();
-            self.guest.lock().moved = now;
+            self.slot.lock().moved = now;
             self.over.as_mut().reset(now + self.silence);
             return moved;
         }
@@ -231,7 +234,7 @@ mod tests {
     use std::net::TcpStream as Client;
     use tokio::sync::oneshot;
 
-    /// Serves until the returned sender is dropped.
+    /// Starts a server in a thread. Dropping the returned sender stops the server.
     fn serve(silence: Duration) -> (SocketAddr, oneshot::Sender<()>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -240,12 +243,12 @@ mod tests {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
-                let door = AdminListener::new(TcpListener::from_std(listener).unwrap());
+                let limited = AdminListener::new(TcpListener::from_std(listener).unwrap());
                 // The reply to `/stay` is sent only after a request for `/go`.
                 let go = Arc::new(tokio::sync::Notify::new());
                 let goes = Arc::clone(&go);
                 let stay = async move |ConnectInfo(visitor): ConnectInfo<AdminClient>| {
-                    let _stay = visitor.stay();
+                    let _guard = visitor.begin_action();
                     goes.notified().await;
                     "hello"
                 };
@@ -256,7 +259,7 @@ mod tests {
                 let router = router.into_make_service_with_connect_info::<AdminClient>();
                 tokio::select! {
                     _ = ended => {}
-                    _ = axum::serve(door.with_silence(silence), router) => {}
+                    _ = axum::serve(limited.with_silence(silence), router) => {}
                 }
             });
         });
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_an_action_is_not_replaced() {
+    fn a_connection_with_an_action_is_replaced_last() {
         let (address, _end) = serve(SILENCE);
         let mut acting = connect(address);
         acting.write_all(b"GET /stay HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

@@ -1,5 +1,5 @@
-//! Events of the io_uring loop that do not come from a served connection: new clients, the alarm
-//! that other threads ring, orders, and ticks.
+//! The events of the io_uring loop that do not come from a served connection: new clients, the
+//! alarm that other threads ring, orders to close or stop, and ticks.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -39,14 +39,14 @@ impl<S: Service> Uring<S> {
             match self.core.admit(socket) {
                 Admission::Own(socket) => self.attach(socket, true)?,
                 Admission::Rejected(socket) => self.attach(socket, false)?,
-                Admission::Elsewhere => {}
+                Admission::HandedOver => {}
             }
             if self.core.order == Order::Serve && self.core.accept_again.is_none() {
                 self.listen()?;
             }
         } else if self.core.shared.order() == Order::Serve {
             match -completion.result {
-                // This client has already left. Another one may wait.
+                // The accepted client has already left, but another client may wait.
                 libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::EAGAIN => {
                     if self.core.accept_again.is_none() {
                         self.listen()?;
@@ -60,8 +60,9 @@ impl<S: Service> Uring<S> {
 
     fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
         if !served && !self.core.may_linger() {
-            // Closes the client at once. Reads its input first: with unread input, the kernel would
-            // reset the connection.
+            // Closes the rejected client at once. Its input is read first, because the kernel
+            // resets a connection that is closed with unread input, and the reset might overtake
+            // the error reply.
             let _ = transport::receive(&socket, &mut self.input);
             return Ok(());
         }
@@ -117,8 +118,8 @@ impl<S: Service> Uring<S> {
         let Some(wait) = self.core.wait_limit() else { return Ok(()) };
         if self.core.next_tick() < self.tick_at {
             self.tick_at = self.core.next_tick();
-            // Rounded up, because the timer has a finer resolution than the coarse clock that ticks
-            // depend on.
+            // The time is rounded up, because the timer has a finer resolution than the coarse
+            // clock that ticks depend on.
             *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
             // SAFETY: `tick_time` is boxed, and is not changed before the next turn submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };

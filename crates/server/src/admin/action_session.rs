@@ -1,14 +1,16 @@
-//! The session of the admin port executes commands and look-ups of people, one at a time, as a
-//! worker does for its clients. It begins with the first such request and has its own thread. So it
-//! costs nothing on a server whose page only reads, and no command delays a health check.
+//! The engine session of the admin port. The session executes commands and look-ups of operators,
+//! one at a time, as a worker does for its clients. Its own thread keeps commands from delaying
+//! health checks. The thread begins with the first such request, so it costs nothing on a server
+//! whose page only reads.
 //!
-//! A command goes through the [`Service`] of the workers, with memory in place of a socket. So a
-//! command has the same effect as the command of a client, and its reply waits for the same commit.
+//! The same [`Service`] as in the workers executes a command, with memory in place of a socket. So
+//! the command has the same effect as the command of a client, and its reply waits for the same
+//! commit.
 //!
 //! Invariants: the session is asleep whenever the thread waits. No task begins after
-//! [`InnerSession::close`], and none is executed after [`InnerSession::stop`], so the store can be
-//! closed. Every request ends within [`PATIENCE`] of its arrival. If a task has no result, its
-//! reply says what is known of its effect, see [`TaskError`].
+//! [`ActionSession::close`], and none is executed after [`ActionSession::stop`], so the store can
+//! be closed. Every request ends within [`PATIENCE`] of its arrival. If a task has no result, the
+//! reply says how much of the task was executed, see [`TaskError`].
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,27 +32,28 @@ use crate::unpark::waker_of_this_thread;
 
 /// The longest time from the arrival of a request to its reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// The largest number of requests that wait.
+/// The largest number of requests that wait for the session. More are refused as
+/// [`TaskError::Busy`].
 const WAITING: usize = 4;
 /// The largest part of a reply to a command that is kept, in bytes.
 pub(super) const REPLY_MAX: usize = 1 << 20;
 /// The soft limit of the output of one call of the service, in bytes.
 const OUTPUT: usize = 64 << 10;
 /// The longest time that a stop waits until all requests are answered.
-const TELLING: Duration = Duration::from_secs(1);
+const REPLY_GRACE: Duration = Duration::from_secs(1);
 /// The largest part of a value that a look-up returns, in bytes.
 pub(super) const VALUE_MAX: usize = 64 << 10;
 
-/// What the session can do.
+/// A task for the session.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Execute one command of the text protocol, as this client.
+    /// Executes one command of the text protocol, as the given client.
     Command(Vec<u8>, Peer),
-    /// Show the item of a key, without counting as a read.
+    /// Shows the item of a key, without counting as a read.
     Look(Vec<u8>),
-    /// Delete the item of a key.
+    /// Deletes the item of a key.
     Delete(Vec<u8>),
-    /// Empty a device of the store, or with `false` stop doing so.
+    /// Drains a device of the store, or with `false` cancels its drain.
     Drain(String, bool),
 }
 
@@ -58,9 +61,9 @@ pub(super) enum Task {
 #[derive(Debug)]
 pub(super) enum Done {
     Replied(CommandReply),
-    /// `None` if there is no item.
+    /// The item of the key; `None` if there is none.
     Seen(Option<Seen>),
-    /// False if there was no item.
+    /// True if there was an item, which is now deleted.
     Deleted(bool),
     Drained,
 }
@@ -69,7 +72,7 @@ pub(super) enum Done {
 #[derive(Debug)]
 pub(super) struct CommandReply {
     pub(super) bytes: Vec<u8>,
-    /// True if the rest of the reply is left out.
+    /// True if `bytes` has only the first [`REPLY_MAX`] bytes of the reply.
     pub(super) truncated: bool,
 }
 
@@ -97,19 +100,20 @@ pub(super) enum TaskError {
     Busy,
     /// The server stops. The task was not executed.
     Stopping,
-    /// The time of the task was over before it was executed completely. A part of it may have been
-    /// executed.
+    /// The deadline passed before the task was executed completely. A part of the task may have
+    /// been executed.
     Late,
-    /// The task was executed, at least in part, but its time was over before its commit had ended.
+    /// The task was executed, at least in part, but the deadline passed before its commit had
+    /// ended.
     Unconfirmed,
-    /// The task asked for a change that the devices have not recorded in time. They will record it
-    /// later, unless the server stops before.
+    /// The task requested a change, but the devices did not record the change before the deadline.
+    /// They will record it later, unless the server stops before.
     Asked,
-    /// The reply ended before it was complete.
+    /// The connection closed, or the thread panicked, before the reply was complete.
     Broken,
-    /// The command is incomplete.
+    /// The command needs more input than the request has.
     Incomplete,
-    /// The engine refused, for this reason.
+    /// The engine refused the task, for this reason.
     Refused(String),
 }
 
@@ -120,58 +124,59 @@ struct InnerCall {
     reply: oneshot::Sender<Result<Done, TaskError>>,
 }
 
-/// The session, if it has begun.
+/// The session of the admin port. Its thread begins with the first task.
 #[derive(Debug, Default)]
-pub(super) struct InnerSession {
-    state: Mutex<InnerState>,
-    /// Number of requests that are not answered.
+pub(super) struct ActionSession {
+    state: Mutex<ActionSessionState>,
+    /// Number of requests that are not answered yet.
     unanswered: Mutex<usize>,
     answered: Condvar,
 }
 
 #[derive(Debug, Default)]
-enum InnerState {
+enum ActionSessionState {
     #[default]
     NotBegun,
     Runs(InnerThread),
-    /// No task begins any more.
+    /// No task begins any more. The thread is there until [`ActionSession::stop`] joins it.
     Closed(Option<InnerThread>),
 }
 
 #[derive(Debug)]
 struct InnerThread {
     calls: SyncSender<InnerCall>,
-    end: Arc<InnerEnd>,
+    end: Arc<StopDeadline>,
     thread: JoinHandle<()>,
 }
 
-/// The deadline of the task that is being executed, once the server stops. When it is set, no task
-/// begins any more.
+/// The deadline that a stop of the server sets for the task that is being executed. Once it is set,
+/// no task begins any more.
 #[derive(Debug, Default)]
-struct InnerEnd(Mutex<Option<Instant>>);
+struct StopDeadline(Mutex<Option<Instant>>);
 
-impl InnerEnd {
+impl StopDeadline {
     fn is_set(&self) -> bool {
         lock(&self.0).is_some()
     }
 
-    /// Sets the time, unless an earlier one is set.
+    /// Sets the deadline, unless an earlier one is set.
     fn set(&self, at: Instant) {
         let mut end = lock(&self.0);
         *end = Some(end.map_or(at, |end| end.min(at)));
     }
 
-    /// Returns the earlier one of the session's end and `deadline`.
+    /// Returns the deadline that a stop has set, if it is earlier than `deadline`, or else
+    /// `deadline`.
     fn limit(&self, deadline: Instant) -> Instant {
         lock(&self.0).map_or(deadline, |end| end.min(deadline))
     }
 }
 
 /// Counts a request until it is answered.
-struct Unanswered<'s>(&'s InnerSession);
+struct Unanswered<'s>(&'s ActionSession);
 
 impl<'s> Unanswered<'s> {
-    fn new(session: &'s InnerSession) -> Self {
+    fn new(session: &'s ActionSession) -> Self {
         *lock(&session.unanswered) += 1;
         Unanswered(session)
     }
@@ -188,8 +193,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl InnerSession {
-    /// Executes a task.
+impl ActionSession {
+    /// Sends a task to the session's thread and waits for the result.
     pub(super) async fn execute(
         &self,
         running: &Arc<Running>,
@@ -198,63 +203,68 @@ impl InnerSession {
         let _unanswered = Unanswered::new(self);
         let (reply, replied) = oneshot::channel();
         self.send(running, InnerCall { task, arrived: Instant::now(), reply })?;
-        // The thread replies to everything, unless it panics.
+        // The session's thread replies to every task, unless it panics.
         replied.await.unwrap_or(Err(TaskError::Broken))
     }
 
     fn send(&self, running: &Arc<Running>, call: InnerCall) -> Result<(), TaskError> {
         let mut state = lock(&self.state);
-        if let InnerState::NotBegun = *state {
-            *state = InnerState::Runs(begin(running)?);
+        if let ActionSessionState::NotBegun = *state {
+            *state = ActionSessionState::Runs(begin(running)?);
         }
         match &*state {
-            InnerState::Runs(thread) => thread.calls.try_send(call).map_err(|error| match error {
-                TrySendError::Full(_) => TaskError::Busy,
-                TrySendError::Disconnected(_) => TaskError::Stopping,
-            }),
-            InnerState::NotBegun | InnerState::Closed(_) => Err(TaskError::Stopping),
+            ActionSessionState::Runs(thread) => {
+                thread.calls.try_send(call).map_err(|error| match error {
+                    TrySendError::Full(_) => TaskError::Busy,
+                    TrySendError::Disconnected(_) => TaskError::Stopping,
+                })
+            }
+            ActionSessionState::NotBegun | ActionSessionState::Closed(_) => {
+                Err(TaskError::Stopping)
+            }
         }
     }
 
     #[cfg(test)]
     pub(super) fn has_not_begun(&self) -> bool {
-        matches!(*lock(&self.state), InnerState::NotBegun)
+        matches!(*lock(&self.state), ActionSessionState::NotBegun)
     }
 
-    /// Begins no further tasks. The task that is being executed has `grace` to finish, but not more
-    /// than its own time. A later call may shorten `grace`.
+    /// Begins no further tasks. The task that is being executed has `grace` to finish, but at most
+    /// [`PATIENCE`] from its arrival. A later call may shorten `grace`.
     pub(super) fn close(&self, grace: Duration) {
         let mut state = lock(&self.state);
-        let thread = match std::mem::replace(&mut *state, InnerState::Closed(None)) {
-            InnerState::NotBegun => None,
-            InnerState::Runs(thread) => Some(thread),
-            InnerState::Closed(thread) => thread,
+        let thread = match std::mem::replace(&mut *state, ActionSessionState::Closed(None)) {
+            ActionSessionState::NotBegun => None,
+            ActionSessionState::Runs(thread) => Some(thread),
+            ActionSessionState::Closed(thread) => thread,
         };
         if let Some(thread) = &thread {
             thread.end.set(Instant::now() + grace);
             thread.thread.thread().unpark();
         }
-        *state = InnerState::Closed(thread);
+        *state = ActionSessionState::Closed(thread);
     }
 
-    /// Ends the session. Waits for the task that is being executed, and at most [`TELLING`] until
-    /// all requests are answered.
+    /// Ends the session. Waits for the task that is being executed, and at most [`REPLY_GRACE`]
+    /// until all requests are answered.
     pub(super) fn stop(&self) {
         self.close(PATIENCE);
-        let state = std::mem::replace(&mut *lock(&self.state), InnerState::Closed(None));
-        if let InnerState::Closed(Some(InnerThread { calls, thread, .. })) = state {
+        let state = std::mem::replace(&mut *lock(&self.state), ActionSessionState::Closed(None));
+        if let ActionSessionState::Closed(Some(InnerThread { calls, thread, .. })) = state {
             drop(calls);
-            // If the thread has panicked, it executes nothing either.
+            // `join` fails if the thread has panicked. A thread that has panicked executes nothing
+            // either.
             let _ = thread.join();
         }
         let unanswered = lock(&self.unanswered);
-        let _ = self.answered.wait_timeout_while(unanswered, TELLING, |count| *count > 0);
+        let _ = self.answered.wait_timeout_while(unanswered, REPLY_GRACE, |count| *count > 0);
     }
 }
 
 fn begin(running: &Arc<Running>) -> Result<InnerThread, TaskError> {
     let (calls, called) = sync_channel(WAITING);
-    let end = Arc::new(InnerEnd::default());
+    let end = Arc::new(StopDeadline::default());
     let (running, ends) = (Arc::clone(running), Arc::clone(&end));
     let thread = std::thread::Builder::new()
         .name("admin-session".to_owned())
@@ -263,14 +273,14 @@ fn begin(running: &Arc<Running>) -> Result<InnerThread, TaskError> {
     Ok(InnerThread { calls, end, thread })
 }
 
-fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
+fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &StopDeadline) {
     let Some(context) = running.context() else { return };
     let session = running.engine.session(waker_of_this_thread());
     let clock = running.clock;
     let mut worker = connection::Worker::new(context, session, Box::new(move || clock.nanos()));
     worker.sleep();
     while let Ok(InnerCall { task, arrived, reply }) = calls.recv() {
-        // The client may have gone while the call waited.
+        // The client may have disconnected while its call waited in the channel.
         if reply.is_closed() {
             continue;
         }
@@ -290,7 +300,7 @@ fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &InnerEnd) {
 struct TaskRun<'w> {
     worker: &'w mut connection::Worker,
     deadline: Instant,
-    end: &'w InnerEnd,
+    end: &'w StopDeadline,
 }
 
 impl TaskRun<'_> {
@@ -317,7 +327,7 @@ impl TaskRun<'_> {
         }
     }
 
-    /// Waits for a wake-up. Returns `late` if the time of the task is over.
+    /// Waits until the engine wakes this thread. Returns `late` if the task's deadline has passed.
     fn wait(&mut self, late: TaskError) -> Result<(), TaskError> {
         let now = Instant::now();
         let left = self.end.limit(self.deadline).saturating_duration_since(now);
@@ -330,7 +340,7 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Executes a command on a connection that is closed afterwards.
+    /// Executes a command on a new connection, and closes the connection afterwards.
     fn command(&mut self, input: &[u8], client: Peer) -> Result<CommandReply, TaskError> {
         // No connection with a socket has the number 0.
         let mut connection = self.worker.connect(client, ConnectionId::new(0));
@@ -362,8 +372,8 @@ impl TaskRun<'_> {
                 Flow::Close => return Err(TaskError::Broken),
                 Flow::Read if given.is_postponed() => {}
                 // The reply is complete once the connection is idle. A connection that has replied
-                // but is not idle expects the bytes of a refused value. They were not sent, so its
-                // reply is complete too.
+                // but is not idle has refused a value and expects its bytes. They are not sent, so
+                // the reply is complete too.
                 Flow::Read if input.is_empty() && self.worker.is_idle(connection) => {
                     return Ok(reply);
                 }
@@ -382,7 +392,7 @@ impl TaskRun<'_> {
     }
 
     /// Repeats an engine call until it has a result that a client may see. Returns `late` if the
-    /// time of the task is over before.
+    /// task's deadline passes before.
     fn settle<T>(
         &mut self,
         attempt: impl Fn(&Session) -> Outcome<T>,
@@ -418,7 +428,7 @@ impl TaskRun<'_> {
         settled
     }
 
-    /// Waits until a commit has ended.
+    /// Waits until a commit is durable. Returns an error if it fails or the deadline passes.
     fn commit(&mut self, point: CommitPoint) -> Result<(), TaskError> {
         loop {
             match self.worker.session().commit_state_or_wake(point) {
@@ -434,11 +444,12 @@ impl TaskRun<'_> {
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommandEnding {
-    /// With its reply. If the connection closes, the reply is incomplete.
+    /// The command ends with its reply. If the connection closes before, the reply is incomplete.
     Replies,
     /// The connection closes after the reply.
     Closes,
-    /// With its reply. It asks for a change that continues even if nobody waits for the reply.
+    /// The command ends with its reply. The change that it requests continues even if nobody waits
+    /// for the reply.
     Asks,
 }
 
@@ -502,7 +513,7 @@ mod tests {
         fn shutdown(&self, _: bool) {}
     }
 
-    /// A store in sync mode that commits only when the test says so.
+    /// Opens a store in sync mode without threads, so that it commits only when the test says so.
     fn store() -> (Arc<Engine>, Arc<SimDevice>) {
         let device = Arc::new(SimDevice::new(256 << 20, 1));
         (on(&[&device]), device)
@@ -530,13 +541,13 @@ mod tests {
     }
 
     fn execute(engine: &Arc<Engine>, patience: Duration, task: Task) -> Result<Done, TaskError> {
-        execute_until(engine, patience, &InnerEnd::default(), task)
+        execute_until(engine, patience, &StopDeadline::default(), task)
     }
 
     fn execute_until(
         engine: &Arc<Engine>,
         patience: Duration,
-        end: &InnerEnd,
+        end: &StopDeadline,
         task: Task,
     ) -> Result<Done, TaskError> {
         let context = Arc::new(ServerContext::new(Arc::clone(engine), 0, Box::new(NoHooks)));
@@ -567,12 +578,12 @@ mod tests {
 
     /// Executes a task while another thread makes commits.
     fn with_commits(engine: &Arc<Engine>, task: Task) -> Result<Done, TaskError> {
-        with_commits_until(engine, &InnerEnd::default(), task)
+        with_commits_until(engine, &StopDeadline::default(), task)
     }
 
     fn with_commits_until(
         engine: &Arc<Engine>,
-        limit: &InnerEnd,
+        limit: &StopDeadline,
         task: Task,
     ) -> Result<Done, TaskError> {
         let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -688,12 +699,12 @@ mod tests {
         assert_eq!(grown.unwrap_err(), TaskError::Asked);
     }
 
-    /// During a stop, the task that is being executed has some time left. Its result must say
-    /// whether it was executed.
+    /// During a stop, the task that is being executed has some time left. The result must say
+    /// whether the task was executed.
     #[test]
     fn a_stop_tells_whether_a_task_was_executed() {
         let (engine, _) = store();
-        let (over, later) = (InnerEnd::default(), InnerEnd::default());
+        let (over, later) = (StopDeadline::default(), StopDeadline::default());
         over.set(Instant::now());
         later.set(Instant::now() + Duration::from_secs(60));
         let long = Duration::from_secs(60);
@@ -701,7 +712,7 @@ mod tests {
         assert_eq!(unconfirmed.unwrap_err(), TaskError::Unconfirmed);
         let done = with_commits_until(&engine, &later, set());
         assert!(matches!(done, Ok(Done::Replied(reply)) if reply.bytes == b"STORED\r\n"));
-        // A second request to stop shortens the time of the first one.
+        // A second request to stop shortens the deadline that the first one has set.
         std::thread::scope(|scope| {
             let (waits, waited) = std::sync::mpsc::channel();
             let (engine, later) = (&engine, &later);
