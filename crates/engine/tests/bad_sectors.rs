@@ -572,8 +572,8 @@ fn an_unreadable_meta_costs_its_own_segment_and_is_reported_once() {
     }
 }
 
-/// The last commit may have ended in an unreadable tail place. A start must not silently take an
-/// older end for the last one.
+/// The last commit may have ended in an unreadable tail place. A start must not silently take the
+/// end of an earlier commit for the end of the log.
 #[test]
 fn an_unreadable_tail_place_is_reported_once() {
     let device = SimDevice::new(SIZE, 1);

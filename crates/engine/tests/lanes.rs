@@ -282,7 +282,7 @@ fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     assert!(matches!(machine.session.drain("b", true), Outcome::NeedsSpace));
     machine.engine.move_partitions();
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
-    // A drain must likewise cancel a keep that has not begun.
+    // The reverse: a drain must cancel a `store keep` that the mover has not begun.
     assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
     assert!(matches!(machine.session.drain("b", true), Outcome::Ready(Ok(()))));
     machine.settle();

@@ -15,7 +15,7 @@ use larder_server::settings::parse_store_size;
 /// Returns the command line of `ctl`.
 pub(crate) fn command() -> Command {
     Command::new("ctl")
-        .about("Small operations on a running server")
+        .about("Query and control a running server")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(
@@ -24,7 +24,7 @@ pub(crate) fn command() -> Command {
                 .value_name("ADDR")
                 .global(true)
                 .default_value("127.0.0.1:11211")
-                .help("host:port, or the path of a Unix socket"),
+                .help("Server: HOST:PORT, or the path of its Unix socket"),
         )
         .arg(
             Arg::new("timeout")
@@ -33,19 +33,22 @@ pub(crate) fn command() -> Command {
                 .global(true)
                 .default_value("5")
                 .value_parser(clap::value_parser!(u64).range(1..=86_400))
-                .help("How long to wait for an answer"),
+                .help("Longest wait for a reply; the default for store grow is 60"),
         )
-        .subcommand(Command::new("ping").about("Ask for the version; exit code 0 if it answers"))
-        .subcommand(Command::new("stats").about("Print statistics").arg(
+        .subcommand(
+            Command::new("ping").about("Print the server's version; exit code 0 if it replies"),
+        )
+        .subcommand(Command::new("stats").about("Print the server's statistics").arg(
             Arg::new("group").value_name("GROUP").help(
-                "settings, items, slabs, limits, conns, latency, buckets, durability, slow, reset",
+                "Only this group: settings, items, slabs, limits, conns, latency, buckets, \
+                 durability or slow; reset sets counters to 0 instead",
             ),
         ))
         .subcommand(limits::command())
-        .subcommand(Command::new("flush").about("Forget every item (flush_all)"))
+        .subcommand(Command::new("flush").about("Remove all items (flush_all)"))
         .subcommand(
             Command::new("store")
-                .about("Change the devices of the store while clients are served")
+                .about("Grow or drain a device of the server's store while it serves clients")
                 .subcommand_required(true)
                 .arg_required_else_help(true)
                 .subcommand(grow_command())
@@ -57,52 +60,52 @@ fn grow_command() -> Command {
     Command::new("grow")
         .about("Make a device of the store larger")
         .long_about(
-            "Makes a device of the store larger while clients are served, and waits until that is durable; \
-             then there is room for more items at once. A file gets the space now, a block device must \
-             have it already. A store never shrinks: a start with a smaller size keeps the one that it \
-             has. While it runs a store grows as far as a quarter of memory can keep its tables; a \
-             restart with --store PATH:SIZE knows no such limit.",
+            "Make a device of the store larger while the server serves clients, and wait until the \
+             new size is durable. The space of a file is allocated at once; a block device must \
+             have the space already. A store never shrinks: a later start with a smaller size in \
+             --store keeps the larger one. While the server runs, a store can grow until the \
+             tables that describe it take a quarter of memory; a restart with --store PATH:SIZE \
+             has no such limit.",
         )
-        .arg(
-            Arg::new("device").value_name("PATH|LANE").help(
-                "The device as it is given to --store, or the number of its lane; not needed if there is only one",
-            ),
-        )
+        .arg(Arg::new("device").value_name("PATH|LANE").help(
+            "Path of the device in --store, or number of its lane in `larder ctl stats`; may \
+             be left out if there is only one device",
+        ))
         .arg(
             Arg::new("size")
                 .value_name("SIZE")
                 .required(true)
                 .value_parser(parse_store_size)
-                .help("What it is to have: 512MB, 20GB (a bare number counts MiB)"),
+                .help("New size of the device, such as 512MB or 20GB; plain numbers are in MiB"),
         )
         .allow_missing_positional(true)
 }
 
 fn drain_command() -> Command {
     Command::new("drain")
-        .about("Empty a device of the store, so that the next start does not need it")
+        .about("Move all keys off a device, so that it can be removed from the store")
         .long_about(
-            "Moves the keys of a device to the others while clients are served, and waits until \
-             that has ended. Interrupting it interrupts the waiting only. When a device is \
-             drained, take it out of --store.",
+            "Move all keys of a device to the other devices while the server serves clients, and \
+             wait until the device is empty. Interrupting this command does not stop the drain; \
+             --cancel does. Leave an empty device out of --store at the next start.",
         )
         .arg(
             Arg::new("device")
                 .value_name("PATH")
                 .required(true)
-                .help("The device as it is given to --store, without its size"),
+                .help("Path of the device in --store, without size and tier"),
         )
         .arg(
             Arg::new("cancel")
                 .long("cancel")
                 .action(ArgAction::SetTrue)
-                .help("Let it have its share of the keys again"),
+                .help("Cancel a drain: give the device its share of the keys again"),
         )
         .arg(
             Arg::new("no-wait")
                 .long("no-wait")
                 .action(ArgAction::SetTrue)
-                .help("Do not wait for the end; see larder_lane_… in larder ctl stats"),
+                .help("Do not wait; larder_lane_… in `larder ctl stats` shows the progress"),
         )
 }
 

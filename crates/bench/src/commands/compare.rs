@@ -22,47 +22,47 @@ use crate::{Error, Result, complain, say};
 /// The contenders, the rounds and the processors.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable. The first one
-    /// is what the ratios refer to
+    /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable.
+    /// Ratios are relative to the first such server
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<String>,
-    /// The Larder to measure instead of this executable
+    /// Larder executable to measure, instead of this one
     #[arg(long, value_name = "PATH")]
     larder: Option<PathBuf>,
-    /// Leave out contenders by name: larder or responder; repeatable
+    /// Leave out larder or responder; repeatable
     #[arg(long, value_name = "NAME")]
     without: Vec<String>,
-    /// Network back-ends of Larder and of the responder
+    /// Kernel interfaces with which Larder and the responder are measured
     #[arg(long, value_delimiter = ',', default_value = "epoll,uring")]
     io: Vec<String>,
-    /// Rounds
+    /// Number of rounds; each runs every load on every server
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Measured seconds per line, contender and round
+    /// Seconds to measure each load on each server in each round
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     time: f64,
-    /// Only the lines whose names contain this
+    /// Measure only loads whose names contain this text, such as set or pipelines
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Connections
+    /// Number of connections
     #[arg(short, long, default_value_t = 50)]
     connections: usize,
-    /// Different keys
+    /// Number of different keys
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
-    /// Bytes of a key
+    /// Bytes of a key: a number or a range
     #[arg(long, default_value = "15")]
     key_size: Lengths,
-    /// Bytes of a value
+    /// Bytes of a value: a number or a range
     #[arg(long, default_value = "50")]
     value_size: Lengths,
     /// Memory limit of each server in MiB
     #[arg(long, default_value_t = 1024)]
     memory: u64,
-    /// The processor of the servers
+    /// Processor to run the servers on
     #[arg(long, default_value_t = 0)]
     server_cpu: usize,
-    /// The processor of the generator
+    /// Processor to run the load generator on
     #[arg(long, default_value_t = 1)]
     load_cpu: usize,
     #[command(flatten)]

@@ -44,10 +44,10 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// How many threads, and what they do.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// How many threads; the first is what the others are compared with
+    /// Numbers of threads to measure; the others are compared with the first one
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_name = "N,…")]
     threads: Vec<usize>,
-    /// Different keys
+    /// Number of different keys
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
     /// Bytes of a value
@@ -56,20 +56,20 @@ pub struct Arguments {
     /// Memory limit in MiB
     #[arg(long, default_value_t = 512)]
     memory: u64,
-    /// Lanes of the engine in memory
+    /// Number of lanes (parts with their own index and cleaner) of the engine without a store
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
     lanes: u8,
-    /// Give each thread an engine of its own, with all keys and all of the memory. Nothing is
-    /// shared then, so this is the limit of the machine
+    /// Give each thread a separate engine with all keys and all memory. The threads then share
+    /// nothing, which shows the limit of the machine
     #[arg(long)]
     apart: bool,
-    /// Where a store lies while it is measured; without it, memory only is measured
+    /// Directory for a store; without it, only an engine in memory is measured
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Measured seconds per run
+    /// Seconds to measure each run
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     time: f64,
-    /// Rounds; each takes all numbers of threads in turn
+    /// Number of rounds; each measures every number of threads
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     #[command(flatten)]

@@ -17,22 +17,22 @@ use crate::{Error, Result};
 /// The connections, and the time for each number of them.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The server: HOST:PORT or unix:PATH
+    /// Server to load: HOST:PORT or unix:PATH
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: String,
-    /// The greatest number of connections
+    /// Largest number of connections; each number from 1 to this one is measured
     #[arg(short, long, default_value_t = 10)]
     connections: usize,
-    /// Generator threads
+    /// Number of generator threads, at most one per connection
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Measured seconds per step
+    /// Seconds to measure each number of connections
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     time: f64,
-    /// Requests per connection in flight
+    /// Requests in flight per connection
     #[arg(short = 'd', long, default_value_t = 1)]
     pipeline: usize,
-    /// Keep the generator's threads on this processor
+    /// Processor to run the generator's threads on
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
     #[command(flatten)]

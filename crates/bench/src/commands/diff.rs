@@ -12,35 +12,37 @@ use crate::{Error, Result, say};
 /// The two results.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-A figure counts as changed if its median changed by more than --threshold and the rounds of A and B
-do not overlap. A point that A has and B lacks counts as worse, and so does a void round more.
---systems and --only say what to compare if B measured less.
+A figure counts as changed if its median differs by more than --threshold and the ranges of the
+rounds of A and B do not overlap. If more rounds of a point are void (without a valid result) in B,
+that counts as worse. Figures and points that only A has are listed, and --fail exits with an error
+for them. If B measured less than A, choose what to compare with --systems and --only.
 
+Examples:
   larder bench diff before/report.json after/report.json
   larder bench diff --systems larder,larder-sync --fail before/report.json after/report.json")]
 pub struct Arguments {
-    /// The older result, report.json of larder bench all
+    /// Older result: a report.json of `larder bench all`
     #[arg(value_name = "A.json")]
     before: PathBuf,
-    /// The newer result
+    /// Newer result: another report.json
     #[arg(value_name = "B.json")]
     after: PathBuf,
-    /// The change of a median that counts, in percent
+    /// Percent by which a median must change to count as changed
     #[arg(long, default_value_t = 5.0, value_name = "PERCENT")]
     threshold: f64,
-    /// Only these systems
+    /// Compare only these systems; separate names by commas
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     systems: Vec<String>,
-    /// Only these experiments
+    /// Compare only these experiments; separate names by commas
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<String>,
-    /// Print all figures, not only those that changed
+    /// Print all figures, not only the changed ones
     #[arg(long)]
     all: bool,
-    /// Compare also if the scales or the measured times differ
+    /// Compare even if the scales or the measured times differ
     #[arg(long)]
     all_scales: bool,
-    /// Exit with an error if a figure became worse or a point is missing
+    /// Exit with an error if a figure became worse or is missing in B
     #[arg(long)]
     fail: bool,
 }

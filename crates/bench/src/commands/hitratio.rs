@@ -18,26 +18,27 @@ use crate::{Error, Result, complain, say};
 /// The servers, the traces and the memory.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable
+    /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable
     #[arg(long = "peer", value_name = "PATH", required = true)]
     peers: Vec<String>,
-    /// The Larder to measure instead of this executable
+    /// Larder executable to measure, instead of this one
     #[arg(long, value_name = "PATH")]
     larder: Option<PathBuf>,
-    /// Measure this server in Larder's place: its resident memory is what the peers are given
+    /// Server to measure in place of Larder, in the form of --peer; the other servers get as much
+    /// resident memory as it uses
     #[arg(long, value_name = "PATH", conflicts_with = "larder")]
     reference: Option<String>,
-    /// Traces: files or built-in ones, see `replay`
+    /// Traces, separated by commas: files or built-in ones, as in `larder bench replay`
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "zipf:0.8,zipf:0.99,zipf:1.2,scan:0.99,ttl:0.99"
     )]
     traces: Vec<String>,
-    /// Larder's memory limit in MiB
+    /// Memory limit of Larder, or of --reference, in MiB
     #[arg(long, default_value_t = 64)]
     memory: u64,
-    /// How far resident memory may differ, as a fraction
+    /// Largest difference in resident memory that counts as equal, as a fraction
     #[arg(long, default_value_t = 0.02)]
     tolerance: f64,
     #[command(flatten)]

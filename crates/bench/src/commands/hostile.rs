@@ -28,41 +28,54 @@ use crate::{Error, Result, complain};
 
 /// The servers to measure, and for how long.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Each server is measured without a crowd, beside each crowd, and beside all of them at once. Crowds:
+  deaf          asks for values of 1 MB and does not read them
+  trickle       asks for values of 1 MB and reads a few KB per second
+  announce      announces values of 1 MB and sends none of them
+  half-sets     sends half of a 1 MB set
+  half-lines    sends sets of 16 KB without the last byte
+  large-values  stores and reads values of 10 to 400 KB as fast as it can
+  fill          fills the cache with pipelined sets
+  flush         sends batches of 1700 flush_all commands
+  stats         requests statistics continuously
+  dumps         requests dumps of all keys and does not read them
+  all           all of these at once")]
 pub struct Arguments {
-    /// Another server to put into the same company: [NAME=]PATH[ EXTRA…]; may be repeated
+    /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable
     #[arg(long, value_name = "PROGRAM")]
     peer: Vec<String>,
-    /// This program instead of the running one
+    /// Larder executable to measure, instead of this one
     #[arg(long, value_name = "PATH")]
     larder: Option<PathBuf>,
-    /// More options of the measured server, as --store=PATH:1GB
+    /// Additional option for Larder, such as --store=PATH:1GB; repeatable
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     with: Vec<String>,
-    /// The servers' memory, in MiB
+    /// Memory limit of each server in MiB
     #[arg(long, default_value_t = 128)]
     memory: u64,
-    /// The servers' threads
+    /// Number of threads of each server
     #[arg(long, default_value_t = 2)]
     server_threads: usize,
-    /// Keep the server on this processor
+    /// Processor to run the server on
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
-    /// Keep the polite clients and the crowds on this processor
+    /// Processor to run the well-behaved clients and the crowds on
     #[arg(long, value_name = "CPU")]
     load_cpu: Option<usize>,
-    /// Requests per second of the polite clients
+    /// Requests per second of the well-behaved clients, in all
     #[arg(long, default_value_t = 15_000.0, value_name = "PER_SECOND")]
     rate: f64,
-    /// Polite connections
+    /// Number of connections of the well-behaved clients
     #[arg(short, long, default_value_t = 20)]
     connections: usize,
-    /// Measured seconds beside each crowd
+    /// Seconds to measure beside each crowd
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     time: f64,
-    /// Rounds, with the servers one after the other in each; the table shows medians
+    /// Number of rounds; each measures every server; the table shows medians
     #[arg(long, default_value_t = 1)]
     rounds: usize,
-    /// Only beside these crowds; may be repeated
+    /// Crowd to measure beside, instead of all crowds; repeatable
     #[arg(long, value_name = "CROWD", value_parser = crowd_names())]
     crowd: Vec<String>,
     #[command(flatten)]

@@ -15,25 +15,25 @@ use crate::{Error, Result};
 /// The load, and the kernel interface to use.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The responder's network back-end: auto, epoll or uring
+    /// Kernel interface of the responder: auto, epoll or uring
     #[arg(long, default_value = "auto")]
     io: String,
-    /// Keep the responder on this processor
+    /// Processor to run the responder on
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
-    /// The responder's threads
+    /// Number of threads of the responder
     #[arg(long, value_name = "THREADS", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     server_threads: u16,
-    /// Answer each key of a get after a read of as many bytes as a value from this file, which must
-    /// have been written from end to end, or block device; it must not be in use
+    /// File or block device from which the responder reads the bytes of a value before it answers a
+    /// key of a get. It must not be in use, and a file must have been written from end to end
     #[arg(long, value_name = "PATH")]
     device: Option<PathBuf>,
     #[command(flatten)]
     traffic: Traffic,
     #[command(flatten)]
     json: JsonFile,
-    /// No line per second
+    /// Do not print a line every second
     #[arg(long)]
     quiet: bool,
 }

@@ -14,20 +14,20 @@ use crate::{Error, Result, complain, interrupt};
 /// The load and the server.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// The server: HOST:PORT or unix:PATH
+    /// Server to load: HOST:PORT or unix:PATH
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: String,
     #[command(flatten)]
     pub(super) traffic: Traffic,
-    /// Store every key once before the measured run
+    /// Store every key once before the measurement
     #[arg(long)]
     fill: bool,
-    /// Measure the processor time and memory of this process (found by its port if it is local)
+    /// Process whose processor time and memory are measured; a local server is found by its port
     #[arg(long)]
     pid: Option<u32>,
     #[command(flatten)]
     json: JsonFile,
-    /// No line per second
+    /// Do not print a line every second
     #[arg(long)]
     quiet: bool,
 }
@@ -35,63 +35,65 @@ pub struct Arguments {
 /// The options that all commands with a configurable load share.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Traffic {
-    /// Connections in all
+    /// Number of connections, over all threads
     #[arg(short, long, default_value_t = 50)]
     connections: usize,
-    /// Generator threads
+    /// Number of generator threads
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Requests per connection in flight; the closed loop sends them as one batch
+    /// Requests in flight per connection; without --rate, they are sent as one batch
     #[arg(short = 'd', long, default_value_t = 1)]
     pipeline: usize,
-    /// Keys in one get, or in one msq
+    /// Number of keys in one get, gets, gat or msq
     #[arg(short = 'k', long, default_value_t = 1)]
     multi_get: usize,
-    /// Verbs with weights: get=90,set=10 of get gets gat set add delete touch incr decr mg ms md ma
-    /// limit (ma with a budget) msq (quiet ms, as many as --multi-get says, answered by one mn); or
-    /// the ratio of sets to gets: 1:10
+    /// Commands with weights (get=90,set=10), or the ratio of sets to gets (1:10). Commands: get
+    /// gets gat set add delete touch incr decr mg ms md ma, limit (an ma that takes a unit from a
+    /// rate limit) and msq (as many quiet ms as --multi-get says, then one mn)
     #[arg(long, default_value = "get")]
     mix: Mix,
-    /// Open loop: so many requests per second in all, latency from the moment each was due
+    /// Requests per second over all connections, sent on a schedule (open loop); latency then
+    /// counts from the scheduled time
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// With --rate: random arrivals instead of evenly spaced ones
+    /// With --rate: random (Poisson) arrivals instead of evenly spaced ones
     #[arg(long, requires = "rate")]
     poisson: bool,
-    /// Different keys
+    /// Number of different keys
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
-    /// What every key begins with
+    /// Prefix of every key
     #[arg(long, default_value = "key-")]
     key_prefix: String,
-    /// Bytes of a key: 15 or 10-20
+    /// Bytes of a key, with the prefix: a number or a range, such as 15 or 10-20
     #[arg(long, default_value = "15")]
     key_size: Lengths,
-    /// Bytes of a value: 50, 40-60, 4k
+    /// Bytes of a value: a number or a range, such as 50, 40-60 or 4k
     #[arg(long, default_value = "50")]
     value_size: Lengths,
-    /// Which keys are popular: uniform, gaussian[:SIGMA], zipf[:THETA]
+    /// Popularity of the keys: uniform, gaussian[:SIGMA] (a fraction of the keys, 1/6 by default)
+    /// or zipf[:THETA] (0.99 by default)
     #[arg(long, default_value = "uniform")]
     distribution: Distribution,
-    /// Seconds to live of what is stored or touched; 0 is forever
+    /// Time to live of stored and touched items, in seconds; 0 is forever
     #[arg(long, default_value_t = 0)]
     ttl: u32,
-    /// Measured seconds
+    /// Seconds to measure
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     time: f64,
-    /// Send exactly so many requests instead of measuring for a time
+    /// Number of requests to send, instead of --time; there is no warm-up then
     #[arg(long, conflicts_with = "time")]
     requests: Option<u64>,
-    /// Seconds before the measured time
+    /// Seconds of load before the measurement
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     warm_up: f64,
-    /// Check every value against its key
+    /// Check that every returned value belongs to its key
     #[arg(long)]
     verify: bool,
-    /// Decides the stream of requests
+    /// Seed of the random requests; an equal seed sends equal requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Keep the generator's threads on this processor, where they poll before they sleep
+    /// Processor to run the generator's threads on; without --rate they then poll before they sleep
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
 }

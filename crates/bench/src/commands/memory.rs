@@ -17,22 +17,22 @@ use crate::{Result, complain, say};
 /// The servers, the number of items and the memory limits.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable
+    /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<String>,
-    /// The Larder to measure instead of this executable
+    /// Larder executable to measure, instead of this one
     #[arg(long, value_name = "PATH")]
     larder: Option<PathBuf>,
-    /// Measure the peers only
+    /// Measure only the other servers
     #[arg(long)]
     without_larder: bool,
-    /// Items of the small shapes
+    /// Number of items in the two cases with values of about 50 bytes
     #[arg(long, default_value_t = 5_000_000)]
     items: u64,
-    /// Memory limit in MiB of the small shapes: more than the items need
+    /// Memory limit in MiB in the two cases of --items; it must be more than the items need
     #[arg(long, default_value_t = 2048)]
     memory: u64,
-    /// Memory limit in MiB of the 1000-byte values, of which more are stored than fit
+    /// Memory limit in MiB in the case with 1000-byte values, which stores more items than fit
     #[arg(long, default_value_t = 512)]
     full_memory: u64,
     #[command(flatten)]

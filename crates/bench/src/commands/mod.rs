@@ -24,35 +24,35 @@ use crate::Result;
 /// The measurements of `larder bench …`, and their results.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// The experiments of four articles against every system that is here, as one report
+    /// Run the experiments of four articles against all installed systems; write one report
     All(all::Arguments),
-    /// Two results of `all` side by side
+    /// Compare two results of `larder bench all`
     Diff(diff::Arguments),
-    /// Load any memcached-compatible server and report rates, latencies and its cost per request
+    /// Load any memcached-compatible server; report rates, latencies and the cost per request
     Load(load::Arguments),
-    /// Load a responder that does nothing but answer: the physical limit of this machine
+    /// Load a responder that only sends replies, to find the physical limit of this machine
     Limit(limit::Arguments),
-    /// Larder, the responder and peers side by side: the standard table
+    /// Compare Larder, other servers and the responder of `limit` under standard loads
     Compare(compare::Arguments),
-    /// Resident bytes per item, Larder and peers
+    /// Measure the resident memory per item of Larder and other servers
     Memory(memory::Arguments),
-    /// Increment one key from 1 to N connections; every reply must be a number of its own
+    /// Increment one counter over 1 to N connections, and check that no increment is lost
     Counters(counters::Arguments),
-    /// Replay a trace: get, and set what was missed
+    /// Replay a trace of requests: get each key, and set it if it was missed
     Replay(replay::Arguments),
-    /// Miss ratios of Larder and peers at equal resident memory
+    /// Compare the miss ratios of Larder and other servers at equal resident memory
     Hitratio(hitratio::Arguments),
-    /// Second by second: a load that writes a store several times over, and its worst second
+    /// Overwrite a store several times at a steady rate, and report the worst second
     Dip(dip::Arguments),
-    /// What background work costs by how many segments a store has, counted
+    /// Measure how the cost of background work depends on the number of a store's segments
     Growth(growth::Arguments),
-    /// What threads cost each other: the engine without sockets, by one thread and by several
+    /// Measure how much threads slow each other down in the engine, without sockets
     Cores(cores::Arguments),
-    /// Polite clients beside crowds that are slow, rude or greedy, with Larder and peers
+    /// Measure well-behaved clients beside crowds of slow, rude or greedy ones
     Hostile(hostile::Arguments),
-    /// The report of `larder bench all`, drawn again from its results
+    /// Draw the report of `larder bench all` again from its results
     Report(report::Arguments),
-    /// Result files of these commands as Markdown tables
+    /// Print result files of these commands as Markdown tables
     Table(table::Arguments),
 }
 

@@ -79,8 +79,8 @@ pub(crate) fn now_rfc3339() -> String {
 /// The option for a result file.
 #[derive(Clone, Debug, Args)]
 pub(super) struct JsonFile {
-    /// Write all figures as JSON, with the date, the machine and this command line; - is the
-    /// standard output. `larder bench table` prints such files
+    /// Write all figures, the date, the machine and this command line to a JSON file (- is standard
+    /// output), which `larder bench table` can print
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -14,13 +14,14 @@ use crate::{Error, Result, say};
 /// The trace and the server.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// A file (.csv of key,size[,ttl]; otherwise libCacheSim's oracleGeneral) or a built-in trace:
-    /// zipf:THETA, scan:THETA (half of it scans), ttl:THETA (three quarters with a time to live)
+    /// Trace file (lines of key,size[,ttl] if the name ends in .csv or .txt, otherwise
+    /// oracleGeneral of libCacheSim), or a built-in trace: zipf:THETA, scan:THETA (half of the
+    /// requests belong to scans) or ttl:THETA (three quarters of the keys have a time to live)
     trace: String,
-    /// The server: HOST:PORT or unix:PATH
+    /// Server to load: HOST:PORT or unix:PATH
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: String,
-    /// The server's process, for its memory (found by its port if it is local)
+    /// Process whose memory is measured; a local server is found by its port
     #[arg(long)]
     pid: Option<u32>,
     #[command(flatten)]
@@ -32,28 +33,28 @@ pub struct Arguments {
 /// How traces are generated and replayed.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// Different keys of a built-in trace
+    /// Number of different keys of a built-in trace, without those of scans
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
-    /// Requests of a built-in trace
+    /// Number of requests of a built-in trace
     #[arg(long, default_value_t = 5_000_000)]
     requests: u64,
-    /// Bytes of the values of a built-in trace
+    /// Bytes of a value of a built-in trace: a number or a range
     #[arg(long, default_value = "50-450")]
     sizes: Lengths,
     /// Seed of a built-in trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Different keys that are asked for at once
+    /// Largest number of different keys to request at once
     #[arg(long, default_value_t = 50)]
     batch: usize,
-    /// Requests per second; as fast as possible by default, 200000 for ttl: traces
+    /// Requests per second; the default is 200000 for ttl: traces, and no limit for others
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// Divide the sizes of the trace by this
+    /// Divisor for the sizes in the trace
     #[arg(long, default_value_t = 1)]
     shrink: usize,
-    /// Requests that fill the cache before misses are counted
+    /// Number of requests at the beginning whose misses are not counted
     #[arg(long, default_value_t = 0)]
     skip: u64,
 }

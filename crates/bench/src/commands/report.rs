@@ -13,14 +13,15 @@ use crate::{Result, say};
 /// The results to draw.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-The report is one file that any browser opens from disk.
+The report is one file that any browser can open from disk.
 
+Example:
   larder bench report larder-lab/report.json --html report.html")]
 pub struct Arguments {
-    /// Results, which `larder bench all` writes
+    /// Results: a report.json of `larder bench all`
     #[arg(value_name = "FILE")]
     results: PathBuf,
-    /// The report; without it, the name of the results with the ending html
+    /// Report to write; the default is FILE with the ending .html
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

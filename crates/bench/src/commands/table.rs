@@ -13,14 +13,15 @@ use crate::{Error, Result, say};
 /// The files to print.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Rows are the measured cases, columns their figures. The lines beneath a table name the machine, the
-date, the build and the command line. Files of one command share a table: each has its own columns,
-marked with the number of the file, and \u{2013} stands where a file lacks a case.
+Each row is a measured case, and each column a figure. The lines below a table name the machine, the
+date, the build and the command line. Files of one command share a table: each file has its own
+columns, marked with its number. A \u{2013} means that a file lacks a case.
 
+Examples:
   larder bench compare --peer /usr/bin/memcached --json docs/results/2026-11-26-compare.json
   larder bench table docs/results/2026-11-26-compare.json > docs/results/2026-11-26-compare.md")]
 pub struct Arguments {
-    /// Result files, which `larder bench COMMAND --json FILE` writes
+    /// Result files, as `larder bench COMMAND --json FILE` writes them
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

@@ -176,7 +176,7 @@ impl Journal {
     /// several parts can start a system with different settings. The journal keeps all of them.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the journal has points of another version.
+    /// Returns [`Error::Usage`] if the journal has points of another version of the system.
     pub(crate) fn system(&mut self, experiment: &str, row: SystemRow) -> Result<()> {
         self.require_version(&row.id, &row.version)?;
         let known = self.settings(experiment).remove(&row.id).unwrap_or_default();

@@ -9,11 +9,11 @@ use crate::trace::Totals;
 /// How long the lab measures, and how much data the systems get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scale {
-    /// Everything within 25 minutes on two processors, a few GB of disk
+    /// All experiments within 25 minutes on two processors, with a few GB of disk
     Small,
-    /// A few hours: longer points, ten times the data
+    /// A few hours: longer measurements, and several times the data
     Medium,
-    /// The articles' own sizes: 50 million keys, minutes per point
+    /// The sizes of the articles: up to 50 million keys, 3 minutes per measurement, many hours
     Full,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Turn<'a> {
     journal: &'a mut Journal,
 }
 
-/// A turn with points that the journal lacks: one system in one round of one experiment.
+/// One system in one round of one experiment.
 struct Unit {
     experiment: usize,
     contender: usize,
@@ -97,8 +97,8 @@ impl Lab {
         Ok(!is_interrupted())
     }
 
-    /// Returns the turns that have points to measure. Within an experiment, the systems A, B and C
-    /// alternate: A B C A B C.
+    /// Returns the units with points that the journal lacks, in the order in which they are
+    /// measured. In each round of an experiment, the systems follow each other: A B C A B C.
     fn open_units(&self, experiments: &[Box<dyn Experiment>]) -> Vec<Unit> {
         let mut units = Vec::new();
         for (number, experiment) in experiments.iter().enumerate() {

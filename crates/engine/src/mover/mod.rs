@@ -166,7 +166,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Like [`Engine::change_table_in`], with all lanes whose devices work as the needed ones.
+    /// Like [`Engine::change_table_in`]. The needed lanes are all lanes whose devices work.
     pub(crate) fn change_table(&self, change: impl FnOnce(&mut Lanes)) -> io::Result<()> {
         let working = self.working();
         if working.is_empty() {

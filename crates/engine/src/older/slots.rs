@@ -20,8 +20,8 @@ const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
 /// Approximate memory of an older slot, in bytes: its slot in the index and its entry.
 pub(super) const BYTES: u64 = 20;
-/// A list tells the log how many bytes of the segment are probably dead. The list does so whenever
-/// that number has changed by more than 1/`TOLD_SHARE` of the segment size.
+/// The list of a segment's older slots tells the log how many bytes of that segment are probably
+/// dead, whenever this number has changed by more than 1/`TOLD_SHARE` of the segment size.
 const TOLD_SHARE: usize = 64;
 /// The largest number of unsorted entries of a list that a look-up searches one by one.
 const MOST_UNSORTED: usize = 32;

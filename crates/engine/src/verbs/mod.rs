@@ -79,7 +79,7 @@ pub struct Got<'a> {
     pub created: bool,
     /// True if this caller should recache (meta `W`).
     pub won: bool,
-    /// True if another caller was told to recache earlier (meta `Z`).
+    /// True if another caller was already told to recache (meta `Z`).
     pub won_before: bool,
 }
 

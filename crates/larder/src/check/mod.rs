@@ -33,20 +33,20 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Returns the command line of `check`.
 pub(crate) fn command() -> Command {
     Command::new("check")
-        .about("Look at a store that no server uses; nothing is changed")
+        .about("Check a store for damage while no server uses it; this changes nothing")
         .arg(
             Arg::new("store")
                 .value_name("PATH")
                 .required(true)
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("The directory, file or block device that --store names"),
+                .help("Directory, file or block device, as in --store but without size and tier"),
         )
         .arg(
             Arg::new("lower")
                 .long("lower")
                 .value_name("PATH")
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("Its big device, if it has one of another tier"),
+                .help("The slow device that belongs to PATH, if the store has two tiers"),
         )
         .arg(
             Arg::new("json")
@@ -56,10 +56,11 @@ pub(crate) fn command() -> Command {
         )
         .after_help(
             "Exit codes:\n  \
-             0  clean\n  \
-             1  a start would drop what was never acknowledged, or what nobody asked to keep\n  \
-             2  something that was durable is damaged\n  \
-             3  no store, a store of another version, or one that is in use or cannot be read",
+             0  no damage, except damage that an earlier start has accepted\n  \
+             1  the next start would drop data, but only data that was not acknowledged or,\n     \
+             with --durability none, not promised to survive\n  \
+             2  durable data is damaged\n  \
+             3  no store, or a store that is unreadable, in use or of another version",
         )
 }
 

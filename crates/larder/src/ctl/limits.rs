@@ -15,31 +15,39 @@ const KEY_MAX: usize = 250;
 /// Returns the command line of `ctl limits`.
 pub(super) fn command() -> Command {
     let policy = Arg::new("policy").value_name("POLICY").required(true);
-    let policy = policy.help("The name of the policy, as in the settings file");
+    let policy = policy.help("Name of the policy in the settings file");
     let key = Arg::new("key").value_name("KEY").required(true);
-    let key = key.help("The whole key, with the prefix of the policy if it has one");
+    let key = key.help("Whole key, with the policy's prefix if it has one");
     Command::new("limits")
-        .about("List the policies of rate limits, or try, look at and reset a limiter")
+        .about("List the rate limits (policies); try, show or reset the limit of one key")
         .long_about(
-            "Without an operation: lists the policies of the settings file, and how many requests passed \
-             within the limit, passed near it, were refused (over), and passed only because the policy \
-             is a shadow.",
+            "Without a command, list the policies of the settings file: named rate limits. The \
+             columns count the requests that were allowed (within), allowed with more than 80 % of \
+             the limit used (near), refused (over), and allowed over the limit because the policy \
+             is not enforced (shadow).",
         )
         .subcommand(
-            Command::new("try").about("Take units, as a client would").args([&policy, &key]).arg(
-                Arg::new("cost")
-                    .long("cost")
-                    .value_name("N")
-                    .default_value("1")
-                    .value_parser(clap::value_parser!(u64).range(1..))
-                    .help("How many units to take"),
-            ),
+            Command::new("try")
+                .about("Take units from a key's limit, as a client would, and print the decision")
+                .args([&policy, &key])
+                .arg(
+                    Arg::new("cost")
+                        .long("cost")
+                        .value_name("N")
+                        .default_value("1")
+                        .value_parser(clap::value_parser!(u64).range(1..))
+                        .help("Number of units to take"),
+                ),
         )
         .subcommand(
-            Command::new("look").about("Show a limiter and take nothing").args([&policy, &key]),
+            Command::new("look")
+                .about("Show how many units a key has left, and take none")
+                .args([&policy, &key]),
         )
         .subcommand(
-            Command::new("reset").about("Forget the used units of a key (delete it)").arg(&key),
+            Command::new("reset")
+                .about("Forget the used units of a key, by deleting its item")
+                .arg(&key),
         )
 }
 

@@ -32,15 +32,16 @@ pub(crate) fn command() -> Command {
     Command::new("top")
         .about("Watch running servers in the terminal")
         .long_about(
-            "Shows what servers do now: requests by verb, hit ratio, latency, processor time, memory, and \
-             whether all is well. It asks for `stats` once per interval, so it works with Larder and \
-             with any other server that speaks memcached's text protocol; a figure that a server does not \
-             have is shown as a dash. Only Larder tells latencies: p50, p99 and p99.9 of the commands \
-             of the interval. Keys: q ends, space pauses.",
+            "Show what servers do now: requests by command, hit ratio, latency, processor time, \
+             memory and health. It requests `stats` once per interval, so it works with every \
+             server that speaks memcached's text protocol. A dash means that a server does not \
+             report a figure. Only Larder reports latencies: p50, p99 and p99.9 of the commands in \
+             the interval. Keys: q quits, space pauses.",
         )
         .after_help(
-            "larder top\n\
-             larder top cache-1:11211 cache-2:11211 /run/memcached.sock\n\
+            "Examples:\n  \
+             larder top\n  \
+             larder top cache-1:11211 cache-2:11211 /run/memcached.sock\n  \
              larder top --once --json cache-1:11211 | jq .[0].reads_per_second",
         )
         .arg(
@@ -48,7 +49,7 @@ pub(crate) fn command() -> Command {
                 .value_name("ADDR")
                 .num_args(0..)
                 .default_value("127.0.0.1:11211")
-                .help("host:port, or the path of a Unix socket; several are shown side by side"),
+                .help("Servers to show side by side: HOST:PORT, or the path of a Unix socket"),
         )
         .arg(
             Arg::new("interval")
@@ -57,20 +58,20 @@ pub(crate) fn command() -> Command {
                 .value_name("SECONDS")
                 .default_value("1")
                 .value_parser(clap::value_parser!(u64).range(1..=3600))
-                .help("Time between two questions; rates are averages over it"),
+                .help("Interval between two requests for statistics; rates are averages over it"),
         )
         .arg(
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Print the figures of one interval and end; exit code 1 if a server fails"),
+                .help("Print the figures of one interval and exit; exit code 1 if a server fails"),
         )
         .arg(
             Arg::new("json")
                 .long("json")
                 .action(ArgAction::SetTrue)
                 .requires("once")
-                .help("Print them as JSON: an array with an object for each server"),
+                .help("With --once: print the figures as a JSON array with one object per server"),
         )
 }
 

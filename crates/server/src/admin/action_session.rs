@@ -448,8 +448,8 @@ enum CommandEnding {
     Replies,
     /// The connection closes after the reply.
     Closes,
-    /// The command ends with its reply. The change that it requests continues even if nobody waits
-    /// for the reply.
+    /// The reply comes when the requested change is done. If the client leaves before, the change
+    /// goes on.
     Asks,
 }
 

@@ -99,8 +99,8 @@ impl Body {
         self.arrival.as_ref().is_some_and(|arrival| arrival.state() == ArrivalState::Waiting)
     }
 
-    /// Gives up waiting for a place, so that the request is refused. Returns false if the value was
-    /// not waiting.
+    /// Gives up the value's wait for memory to arrive in, so that the request is refused. Returns
+    /// false if the value was not waiting.
     pub(super) fn give_up(&mut self) -> bool {
         self.arrival.as_ref().is_some_and(Arrival::give_up)
     }

@@ -19,10 +19,11 @@ const ONE: u64 = 0;
 const WINDOW_MS: u64 = 60_000;
 /// The number of samples per second that `interval` aims at.
 const AIM: u64 = 1024;
-/// The least and the greatest mean number of keys per sample. The least number bounds the cost of a
-/// request. The greatest number bounds the time until a change of the load takes effect.
+/// The bounds of `interval`: on average, one of 16 to 16 384 keys is sampled. The lower bound
+/// limits the cost of a request. The upper bound limits the time until a change of the load takes
+/// effect.
 const INTERVALS: (u32, u32) = (16, 16_384);
-/// The mean number of keys per sample before the load is known.
+/// Before the load is known, one of this number of keys is sampled on average.
 const FIRST: u32 = 64;
 
 /// A sampled request in the window.

@@ -38,11 +38,12 @@ pub(super) struct SketchEntry {
     pub(super) weight: f64,
     /// The inherited part of `weight`.
     pub(super) error: f64,
-    /// Requests of the key since it entered the sketch.
+    /// Estimated reads of the key since it entered the sketch.
     pub(super) reads: f64,
     pub(super) writes: f64,
+    /// Bytes that these requests moved.
     pub(super) bytes: f64,
-    /// The variance of `reads + writes`.
+    /// The variance of the estimate `reads + writes`: requests are sampled.
     pub(super) variance: f64,
     /// The index of the entry in `heap`.
     at: u16,

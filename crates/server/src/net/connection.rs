@@ -28,9 +28,10 @@ const MAX_LINGERING_REJECTED: usize = 64;
 /// Time for which a worker accepts no clients after an accept has failed for lack of descriptors or
 /// memory, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// The largest number of steps per turn for connections of the ready list, which continue without
-/// an event. A connection that only has replies to send costs one step. So after a commit, the many
-/// connections that waited for it continue within a few turns.
+/// The largest number of steps per turn that a worker spends on the ready list: the connections
+/// that can continue without an event of the kernel. A connection that only has replies to send
+/// costs one step. So after a commit, the many connections that waited for it continue within a few
+/// turns.
 const STEPS: usize = 64;
 /// Number of steps that a connection costs if it has more requests, or more replies than fit into
 /// the output. So only a few such connections continue per turn, and new input of other connections

@@ -8,7 +8,7 @@ use crate::net;
 
 #[derive(Debug, Default)]
 pub(super) struct StopState {
-    /// Name of the first requester.
+    /// Who or what asked first for the stop, for the log.
     reason: Option<String>,
     pub(super) failure: Option<String>,
     /// True if the stop does not wait for commands in flight.

@@ -10,25 +10,26 @@ pub const MEMCACHED_VERSION: &str = "1.6.45";
 
 /// The text below the flags in `larder serve --help`.
 pub(super) const AFTER_HELP: &str = "\
-Sizes:      64, 512MB, 1.5GB, 512k; units count in 1024s
+Sizes:      512k, 64MB, 1.5GB; units are powers of 1024. A number without a unit is in MiB,
+            for --max-item-size in bytes
 Durations:  30 (seconds), 500ms, 5m, 1h
-Sources:    flags, then LARDER_* in the environment, then the file of --config, then defaults
+Sources:    a flag overrides a LARDER_* variable, which overrides the file of --config
 
-Example:
+Examples:
   larder serve --memory 2GB --listen 0.0.0.0 --threads 4
   LARDER_MEMORY=2GB LARDER_ADMIN=off larder serve
 
 Signals:
-  SIGTERM, SIGINT, SIGUSR1   stop: no new connections, commands in flight are finished
-  the same again             stop at once
-  SIGHUP                     read the settings again; what a running server can change
-                             changes at once, the log names what needs a restart
+  SIGTERM, SIGINT, SIGUSR1   stop: accept no new connections, finish the commands in flight
+  a second one of these      stop at once
+  SIGHUP                     read the file of --config again; settings that a running server can
+                             change take effect at once, the log names those that need a restart
 
 Exit codes:
-  0  stopped when asked to
+  0  stopped on request
   1  failed while running
-  2  the command line, the environment or the file is wrong
-  3  could not start: an address is taken, memory or a permission is missing";
+  2  wrong command line, environment or file
+  3  could not start, for example: an address is in use, or memory or a permission is missing";
 
 /// Returns the default of a setting if the help should show it.
 fn default_of(setting: &Setting) -> Option<String> {
@@ -67,7 +68,7 @@ pub fn short_help() -> String {
     for (flag, what) in rows {
         text += &format!("  {flag:<width$}  {what}\n");
     }
-    text + "\nlarder serve --help has every flag, sizes, sources, signals and exit codes\n"
+    text + "\nlarder serve --help shows all flags, variables, units, signals and exit codes\n"
 }
 
 /// Returns the long help of a flag: its effect, default and name in the environment.
@@ -84,7 +85,7 @@ pub(super) fn long_help(setting: &Setting) -> String {
 /// the version from its first line and search the text for the flags that they may use.
 pub fn memcached_help() -> String {
     let mut text = format!(
-        "memcached {MEMCACHED_VERSION}\nThis is Larder {}, started by the name of memcached.\n\n",
+        "memcached {MEMCACHED_VERSION}\nThis is Larder {}, started under the name memcached.\n\n",
         env!("CARGO_PKG_VERSION")
     );
     for setting in table::all().filter(|setting| setting.group != Group::Refused) {

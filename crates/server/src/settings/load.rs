@@ -49,9 +49,9 @@ pub fn command() -> Command {
             Arg::new(SHORT_HELP)
                 .short('h')
                 .action(ArgAction::SetTrue)
-                .help("Print the flags that most need"),
+                .help("Print the most used flags"),
         )
-        .arg(Arg::new("help").long("help").action(ArgAction::HelpLong).help("Print this"))
+        .arg(Arg::new("help").long("help").action(ArgAction::HelpLong).help("Print all flags"))
         .after_help(help::AFTER_HELP);
     arguments(command)
 }
@@ -86,7 +86,10 @@ fn arguments(command: Command) -> Command {
         .value_name("FILE")
         .value_parser(clap::value_parser!(PathBuf))
         .help("TOML file with settings")
-        .long_help("TOML file with settings, keys named like the flags\n[env: LARDER_CONFIG]")
+        .long_help(
+            "TOML file with settings, named like the flags without --, and with rate limits\n\
+             [env: LARDER_CONFIG]",
+        )
         .help_heading(Group::Process.heading());
     let arguments = table::all().map(argument);
     command.args_override_self(true).args(arguments).arg(config)

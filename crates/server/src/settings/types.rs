@@ -126,8 +126,8 @@ pub struct Settings {
     pub store: Vec<StorePath>,
     /// Lanes of the store whose devices are lost. The store starts without their items.
     pub forget: Vec<LaneNumber>,
-    /// What an acknowledged write survives, if a source gives it. [`Settings::durability`] has the
-    /// value that applies.
+    /// What an acknowledged write survives. `None` if no flag, variable or file sets it;
+    /// [`Settings::durability`] then returns the default.
     pub durability: Option<Durability>,
     /// The longest time from an acknowledgement until the write is durable, with
     /// [`Durability::Async`].

@@ -19,16 +19,17 @@ const DELETERS: usize = 4;
 /// The cold items.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Cold {
-    /// Items that are stored before the load and that it never asks for
+    /// Number of cold items: they are stored first, and the load never requests them
     #[arg(long = "cold", value_name = "ITEMS", default_value_t = 0)]
     cold_items: u64,
-    /// Bytes of a cold value
+    /// Bytes of the value of a cold item: a number or a range
     #[arg(long, value_name = "BYTES", default_value = "1000")]
     cold_size: Lengths,
-    /// Seconds to live of cold items: with fewer than the run takes, all of them expire in it
+    /// Time to live of cold items, in seconds; 0 is forever. If it is shorter than the run, all of
+    /// them expire during the run
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     cold_ttl: u32,
-    /// Deletes per second, spread over the cold items while the load runs
+    /// Number of cold items to delete per second while the load runs
     #[arg(long, value_name = "PER_SECOND", default_value_t = 0.0)]
     cold_deletes: f64,
 }

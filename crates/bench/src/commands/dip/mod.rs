@@ -32,82 +32,82 @@ use steadiness::Steadiness;
 /// The store, the load, and the duration.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Another server, without a store of the lab's: [NAME=]PATH, options behind it in the same
-    /// word; repeatable
+    /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable.
+    /// It has a store only if its options say so
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<String>,
-    /// The Larder to measure instead of this executable
+    /// Larder executable to measure, instead of this one
     #[arg(long, value_name = "PATH")]
     larder: Option<PathBuf>,
-    /// Measure the peers only
+    /// Measure only the other servers
     #[arg(long)]
     without_larder: bool,
-    /// Where the store lies while it is measured: a directory on the device in question
+    /// Directory for Larder's store, on the device to measure
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     dir: PathBuf,
-    /// The store's size
+    /// Size of Larder's store
     #[arg(long, default_value = "1GB", value_name = "SIZE")]
     store_size: String,
-    /// What an acknowledged write survives: none, async or sync
+    /// Durability of Larder's store: none, async or sync, as in `larder serve`
     #[arg(long, default_value = "async")]
     durability: String,
-    /// Memory limit in MiB
+    /// Memory limit of each server in MiB
     #[arg(long, default_value_t = 1024)]
     memory: u64,
-    /// Threads of the server
+    /// Number of threads of each server
     #[arg(long, default_value_t = 1)]
     server_threads: usize,
-    /// Network back-end of Larder and of the responder
+    /// Kernel interface of Larder and the responder: auto, epoll or uring
     #[arg(long, default_value = "auto")]
     io: String,
-    /// Sets to gets, or verbs with weights, as in `load`
+    /// Ratio of sets to gets, or commands with weights, as in `larder bench load`
     #[arg(long, default_value = "5:5")]
     mix: Mix,
-    /// Different keys
+    /// Number of different keys
     #[arg(long, default_value_t = 400_000)]
     keys: u64,
-    /// Bytes of a value
+    /// Bytes of a value: a number or a range
     #[arg(long, default_value = "1000")]
     value_size: Lengths,
-    /// Seconds to live of what the load stores; 0 is forever
+    /// Time to live of the items that the load stores, in seconds; 0 is forever
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     ttl: u32,
     #[command(flatten)]
     cold: Cold,
-    /// Connections
+    /// Number of connections
     #[arg(short, long, default_value_t = 50)]
     connections: usize,
-    /// Requests per second instead of half of the measured maximum
+    /// Requests per second; the default is half of the measured maximum
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// How often every key is stored before anything is measured: with enough of it the store has
-    /// been written over once, and memory is touched, before the first second
+    /// Number of times that every key is stored before the measurement. With enough of them, the
+    /// store has been overwritten once and all memory touched before the first second
     #[arg(long, default_value_t = 1)]
     fills: usize,
-    /// Seconds for which the maximum is measured, closed loop
+    /// Seconds to measure the maximum rate; not used with --rate
     #[arg(long, default_value_t = 5, value_name = "SECONDS")]
     max_time: u64,
-    /// Measured seconds
+    /// Seconds to measure
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     time: u64,
-    /// Seconds for which the responder is loaded, if not the same
+    /// Seconds to load the do-nothing responder for comparison; the default is --time
     #[arg(long, value_name = "SECONDS")]
     noise_time: Option<u64>,
-    /// Rounds
+    /// Number of rounds; each measures every server
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Keep the server on this processor, with its background threads
+    /// Processor to run the server on, with its background threads
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
-    /// Keep the generator on this processor
+    /// Processor to run the load generator on
     #[arg(long, value_name = "CPU")]
     load_cpu: Option<usize>,
     #[command(flatten)]
     json: JsonFile,
-    /// Write a page with plots
+    /// Write a page with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// No line per second
+    /// Do not print a line every second
     #[arg(long)]
     quiet: bool,
 }

@@ -64,7 +64,7 @@ impl Part {
 #[derive(Debug, Default)]
 struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
-    /// The bytes of forgotten pages that a start reads.
+    /// For each forgotten page, the part that is kept because a start reads it.
     needed: HashMap<u64, Box<[u8]>>,
     /// The remembered pages that may be forgotten, in the order in which they entered `pages`. A
     /// further write to a remembered page does not change its position.

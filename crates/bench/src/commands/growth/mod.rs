@@ -58,7 +58,7 @@ const FLAT: f64 = 2.0;
 /// The sizes of the store, and the load.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Segments of the store, one run each
+    /// Numbers of segments of the store; each number is one run
     #[arg(
         long,
         value_delimiter = ',',
@@ -67,10 +67,10 @@ pub struct Arguments {
         value_parser = clap::value_parser!(u32).range(500..=8_000_000)
     )]
     segments: Vec<u32>,
-    /// Requests that are measured in each run, half of them sets of items that expire
+    /// Number of requests to measure in each run; half of them set items that expire
     #[arg(long, default_value_t = 200_000, value_name = "N")]
     requests: u64,
-    /// Of a hundred requests, how many delete a cold item
+    /// Percent of the requests that delete an item of the initial fill
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=50))]
     cold_deletes: u8,
     #[command(flatten)]

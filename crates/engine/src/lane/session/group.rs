@@ -198,7 +198,7 @@ impl LaneSession {
     }
 
     /// Ends the turn of an idle thread: notes what is worth polling for, and requests the commit
-    /// that answers wait for, unless it was requested.
+    /// that answers wait for, unless it was already requested.
     #[inline]
     pub(super) fn end_turn(&mut self) {
         self.expect();

@@ -399,8 +399,8 @@ impl<S: Service> Uring<S> {
         self.ring.wait_for_output(connection.socket.as_raw_fd(), key)
     }
 
-    /// Continues a connection by one step: sends held output, processes input, or receives. Does
-    /// nothing while a send is in flight.
+    /// Continues a connection by one step: sends unsent output, processes input, or receives.
+    /// Does nothing while a send is in flight.
     #[inline]
     fn step(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();

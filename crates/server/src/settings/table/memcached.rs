@@ -61,7 +61,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('o'),
         List("NAME[=VALUE]"),
         Tuning,
-        "memcached's extended options: idle_timeout=SECONDS, a store; other tuning is ignored with a note",
+        "memcached's extended options: idle_timeout=SECONDS and the one for a store take effect, \
+         options for tuning are ignored with a note in the log",
         (extended::apply, |s| s.extended.clone()),
     ),
     setting(
@@ -69,16 +70,21 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('U'),
         Value("PORT"),
         Tuning,
-        "0: there is no UDP",
+        "There is no UDP: give 0 or leave this out",
         (set_udp, |_| "0".to_owned()),
     ),
-    ignored!("max-reqs-per-event", 'R', Value("N"), "connections take turns by bytes"),
+    ignored!(
+        "max-reqs-per-event",
+        'R',
+        Value("N"),
+        "workers switch between connections by bytes, not by requests"
+    ),
     setting(
         "listen-backlog",
         Some('b'),
         Value("N"),
         Tuning,
-        "Clients that may wait to be accepted; the kernel may have a lower limit",
+        "Clients that may wait to be accepted (default 4096); the kernel may have a lower limit",
         field!(listen_backlog, parse_backlog, |s| s.listen_backlog.to_string()),
     ),
     ignored!("slab-growth-factor", 'f', Value("FACTOR"), "there are no slabs"),

@@ -14,16 +14,16 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('l'),
         List("ADDR"),
         Network,
-        "Address or address:port to listen on; repeatable, * is every address",
+        "Address, or address:port, to listen on; * is every address; repeatable",
         (set_listen, |s| joined(&s.listen_addresses())),
     )
-    .brief("Address or address:port"),
+    .brief("Address to listen on"),
     setting(
         "port",
         Some('p'),
         Value("PORT"),
         Network,
-        "TCP port; 0 is no TCP, -1 lets the kernel choose",
+        "TCP port; 0 disables TCP, -1 lets the kernel choose a free port",
         field!(port, parse_port, |s| show_port(s.port)),
     )
     .brief("TCP port"),
@@ -32,10 +32,10 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('s'),
         Value("PATH"),
         Network,
-        "Unix socket; without --listen and --port there is no TCP then",
+        "Unix socket to listen on; without --listen or --port, TCP is then off",
         field!(socket, path, |s| show_path(s.socket.as_ref())),
     )
-    .brief("Unix socket, in place of TCP")
+    .brief("Unix socket to listen on, instead of TCP")
     .or("unix-socket"),
     setting(
         "socket-mode",
@@ -51,17 +51,17 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('c'),
         Value("N"),
         Network,
-        "Connections at a time",
+        "Largest number of client connections at a time",
         field!(max_connections, positive, |s| s.max_connections.to_string()),
     )
-    .brief("Connections at a time")
+    .brief("Largest number of client connections")
     .or("conn-limit"),
     setting(
         "idle-timeout",
         None,
         Value("DURATION"),
         Network,
-        "Close connections that are silent for this long; 0 is never",
+        "Close connections that send nothing for this long; 0 is never",
         field!(idle_timeout, optional_duration, |s| {
             show_duration(s.idle_timeout.unwrap_or_default())
         }),
@@ -71,7 +71,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('B'),
         Value("auto|ascii|binary"),
         Network,
-        "Protocol that connections may speak",
+        "Protocol that connections may use; auto allows both",
         choice!(protocol, PROTOCOLS),
     ),
     setting(
@@ -79,7 +79,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("auto|uring|epoll"),
         Network,
-        "Kernel interface of the event loops; auto takes io_uring where the kernel allows it",
+        "Kernel interface for I/O; auto is io_uring if the kernel allows it, otherwise epoll",
         choice!(io, BACKENDS),
     ),
     setting(
@@ -87,7 +87,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("ADDR|off"),
         Network,
-        "Address of the admin page, health checks and metrics",
+        "Address of the admin page, health checks and metrics; off disables them",
         (set_admin, |s| s.admin.map_or("off".to_owned(), |address| address.to_string())),
     )
     .brief("Admin page and metrics"),
@@ -96,7 +96,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         List("NAME"),
         Network,
-        "Host name under which the admin page and the limit port may be asked; addresses and localhost always may",
+        "Host name that requests to the admin page and the limit port may use; IP addresses and \
+         localhost are always allowed; repeatable",
         field!(admin_hosts, parse_hosts, |s| s.admin_hosts.join(",")),
     ),
     setting(
@@ -104,7 +105,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("FILE"),
         Network,
-        "File with the token that the admin page needs for changes and to show values; without it, each start creates and prints one",
+        "File with the token that the admin page requires to change things and to show values; \
+         without it, each start creates a token and, unless the log is JSON, prints it",
         field!(admin_token_file, path, |s| show_path(s.admin_token_file.as_ref())),
     ),
     setting(
@@ -112,7 +114,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("PATH"),
         Network,
-        "Report of larder bench all that the admin page opens: its directory, or the file",
+        "Report of larder bench all that the admin page shows: its directory or its file",
         field!(lab_report, path, |s| show_path(s.lab_report.as_ref())),
     ),
     setting(
@@ -120,7 +122,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("PORT"),
         Network,
-        "Port of rate limits over HTTP and gRPC, at the addresses of --listen; 0 is none, -1 lets the kernel choose",
+        "Port for rate limits over HTTP and gRPC, at the addresses of --listen; 0 disables it, -1 \
+         lets the kernel choose a free port",
         field!(limit_port, parse_port, |s| show_port(s.limit_port)),
     ),
 ];

@@ -11,7 +11,14 @@ use super::super::values::{
 };
 
 pub(super) static SETTINGS: &[Setting] = &[
-    switch!("disable-flush-all", Some('F'), Commands, "Refuse flush_all", switches.flush, false),
+    switch!(
+        "disable-flush-all",
+        Some('F'),
+        Commands,
+        "Refuse the command flush_all",
+        switches.flush,
+        false
+    ),
     switch!(
         "disable-dumping",
         Some('X'),
@@ -24,16 +31,17 @@ pub(super) static SETTINGS: &[Setting] = &[
         "disable-control",
         None,
         Commands,
-        "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain, store keep",
+        "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain, \
+         store keep",
         switches.control,
         false
     ),
-    switch!("disable-watch", Some('W'), Commands, "Refuse watch", watch, false),
+    switch!("disable-watch", Some('W'), Commands, "Refuse the command watch", watch, false),
     switch!(
         "enable-shutdown",
         Some('A'),
         Commands,
-        "Allow the shutdown command",
+        "Allow the command shutdown",
         switches.shutdown
     ),
     setting(
@@ -41,7 +49,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('D'),
         Value("CHAR"),
         Commands,
-        "Turn stats detail on; a prefix ends at this character",
+        "Character that ends a key's prefix in stats detail; giving it turns stats detail on",
         (set_prefix_delimiter, |s| s.prefix_delimiter.to_string()),
     ),
     setting(
@@ -49,7 +57,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('t'),
         Value("N"),
         Process,
-        "Worker threads; the number of cores unless given",
+        "Number of worker threads; the default is one per core",
         field!(threads, parse_threads, |s| s.threads.to_string()),
     )
     .brief("Worker threads"),
@@ -60,20 +68,26 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('u'),
         Value("USER"),
         Process,
-        "User to become when started as root",
+        "User to switch to when started as root",
         field!(user, optional, |s| s.user.clone().unwrap_or_default()),
     )
-    .brief("User to become when started as root"),
+    .brief("User to switch to when started as root"),
     setting(
         "pidfile",
         Some('P'),
         Value("FILE"),
         Process,
-        "File for the process id",
+        "File to write the process id to",
         field!(pidfile, path, |s| show_path(s.pidfile.as_ref())),
     )
-    .brief("File for the process id"),
-    switch!("enable-coredumps", Some('r'), Process, "Raise the limit of core files", core_dumps),
+    .brief("File to write the process id to"),
+    switch!(
+        "enable-coredumps",
+        Some('r'),
+        Process,
+        "Raise the size limit of core files as far as the kernel allows",
+        core_dumps
+    ),
     switch!(
         "disable-latency",
         None,
@@ -86,7 +100,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "disable-key-sampling",
         None,
         Process,
-        "Do not sample which keys are used, for the admin page",
+        "Do not sample which keys clients use; the admin page's view Keys is then empty",
         key_sampling,
         false
     ),
@@ -95,7 +109,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("DURATION"),
         Process,
-        "Record commands that take this long; 0 records none",
+        "Record commands that take at least this long (stats slow); 0 records none",
         field!(slow_command, optional_duration, |s| {
             show_duration(s.slow_command.unwrap_or_default())
         }),
@@ -105,7 +119,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("DURATION"),
         Process,
-        "How long a stop waits for commands in flight",
+        "Longest time that a stop waits for commands in flight",
         field!(drain_timeout, parse_duration, |s| show_duration(s.drain_timeout)),
     ),
     setting(
@@ -116,31 +130,31 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Log more: -v is level debug, -vv is trace",
         field!(verbosity, parse_verbosity, |s| s.verbosity.to_string()),
     )
-    .brief("Log more; -vv logs all"),
+    .brief("Log more; -vv logs everything"),
     setting(
         "log-level",
         None,
         Value("LEVEL"),
         Log,
-        "error, warn, info, debug or trace",
+        "Least severe level to log: error, warn, info, debug or trace",
         choice!(log_level, LOG_LEVELS),
     )
-    .brief("How much is logged"),
+    .brief("Least severe level to log"),
     setting(
         "log-file",
         None,
         Value("FILE"),
         Log,
-        "File to append the log to, in place of stderr; opened again on SIGHUP",
+        "File to append the log to, instead of stderr; SIGHUP reopens it, for log rotation",
         field!(log_file, path, |s| show_path(s.log_file.as_ref())),
     )
-    .brief("File for the log, in place of stderr"),
+    .brief("File to append the log to, instead of stderr"),
     setting(
         "log-format",
         None,
         Value("logfmt|json"),
         Log,
-        "Form of log lines",
+        "Format of log lines",
         choice!(log_format, LOG_FORMATS),
     ),
 ];

@@ -21,7 +21,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('m'),
         Value("SIZE"),
         Memory,
-        "RAM for data, index and buffers together: 64 (MiB), 512MB, 2GB",
+        "RAM for data, index and buffers together; a number without a unit is in MiB",
         field!(memory, parse_memory, |s| show_size(s.memory)),
     )
     .brief("RAM for data, index and buffers")
@@ -31,17 +31,19 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('I'),
         Value("SIZE"),
         Memory,
-        "Largest item: 1m, 512k, 1GB at most",
+        "Largest item, with its key: 1k to 1GB, at most half of --memory; plain numbers are bytes",
         field!(max_item_size, parse_item_size, |s| show_size(s.max_item_size)),
-    ).brief("Largest item"),
+    )
+    .brief("Largest item, with its key"),
     setting(
         "when-full",
         None,
         Value("evict|refuse"),
         Memory,
-        "When there is no room: the least valuable items make some, or writes are refused",
+        "When there is no space left: evict the least valuable items, or refuse writes",
         choice!(when_full, WHEN_FULL),
-    ).brief("Make room, or refuse writes"),
+    )
+    .brief("Evict items or refuse writes"),
     setting(
         "disable-evictions",
         Some('M'),
@@ -64,8 +66,9 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         List("PATH[:SIZE][@TIER]"),
         Store,
-        "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB; each \
-         of several devices takes a share of the keys",
+        "Directory, file or block device to store items in, such as /var/lib/larder or \
+         /dev/sdb:100GB; repeat it for more devices, which share the keys or, with @TIER, form \
+         a fast and a slow tier",
         (
             |s, text| {
                 s.store = parse_stores(text)?;
@@ -75,13 +78,15 @@ pub(super) static SETTINGS: &[Setting] = &[
             },
             Settings::show_store,
         ),
-    ).brief("Keep items in a directory, file or device"),
+    )
+    .brief("Store items in a directory, file or device"),
     setting(
         "forget",
         None,
         List("LANE"),
         Store,
-        "Start without this lane of the store, whose device is gone for good, and without what was on it",
+        "Start without a device that is lost for good, and without its items; the error of the \
+         start that misses the device names its LANE (0 to 31); repeatable",
         field!(forget, parse_lanes, |s| joined(&s.forget)),
     ),
     setting(
@@ -89,24 +94,25 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("none|async|sync"),
         Store,
-        "What an acknowledged write survives: nothing (none), a crash, but for the writes of the last \
-         --sync-interval (async), or a crash (sync)",
+        "Which acknowledged writes survive a crash: all (sync), all but those of the last \
+         --sync-interval (async), or none (none)",
         field!(durability, parse_durability, |s| durability_name(s.durability())),
-    ).brief("What a write survives"),
+    )
+    .brief("Crash safety of writes"),
     setting(
         "sync-interval",
         None,
         Value("DURATION"),
         Store,
-        "With --durability async: how long an acknowledged write may not be durable yet",
+        "With --durability async: longest time until an acknowledged write is durable",
         field!(sync_interval, parse_interval, |s| show_duration(s.sync_interval)),
     ),
     switch!(
         "accept-damage",
         None,
         Store,
-        "Start although the store is damaged, without what is lost; with --when-full refuse a damaged \
-         store is an error otherwise",
+        "With --when-full refuse: start even if the store is damaged, without the damaged items; \
+         otherwise such a start is refused",
         accept_damage
     ),
 ];
