@@ -13,14 +13,17 @@ use larder_client::{Address, Client, Options, Reply, ReplyReader, Stream};
 use crate::workload::random::Random;
 use crate::{Error, Result};
 
-/// The largest value that servers take by default with a short key, approximately, in bytes.
+/// Length of a large value in bytes: about the longest that servers accept by default, if the key
+/// is short.
 const LARGE: usize = 1_000_000;
 /// Number of keys with values of [`LARGE`] bytes from which the crowds read.
 const LARGE_KEYS: usize = 8;
-/// The largest number of bytes that crowds send per system call. The kernel may not interrupt a
-/// system call, so a polite client on the same processor would wait until a longer call ends.
+/// The largest number of bytes that a crowd's client sends per system call. The kernel does not
+/// always interrupt a system call. A polite client on the same processor then waits until the call
+/// ends, so calls must be short.
 const PART: usize = 16 << 10;
-/// The longest time that a read of a crowd's client may take, and a write of a client that behaves.
+/// The longest time of one read of a crowd's client. For a client that behaves ([`Act::Behave`]),
+/// also the longest time of one write.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The behaviour of a crowd.
@@ -44,7 +47,7 @@ pub enum Kind {
     Flush,
     /// Requests statistics continuously, and makes the server keep statistics for long prefixes.
     Stats,
-    /// Requests dumps and does not read them.
+    /// Requests the list of all keys (`lru_crawler metadump`) and does not read it.
     Dumps,
 }
 
@@ -87,8 +90,8 @@ impl Kind {
 
 /// What a connection of a crowd does.
 enum Act {
-    /// Sends the returned text first, and afterwards only holds the connection open. The server may
-    /// close the connection at any time.
+    /// Sends the text that the function returns for the connection's number. Afterwards only keeps
+    /// the connection open. The server may close it at any time.
     Begin(fn(usize) -> String),
     /// Runs until the crowd ends. The server may close the connection.
     Provoke(Run),
@@ -104,7 +107,7 @@ struct CrowdCounts {
     answers: AtomicU64,
     cut: AtomicU64,
     refused: AtomicU64,
-    /// The error that ended a connection, from the first connection to end with one.
+    /// The error that ended the first of the connections counted in `cut`.
     why: OnceLock<io::Error>,
 }
 
@@ -113,8 +116,8 @@ struct CrowdCounts {
 pub struct Outcome {
     /// Answers that the crowd's clients have read completely.
     pub answers: u64,
-    /// Connections that the server closed although the client read its answers and sent all that it
-    /// announced.
+    /// Connections that ended before the crowd did, although their clients read all answers and
+    /// sent all bytes that they had announced.
     pub cut: u64,
     /// Error answers to clients that read their answers and send all that they announce.
     pub refused: u64,
@@ -128,7 +131,7 @@ pub struct Crowd {
     stop: Arc<AtomicBool>,
     counts: Arc<CrowdCounts>,
     threads: Vec<JoinHandle<()>>,
-    /// Connections without a thread, which are only held open.
+    /// Connections without a thread, which are only kept open.
     idle: Vec<Stream>,
 }
 
@@ -162,7 +165,7 @@ impl Crowd {
             };
             let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
                 let ended = run(&stream, number, &stop, &counts);
-                // The server must serve clients that behave until the crowd ends.
+                // If a client behaves, the server must serve it until the crowd ends.
                 if let Err(why) = ended
                     && !stop.load(Relaxed)
                     && behaves
@@ -206,8 +209,8 @@ impl Drop for Crowd {
 fn connect(address: &Address) -> io::Result<Stream> {
     let stream = Stream::connect(address, None)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // If the server stops reading, a client of a crowd waits only this long to send, unless its
-    // `Act` sets another time.
+    // Limits how long a client waits to send after the server has stopped reading. Clients that
+    // behave set a longer limit.
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
 }
@@ -228,7 +231,7 @@ fn set_header(name: &str, number: usize, bytes: usize) -> String {
     format!("set {name}:{number} 0 0 {bytes}\r\n")
 }
 
-/// Returns a set without its last byte.
+/// Returns a `set` command without the last byte of its value.
 fn half_line(number: usize) -> String {
     set_header("half-lines", number, 16_000) + &"p".repeat(15_999)
 }
@@ -237,7 +240,7 @@ fn gets(count: usize) -> String {
     (0..count).map(|n| format!("get large:{}\r\n", n % LARGE_KEYS)).collect()
 }
 
-/// Sends the first half of a value, or as much of it as the server reads. Afterwards only holds the
+/// Sends the first half of a value, or as much of it as the server reads. Afterwards only keeps the
 /// connection open.
 fn half_set(
     mut stream: &Stream,

@@ -9,7 +9,8 @@ use larder_server::signals::{Signal, Signals};
 
 use crate::{Error, Result, complain};
 
-/// Signals within this time count as one: some programs signal a process and then its group.
+/// A second signal within this time after the first is ignored. Some programs signal a process and
+/// then its process group, so the process gets the same signal twice.
 const SAME: Duration = Duration::from_millis(200);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

@@ -48,7 +48,7 @@ impl Machine {
     }
 }
 
-/// Pins the calling thread to one processor, and with it threads that it starts later.
+/// Pins the calling thread, and all threads that it starts later, to one processor.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] if the processor does not exist or the process may not use it.

@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-/// Space for the labels to the left of a panel.
+/// Space for the labels to the left of a panel. The unit of all lengths in this file is that of the
+/// SVG's `viewBox`.
 const LEFT: f64 = 72.0;
 /// Width of the panels.
 const WIDTH: f64 = 880.0;
@@ -14,7 +15,7 @@ const TITLE: f64 = 40.0;
 /// Space for the time axis below the last panel.
 const AXIS: f64 = 40.0;
 
-/// One plot of lines over the same seconds.
+/// A plot of one or more lines.
 #[derive(Debug)]
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
@@ -172,7 +173,8 @@ impl Panel {
         }
     }
 
-    /// Returns the axis range that holds all values, in whole steps.
+    /// Returns the lower and the upper end of the vertical axis. All values lie between them. Both
+    /// are multiples of the axis step; on a logarithmic axis, they are powers of ten.
     fn range(&self) -> (f64, f64) {
         let values = || self.lines.iter().flat_map(|line| &line.values).copied();
         let high = values().fold(0.0, f64::max);

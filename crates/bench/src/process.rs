@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// The largest number of processes whose shared memory is counted exactly. For an exact count the
-/// kernel walks the page tables of each process.
+/// The largest number of processes whose shared memory is counted exactly. An exact count takes
+/// long, because the kernel walks the page tables of each process.
 const EXACT_MEMORY: usize = 4;
 
 /// The processes to measure, or some threads of one process.
@@ -30,7 +30,7 @@ enum Scope {
     Process,
     /// The threads of one process whose names begin with one of these prefixes.
     Threads(&'static [&'static str]),
-    /// The process, and with it all members of a group, see [`tree::members`].
+    /// A server's process and the other members of its group, see [`tree::members`].
     Group { leader: u32, floor: Arc<Floor> },
 }
 
@@ -49,7 +49,7 @@ struct Floor {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sample {
     /// Nanoseconds on a processor, summed over all threads. If a probe measures only some threads
-    /// of a process, threads that have ended no longer count.
+    /// of a process, the time of ended threads is not included.
     pub cpu_ns: u64,
     /// Nanoseconds in the kernel, a part of `cpu_ns`, counted in coarse clock ticks.
     pub system_ns: u64,
@@ -129,7 +129,7 @@ impl Probe {
         if threads.is_empty() {
             cpu_ns = process_clock(self.pid).unwrap_or(cpu_ns);
         }
-        // These are known only for whole processes.
+        // These three counts are measured only for whole processes.
         let (mut system_ns, mut written, mut read) = (0, 0, 0);
         if threads.is_empty() {
             let system_ticks = tree::member(self.pid).map_or(0, |member| member.system_ticks);
@@ -152,7 +152,7 @@ fn sample_group(server: u32, leader: u32, floor: &Floor) -> Option<Sample> {
         sum.cpu_ns += nanoseconds(member.children_ticks);
         sum.system_ns += nanoseconds(member.system_ticks);
         sum.wait_ns += process_times(member.pid, &[]).map_or(0, |times| times.1);
-        // The kernel adds the bytes of an ended child to those of the parent that waited for it.
+        // The counts of a parent already include the bytes of ended children that it waited for.
         let (written, read) = device_bytes(member.pid).unwrap_or_default();
         sum.written += written;
         sum.read += read;

@@ -1,6 +1,7 @@
-//! Replays a trace against a server: gets each key, and sets the keys that were missed. It uses one
-//! connection and batches of different keys, so the server sees the order of the trace, and a run
-//! can be repeated.
+//! Replays a trace against a server: gets each key, and sets the keys that were missed. All
+//! requests go over one connection, so the server sees the order of the trace, and a run can be
+//! repeated. The keys of a batch are all different, so each request sees the effects of earlier
+//! requests for its key.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -219,8 +220,9 @@ impl Session {
     }
 }
 
-/// Sends `requests` and reads `replies` replies. A batch has a bounded size. If the server stops
-/// reading until its answers are read, this function times out instead of hanging.
+/// Sends all of `requests`, then reads `replies` replies. Batches have a bounded size, so servers
+/// can usually take a whole batch before this function reads a reply. If a server stops reading
+/// earlier, this function times out instead of hanging.
 fn round_trip(
     client: &mut Client,
     requests: &[u8],
@@ -275,8 +277,8 @@ impl<'a> Answers<'a> {
         self.replies += 1;
     }
 
-    /// Notes a value. The value's length is not checked: another request of the trace may have
-    /// stored the key with another length.
+    /// Marks the key of a received value as found. The value's length is not checked: another
+    /// request of the trace may have stored the key with another length.
     fn value(&mut self, key: &[u8]) {
         let rest = &self.batch[self.next..];
         match rest.iter().position(|access| access.key == key) {

@@ -8,8 +8,9 @@ pub(crate) const LINE_MAX: usize = 64 * 1024;
 /// The longest value that a reply may announce, in bytes: the largest item size of memcached.
 const VALUE_MAX: u64 = 1 << 30;
 
-/// A line of a reply. All lines but [`Reply::Value`], [`Reply::Stat`] and [`Reply::Prefix`] end
-/// their reply, after the value if they announce one.
+/// A line of a reply. After [`Reply::Value`], [`Reply::Stat`] and [`Reply::Prefix`], the reply
+/// continues with more lines. Any other line is the last one of its reply; if it announces a value,
+/// the value follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// `VALUE`: an item of a get. Its value follows, then further items or `END`.
@@ -228,7 +229,7 @@ enum State {
         offset: usize,
         length: usize,
     },
-    /// Behind a value. `seen` bytes of the value's line end have arrived.
+    /// The value and `seen` bytes of its line end have arrived.
     BodyEnd {
         meta: bool,
         length: usize,

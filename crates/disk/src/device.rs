@@ -20,7 +20,8 @@ use std::os::fd::BorrowedFd;
 ///   called is durable.
 /// - Until then a power loss may keep any part of a write, in any order, in pieces of a sector or
 ///   less. The end of the process (`kill -9`) keeps the write but does not make it durable. A
-///   restarted process may read it and still lose it, until a sync by that process covers it.
+///   restarted process may read the write, but a power loss may still take it until a sync by that
+///   process covers it.
 /// - After a failed write, any part of its range may hold its bytes.
 /// - After a failed sync, every write that it would have covered may be lost, now or later, **even
 ///   if a later sync succeeds**: the operating system drops pages that it could not write. The only
@@ -68,8 +69,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Some of these writes may not be durable and may never become so; see the promises above.
     /// From then on, reads return what the device holds, not the lost writes. Otherwise a restart
     /// would trust data that the operating system still caches and will never write. Only one call
-    /// of `sync` reports a loss, whichever thread made it, so threads that share a device must tell
-    /// each other about a failed sync.
+    /// of `sync`, on any thread, returns the error of a loss. So threads that share a device must
+    /// tell each other about a failed sync.
     fn sync(&self) -> io::Result<()>;
 
     /// Prepares a range so that later writes to it are as cheap as possible to

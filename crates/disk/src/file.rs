@@ -143,7 +143,8 @@ impl FileDevice {
         }
     }
 
-    /// Returns the path of the file or block device; a directory is already resolved.
+    /// Returns the path of the file or block device. If the caller gave a directory, this is the
+    /// path of the store's file in it.
     pub fn path(&self) -> &Path {
         &self.target.path
     }
@@ -298,7 +299,7 @@ impl Device for FileDevice {
 /// writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathInfo {
-    /// The file or block device; a directory is already resolved.
+    /// The file or block device. If the caller gave a directory, this is the store's file in it.
     pub path: PathBuf,
     /// The first bytes of the file or device (up to 8192); empty if it does not exist.
     pub head: Vec<u8>,
@@ -422,7 +423,8 @@ impl Target {
     }
 
     fn length(&self, mut file: &File) -> Result<u64, OpenError> {
-        // A block device's metadata has length 0; seeking to the end works for both.
+        // The metadata of a block device gives the length 0. Seeking to the end gives the length of
+        // files and of block devices.
         io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(self.io("measure"))
     }
 
@@ -506,7 +508,8 @@ impl Target {
             let path = self.path.clone();
             OpenError::NoSpace { path, needed: size - length, free }
         };
-        // Checked first: a failing attempt would briefly take all free space from other processes.
+        // The free space is checked first, because a failing attempt would briefly take all of it
+        // from other processes.
         let free = kernel::free_bytes(file).map_err(self.io("measure"))?;
         if let Some(free) = free
             && free < size - length

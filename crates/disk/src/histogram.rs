@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The upper bounds of the first buckets. The bounds of each further decade are ten times those of
 /// the decade before.
 const DECADE: [u64; 6] = [100, 150, 200, 300, 500, 700];
-/// Decades from 100 ns to 10 s, or from 100 bytes to 10 GB.
+/// The number of decades that the bounds span: from 100 ns to 10 s, or from 100 bytes to 10 GB.
 const DECADES: usize = 8;
 /// The number of bounds.
 const BOUND_COUNT: usize = DECADES * DECADE.len() + 1;
@@ -32,9 +32,10 @@ const fn bounds() -> [u64; BOUND_COUNT] {
 /// The number of buckets.
 const BUCKETS: usize = BOUND_COUNT + 1;
 
-/// Maps the exponent of a value and the two bits below it to the bucket of the least value with
-/// these bits. The bounds lie further apart than these steps. So every value with these bits is in
-/// that bucket or the next one.
+/// Maps a value's exponent and the two bits after its leading bit to the bucket of the least value
+/// with this exponent and these bits. The largest such value is less than 1.25 times the least one,
+/// and neighbouring bounds differ by a larger factor. So every such value is in that bucket or the
+/// next one.
 const FIRST_BUCKET: [u8; 256] = first_buckets();
 
 const fn first_buckets() -> [u8; 256] {
@@ -80,7 +81,7 @@ impl Default for Recorder {
 
 impl Recorder {
     /// Adds `n` times the same value. Only one thread may call this function, because it loads and
-    /// stores in separate steps. These save a locked instruction.
+    /// stores in separate steps. The separate steps save a locked instruction.
     #[inline]
     pub fn add(&self, value: u64, n: u64) {
         let add = |counter: &AtomicU64, by| {
@@ -127,7 +128,7 @@ const UNBOUND: &str = "inf";
 impl Histogram {
     /// Parses the result of [`Histogram::buckets_text`]. The text has no sum, so the parsed sum is
     /// 0. Returns `None` if the text has another form, or if its bounds are those of another
-    /// version.
+    /// version of Larder.
     pub fn parse(text: &str) -> Option<Histogram> {
         let mut read = Histogram::default();
         for pair in text.split_ascii_whitespace() {
@@ -184,8 +185,8 @@ impl Histogram {
         BOUNDS.into_iter().zip(counts)
     }
 
-    /// Returns the bounds 1, 2 and 5 of each decade, as [`Histogram::cumulative`] does. These are
-    /// few enough for people and for Prometheus.
+    /// Returns those pairs of [`Histogram::cumulative`] whose bound is 1, 2 or 5 times a power of
+    /// ten. These are few enough for people and for Prometheus.
     pub fn cumulative_by_few(&self) -> impl Iterator<Item = (u64, u64)> {
         self.cumulative().filter(|(bound, _)| {
             let mut leading = *bound;
@@ -303,7 +304,7 @@ mod tests {
         let mut later = class.clone();
         later.buckets[0] = 10;
         assert_eq!(later.growth(&class).buckets_text(), "100:3");
-        // A count has fallen, so the counts were reset, and all of them are new.
+        // A count has fallen. So the counts were reset in between, and all values are new.
         assert_eq!(class.growth(&later), class);
         // Counts that another server makes up must not cause a panic.
         later.add(&class);

@@ -44,8 +44,8 @@ impl Part {
             true => self.device.write_directly(offset, bytes),
             false => self.device.write_at(offset, bytes),
         };
-        // Counted before this function returns, and also after an error: a failed write may have
-        // written a part of its bytes.
+        // The write is counted before this function returns. It is also counted after an error,
+        // because a failed write may have written a part of its bytes.
         self.changes.fetch_add(1, Ordering::AcqRel);
         written
     }

@@ -107,7 +107,7 @@ impl ReadBuffer {
         NonNull::slice_from_raw_parts(self.memory, self.layout.size())
     }
 
-    /// Returns the requested bytes, for callers that fill them in another way.
+    /// Returns the requested bytes, for callers that fill them without a read queue.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `start + len` lies inside the memory, which is initialised and mutably borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.start), self.len) }
@@ -125,7 +125,7 @@ impl Deref for ReadBuffer {
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        // SAFETY: the memory was taken with this layout and has no other owner.
+        // SAFETY: the memory came from `take` with this layout and has no other owner.
         unsafe { spare::give(self.memory, self.layout) };
     }
 }

@@ -44,7 +44,7 @@ struct State {
     faults: Vec<Fault>,
     /// Ranges that can no longer be read, even after writing there.
     bad: Vec<Range<u64>>,
-    /// The number of the change at which the machine stops.
+    /// The machine stops during the write or sync with this number; see [`Counts::changes`].
     stop_at: Option<u64>,
     stopped: bool,
     held: Option<Operation>,
@@ -79,8 +79,8 @@ impl SimDevice {
         SimDevice::with(Cache::new(image), Random::new(seed))
     }
 
-    /// Adds the bad ranges of the device that this one was copied from, because both stand for the
-    /// same medium.
+    /// Sets the bad ranges. A copy of a device has the bad ranges of the original, because both
+    /// stand for the same medium.
     fn with_bad(self, bad: Vec<Range<u64>>) -> SimDevice {
         self.state().bad = bad;
         self
@@ -188,7 +188,7 @@ impl SimDevice {
         self.let_go(&mut self.state());
     }
 
-    /// Waits until a call is held; returns false if none is within `limit`.
+    /// Waits until a call is held. Returns false if no call is held within `limit`.
     pub fn wait_until_held(&self, limit: Duration) -> bool {
         let state = self.state();
         let (state, _) = self

@@ -93,22 +93,22 @@ mod tests {
         let small = Layout::from_size_align(2048, 512).unwrap();
         let other = Layout::from_size_align(2048, 4096).unwrap();
         let first = take(small);
-        // SAFETY: the memory was taken with this layout.
+        // SAFETY: the memory came from `take` with this layout and is no longer used.
         unsafe { give(first, small) };
         let different = take(other);
         assert_ne!(different, first);
         assert_eq!(take(small), first);
         let many: Vec<_> = (0..100).map(|_| take(small)).collect();
         for memory in many.into_iter().chain([first]) {
-            // SAFETY: the memory was taken with this layout.
+            // SAFETY: the memory came from `take` with this layout and is no longer used.
             unsafe { give(memory, small) };
         }
-        // SAFETY: the memory was taken with this layout.
+        // SAFETY: the memory came from `take` with this layout and is no longer used.
         unsafe { give(different, other) };
         let kept = SPARE.with(|spare| spare.borrow().bytes);
         assert_eq!(kept, KEPT, "{} bytes were given back", 102 * 2048);
         let large = Layout::from_size_align(2 * LARGEST, 512).unwrap();
-        // SAFETY: the memory was taken with this layout.
+        // SAFETY: the memory came from `take` with this layout and is no longer used.
         unsafe { give(take(large), large) };
         assert_eq!(SPARE.with(|spare| spare.borrow().bytes), kept);
     }

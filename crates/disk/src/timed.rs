@@ -30,7 +30,8 @@ impl fmt::Debug for MonotonicClock {
 }
 
 /// The number of recorders that the read queues of a device share. With 64 threads, eight threads
-/// write to the same cache lines, each of them far below a million times a second.
+/// share a recorder and its cache lines. Each thread writes to them far less than a million times a
+/// second.
 const SHARES: usize = 8;
 
 /// The durations of the reads, writes and syncs of one device.

@@ -93,8 +93,9 @@ impl<'a> Key<'a> {
 
 /// A part of a key's hash: a secret that must not be shown. The hash function is invertible, so the
 /// hashes of a few short keys reveal the hash seed. With the seed, an attacker can make keys that
-/// share one position in the index. So this type lets no bit of the hash be read. To show it, apply
-/// a keyed hash function, such as that of [`RandomState`](std::hash::RandomState).
+/// share one position in the index. So this type gives no access to the hash. To show a
+/// `SecretHash`, apply a keyed hash function to it, such as that of
+/// [`RandomState`](std::hash::RandomState).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(NonZeroU64);
 

@@ -14,8 +14,8 @@ const HEADROOM: usize = (HEADER + 16 + MAX_KEY + JUMBO_HEADROOM).next_multiple_o
 /// store.
 const FOOTROOM: usize = 8 + JUMBO_FOOTROOM;
 
-/// The smallest charge, in bytes. A value is charged in such steps while it arrives, not as a whole
-/// when it is announced.
+/// The smallest charge, in bytes; only the last charge of a value may be smaller. A value is
+/// charged step by step while it arrives, not as a whole when it is announced.
 const STEP: usize = 256 << 10;
 
 /// Memory of a large value while its bytes arrive. The budget is charged for the pages that are
@@ -25,7 +25,7 @@ pub struct LargeValue {
     mapping: Option<Mapping>,
     len: usize,
     charged: u64,
-    /// True if the last charge failed. Then the budget has a reservation for it.
+    /// True if the last charge failed. The budget then has a reservation for that charge.
     waits: bool,
     budget: Arc<Budget>,
 }

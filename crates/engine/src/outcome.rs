@@ -19,8 +19,8 @@ pub enum CommitState {
     Durable,
     /// The commit has not ended yet.
     Pending,
-    /// The commit failed. In sync mode the change was undone. In async mode, answers wait only
-    /// while a commit is overdue; there the change stays and becomes durable with a later commit.
+    /// The commit failed. In sync mode, the change was undone. In async mode, where answers wait
+    /// only while a commit is overdue, the change stays and becomes durable with a later commit.
     Failed,
 }
 

@@ -18,8 +18,8 @@ impl Hasher for RecordHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Only the product's high bits depend on all input bits. The rotation moves them to the low
-        // bits, because the hash table uses both ends.
+        // Only the product's high bits depend on all input bits. The hash table uses the lowest and
+        // the highest bits of a hash, so the rotation moves the high bits to the low end.
         self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 

@@ -48,8 +48,8 @@ counters! {
     get_hits,
     /// Look-ups that found no item.
     get_misses,
-    /// Look-ups that found an expired item (also in `get_misses`, or in `get_hits` if the call
-    /// created the item).
+    /// Look-ups that found an expired item. They also count in `get_misses`, or in `get_hits` if
+    /// the call created the item anew.
     get_expired,
     /// Touches that found an item.
     touch_hits,
@@ -113,7 +113,8 @@ counters! {
     moved_bytes,
     /// Segments that the cleaner emptied by moving or removing their live records.
     cleaned_segments,
-    /// The part of `cleaned_segments` that S3-FIFO evicted from, or whose items had all expired.
+    /// The part of `cleaned_segments` from which S3-FIFO evicted items, or whose items had all
+    /// expired.
     evicted_segments,
     /// Bytes of records in `cleaned_segments`, dead ones included.
     cleaned_bytes,
@@ -212,14 +213,15 @@ stats! {
     device_written_bytes: sum,
     /// The part of `device_written_bytes` that is dead maps.
     map_written_bytes: sum,
-    /// Bytes of records in the store's segments that were freed since the start or the last reset.
+    /// Bytes of records in those segments of the store that were freed since the start or the last
+    /// reset.
     freed_bytes: sum,
     /// Emptied segments whose places are not free yet.
     quarantined_segments: sum,
     /// The part of `quarantined_segments` whose emptying is not durable.
     uncommitted_segments: sum,
-    /// The part of `quarantined_segments` whose emptying is durable. These segments wait for dead
-    /// maps of other segments or for their free marks.
+    /// The part of `quarantined_segments` whose emptying is durable. Each of these segments waits
+    /// for dead maps of other segments or for its own free mark.
     unmarked_segments: sum,
     /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
     /// and for dumps.

@@ -267,8 +267,8 @@ fn a_store_that_refuses_reports_the_bad_range_and_continues() {
         }
         assert!(refused < LOST, "{refused}");
     }
-    // A bad free place is noticed only when its new contents are read. Nearly all unreadable
-    // records were overwritten without a read.
+    // The store notices that a free place is bad only when it reads what was written there later.
+    // So some errors are left. Nearly all unreadable records were overwritten without a read.
     let (there, gone, errors) = machine.count_last(0..22_000, 7);
     assert!(errors < 100 && gone == 0, "{there}, {gone}, {errors}");
     assert!(machine.engine.commit());
@@ -394,7 +394,8 @@ fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     for copy in SUPERBLOCKS {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
-        // Writes more segments than two commits mark as free.
+        // Writes more segments than two commits mark as free. So flushed records are left that
+        // could come back.
         machine.set_all(0..20_000, 0);
         machine.turn();
         drop(machine.session.flush_all(None));
@@ -470,7 +471,7 @@ fn unreadable_places_are_remembered_through_a_clean_stop() {
     }
 }
 
-/// Later starts must not use a place again after it was given up.
+/// Later starts must not use a retired place again.
 #[test]
 fn unreadable_places_are_remembered() {
     let device = SimDevice::new(SIZE, 1);
@@ -508,8 +509,8 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
         machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
     }
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
-    // One of these places may have been reused just before, so the items of one segment may be
-    // lost.
+    // The store may have reused one of the unreadable places just before the restart. The items of
+    // that segment are then lost.
     let back = machine.engine.stats().items;
     assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
     // The unreadable places must not be used any more, and all others must be.
@@ -533,8 +534,8 @@ fn a_segment_with_an_unreadable_meta_brings_no_older_version_back() {
         machine.turn();
         let geometry = machine.geometry();
         let last: Vec<u32> = machine.headers().map(|header| header.segment).collect();
-        // These segments hold tombstones. Some of the versions that their records hide are in
-        // earlier segments.
+        // These segments hold tombstones and newer versions. Some of the records that they hide are
+        // in earlier segments.
         for &number in &last[last.len() - 12..] {
             let meta = geometry.meta(number, copy);
             machine.device.spoil(meta..meta + BLOCK as u64);

@@ -143,8 +143,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Freed space becomes available by a commit. If there are no other writers, no other session
-/// requests that commit, so the thread that waits for space must not wait for ever.
+/// Freed space becomes available only with a commit. If there is only one writer, no other session
+/// requests that commit. Nevertheless the writer must not wait for ever.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "measures that a thread does not wait for ever")]
 fn one_writer_alone_gets_through_several_times_the_store() {
@@ -247,8 +247,8 @@ fn cleaning_forgets_unreadable_records() {
     let engine = Engine::open_without_threads(options).unwrap();
     let old = "old".repeat(300);
     set_all(&engine, 0..20_000, &old);
-    // One bit in each 50 KB: most segments are damaged, and most of the damaged records are not in
-    // memory.
+    // Flips one bit in each 50 KB. Most segments are then damaged, and most of the damaged records
+    // are not in memory.
     for at in (1 << 20..40 << 20).step_by(50_000) {
         device.flip_bit(at, 3);
     }
@@ -273,8 +273,8 @@ fn cleaning_forgets_unreadable_records() {
             }
         }
     }
-    // A set over an older slot counts as an overwrite. If the record behind the slot is another
-    // key's item, `items` does not include that item until the slot is resolved.
+    // A set that leaves an older slot counts as an overwrite. If the record behind the older slot
+    // is another key's item, `items` does not include that item until the slot is resolved.
     let stats = engine.stats();
     assert!((stats.items..=stats.items + stats.older_slots).contains(&found), "{found} {stats:?}");
 }
@@ -589,7 +589,7 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
             }
         }
         set(&mut session, random.below(KEYS));
-        // The gets have requested frames from the cleaner, which requests commits.
+        // The gets have requested frames from the cleaner, and the cleaner requests commits.
         engine.clean(&mut for_gets);
         engine.commit();
         session.tick(1);
@@ -601,8 +601,8 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
     assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
 }
 
-/// Without eviction, an index at its memory limit must refuse new keys. The index must leave the
-/// memory that is kept for connections.
+/// Without eviction, an index at its memory limit must refuse new keys. It must not take the memory
+/// that is kept for connections.
 #[test]
 fn a_full_index_refuses_new_items_in_refuse_mode() {
     const MEMORY: u64 = 8 << 20;
@@ -630,7 +630,8 @@ fn a_full_index_refuses_new_items_in_refuse_mode() {
         let stats = engine.stats();
         (stats.index_slots * 8 * 100 / stats.index_limit, stats.items)
     };
-    // The number of items when the gauges first show at least 90 %.
+    // The number of items when the statistics first show that the index takes at least 90 % of its
+    // limit.
     let mut warned = None;
     let kept = (0..)
         .find(|&n| {

@@ -51,7 +51,8 @@ fn a_boot_has_one_time_through_crashes_and_with_new_devices() {
     machine.since_boot += NANOS;
     let (time, mut devices) = open(&devices, machine);
     assert_eq!(time - START.wall, machine.since_boot - START.since_boot);
-    // The new device must have recorded the time, too: the result is the same if it is given first.
+    // The new device must have recorded the time, too. So the result must be the same if the new
+    // device is given first.
     devices.rotate_right(1);
     machine.since_boot += NANOS;
     let (time, devices) = open(&devices, machine);

@@ -114,7 +114,8 @@ impl Load {
     }
 }
 
-/// Returns the cost of `during`: bytes of maps, bytes freed, and bytes of whole segments read.
+/// Returns the cost of `during` in bytes: of dead maps written, of segments freed, and of whole
+/// segments read.
 fn cost(load: &mut Load, during: impl FnOnce(&mut Load)) -> [u64; 3] {
     let before = load.stats();
     during(load);

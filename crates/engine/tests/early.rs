@@ -250,7 +250,8 @@ fn early_writes_promise_nothing_after_another_sync_has_failed() {
     }
 }
 
-/// An engine with threads must write early without a call, soon, and even while a sync hangs.
+/// An engine with threads must soon write each record early, without a call of `write_early`, and
+/// even while a sync hangs.
 #[test]
 fn a_thread_writes_early() {
     let device = new_device();

@@ -135,9 +135,9 @@ fn large_values_being_freed_count_with_all_their_memory() {
         })
         .count();
     assert!(stored >= 12, "{stored}");
-    // The cleaner knows the bytes that the session made dead from its second turn on. After that
-    // the session stays awake, so no memory comes back. The cleaner must not evict more than needed
-    // meanwhile.
+    // At its tick after the cleaner's first turn, the session reports the bytes that it made dead.
+    // Then it stays awake, so no freed memory can be used again. Meanwhile the cleaner must not
+    // evict more than needed.
     cache.engine.clean(&mut cache.cleaner);
     cache.session.tick(NOW);
     for _ in 0..10 {

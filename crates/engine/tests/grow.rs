@@ -141,7 +141,7 @@ fn a_full_store_that_grows_takes_sets_at_once() {
         assert!(!world.set(full), "it stays full");
         let before = world.places();
         world.engine.grow(None, 24 * MIB).unwrap();
-        // Neither the cleaner nor a commit runs before this set.
+        // This set must succeed before any turn of the cleaner and any commit.
         let key = full.to_string();
         let set = world.session.store(
             &world.session.key(key.as_bytes()),

@@ -67,7 +67,8 @@ fn value(n: usize) -> Vec<u8> {
     format!("value {n} ").repeat(1 + n % 20).into_bytes()
 }
 
-/// Stores items, overwrites some and deletes others, one of them large; then stops cleanly.
+/// Stores items, overwrites all of them and deletes every third. Also stores a large item. Then
+/// stops cleanly.
 fn fill_and_close(device: &Arc<SimDevice>) {
     let (engine, mut session) = open(device, 16 << 20);
     assert!(!engine.recovered().unwrap().from_image);

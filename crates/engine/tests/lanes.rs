@@ -267,8 +267,8 @@ fn is_draining(engine: &Engine, name: &str) -> bool {
     engine.lanes().iter().any(|lane| lane.name == name && (lane.draining || lane.drained))
 }
 
-/// A keep must cancel a drain that the mover has not begun, for example because a device hangs. If
-/// one session makes several requests, the last one must count.
+/// A `store keep` must cancel a drain that the mover has not begun, for example because a device
+/// hangs. If one session makes several requests, the last one must count.
 #[test]
 fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
@@ -289,8 +289,8 @@ fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     assert!(is_draining(&machine.engine, "b"));
 }
 
-/// A device hangs while it records a drain, so a keep can no longer cancel the drain. The keep must
-/// wait for the end of the drain, and must then be carried out.
+/// A device hangs while it records a drain, so a `store keep` can no longer cancel the drain. The
+/// engine must carry out the keep when the drain has been recorded.
 #[test]
 fn a_keep_follows_a_drain_that_has_begun() {
     let machine = Machine::start(names(&["a", "b"]), Durability::Sync);
@@ -303,8 +303,8 @@ fn a_keep_follows_a_drain_that_has_begun() {
         let mover = scope.spawn(|| engine.move_partitions());
         assert!(device.wait_until_held(std::time::Duration::from_secs(20)));
         assert!(matches!(machine.session.drain("b", false), Outcome::NeedsSpace));
-        // The other session still waits for the drain. When it repeats its call, that must not
-        // cancel the keep, which came later.
+        // The other session still waits for the drain, and repeats its call. The repeated call must
+        // not cancel the keep, which was requested after the drain.
         assert!(matches!(other.drain("b", true), Outcome::NeedsSpace));
         device.release();
         mover.join().expect("the mover");
@@ -313,8 +313,8 @@ fn a_keep_follows_a_drain_that_has_begun() {
     assert!(matches!(machine.session.drain("b", false), Outcome::Ready(Ok(()))));
 }
 
-/// If another session's keep cancels a drain, the session that waits for the drain must be woken
-/// after the keep. Its repeated call must then be carried out.
+/// If another session's `store keep` cancels a drain, the session that waits for the drain must be
+/// woken after the keep. When that session repeats its call, the engine must carry out the drain.
 #[test]
 fn sessions_that_want_the_opposite_come_one_after_the_other() {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -422,8 +422,8 @@ fn a_device_is_drained_to_one_with_unreadable_records() {
     assert!(!lost.into_iter().any(|name| machine.has(name)));
 }
 
-/// Records become unreadable in the source after their copies are durable in the target. These
-/// records must not hold up this motion and all later ones, although the store may lose nothing.
+/// Records become unreadable in the source after their copies are durable in the target. Even in a
+/// store that may lose nothing, these records must not block this motion, nor all later ones.
 #[test]
 fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
     let (mut machine, names) = beyond_memory([3, 3], WhenFull::Refuse, 4000);
@@ -542,8 +542,8 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     ));
 }
 
-/// Opens the store. Replaces new devices whose first block was torn by empty ones, as an operator
-/// would: a start refuses such a device, because it may hold anything.
+/// Opens the store. A start refuses a new device with a torn first block, because such a device may
+/// hold anything. As an operator would, this function then puts an empty device in its place.
 fn start_erasing_torn(mut devices: Vec<(String, Arc<SimDevice>)>, new: &[&str]) -> Machine {
     loop {
         match Machine::with(devices.clone(), options(&devices, Durability::Sync)) {
@@ -632,7 +632,8 @@ fn a_store_starts_after_a_power_loss_at_the_end_of_a_drain() {
 fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     filled(&mut machine, 500);
-    // Only the first device records the attempts to drain it, because the second one fails.
+    // Only the first device records the attempts to drain it, because the second one fails. So the
+    // first device has newer records of the lanes than the second one.
     let fault = Fault { operation: Operation::Sync, at: 1, times: u64::MAX, failure: Failure::Io };
     machine.devices[1].1.plan(fault);
     for _ in 0..3 {

@@ -288,8 +288,9 @@ fn set_or_clean(cache: &mut Cache, key: &str, now: u32) {
     }
 }
 
-/// The version of a change in place costs no space. Without a bound, more versions could be used up
-/// between two commits than are leased, and a restart would use those versions again.
+/// A change in place uses up a version but no space, so space does not limit the number of changes
+/// between two commits. They must stop before they use more versions than are leased. Otherwise a
+/// restart would use those versions again.
 #[test]
 fn changes_in_place_stop_before_the_lease_of_versions_ends() {
     let machine = open(&Arc::new(SimDevice::new(16 << 20, 1)), Durability::Async);

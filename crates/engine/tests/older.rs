@@ -247,7 +247,8 @@ fn cleaning_resolves_older_slots() {
     }
     let (older, bytes) = (machine.older_slots(), machine.engine.stats().item_bytes);
     assert!(older > 2000, "{older}");
-    // The store fills several times: its segments are cleaned for their probably dead records.
+    // Fills the store several times, so that the cleaner cleans segments. Records behind older
+    // slots count as probably dead there.
     for round in 1..6 {
         machine.get(&first);
         machine.fill(round);
@@ -292,8 +293,9 @@ fn undoing_a_set_restores_the_older_slot() {
     }
 }
 
-/// A set marks the slot of another key as older. A change of that other key resolves the slot, and
-/// then the commit of both fails. The undo must restore the other key's item and remove the set's.
+/// A set marks the slot of another key as older, and a change of that other key resolves the slot.
+/// Then the commit with the set and the change fails. The undo must restore the other key's item
+/// and remove the item of the set.
 #[test]
 fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
     for deletes in [false, true] {
@@ -302,8 +304,8 @@ fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
         machine.set(&first, "first");
         machine.fill(0);
         machine.set_unread(&second, "second");
-        // Reads the record into memory, so that the change of the first key below needs no turn,
-        // which would commit.
+        // Reads the record of the first key into memory. Otherwise the change of that key below
+        // would need a turn, and a turn makes a commit.
         let session = &machine.session;
         assert!(matches!(session.get(&session.key(first.as_bytes())), Outcome::NeedsRead));
         machine.engine.serve_reads();
@@ -329,7 +331,8 @@ fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
 /// A turn must read few records, however many older slots lead into a segment.
 #[test]
 fn a_turn_settles_a_few_older_slots() {
-    // Enough for a few records or one whole segment, plus the reads of other cleaning in the turn.
+    // A turn must make fewer reads than this. It suffices for a few records or one whole segment,
+    // plus the reads of other cleaning.
     const MOST_READS: u64 = 24;
     let mut machine = start(Durability::Async);
     for n in 0..8000 {
@@ -358,7 +361,8 @@ fn a_turn_settles_a_few_older_slots() {
 #[test]
 fn a_key_set_unread_and_then_deleted_stays_deleted() {
     const COLD: u32 = 20_000;
-    // Tombstones of long keys cost more than maps after a few moves, so maps are made.
+    // With keys this long, moving a tombstone a few times costs more than a dead map. So the
+    // cleaner makes dead maps.
     let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
     let mut machine = start(Durability::Async);
     for n in 0..COLD {

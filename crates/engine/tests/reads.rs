@@ -103,9 +103,9 @@ impl ReadQueue for Reads {
     }
 }
 
-/// Opens an engine with little memory that reads through the queue, and a session. Stores 24 MB of
+/// Opens an engine with little memory, and a session that reads through the queue. Stores 24 MB of
 /// values of `size` bytes. Without `size`, values have three quarters of the length at which they
-/// count as large. Also returns the keys and the value.
+/// count as large. Returns the engine, the session, the keys and the value.
 fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<String>, Vec<u8>) {
     let store = store(Arc::new(queued.clone()), Durability::Async);
     let options = Options { memory: MEMORY as u64, store: Some(store), ..Options::default() };

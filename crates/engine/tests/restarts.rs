@@ -77,7 +77,8 @@ fn a_store_that_has_used_its_versions_up_says_so() {
         before = cas;
     };
     assert!(used_up && before > 0);
-    // A start is also refused if the very last version is used, as by another lane.
+    // A start is also refused if the very last version is used up. Another lane of the store may
+    // have used it.
     change(&device, |superblock| superblock.seq_limit = MAX_SEQ);
     assert!(matches!(start(&device), Err(OpenError::Store(StoreError::VersionsUsedUp))));
 }
@@ -161,7 +162,8 @@ fn a_store_without_durability_is_not_read_after_a_crash() {
     assert_eq!(engine.stats().items, 1);
     let recovered = engine.recovered().unwrap();
     assert_eq!((recovered.discarded, recovered.damaged_segments), (false, 0));
-    // The start reads the headers of all places, and the records written since.
+    // The start reads the headers of all places, and the records that were written after the
+    // discard.
     assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
 }
 

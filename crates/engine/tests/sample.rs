@@ -161,7 +161,7 @@ fn an_empty_cache_has_nothing_to_show() {
     };
     assert_eq!(show(&mut machine), 0);
     machine.set("key", b"value", Expiry::NEVER);
-    // So far the sampler has seen no table. It must notice the first one at once.
+    // The sampler has not seen a table of the index yet. It must notice the first table at once.
     assert!(show(&mut machine) > 0);
 }
 

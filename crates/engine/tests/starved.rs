@@ -1,5 +1,5 @@
-//! In evict mode, a call that can succeed later is not refused. An outdated finding of the cleaner
-//! is no reason to refuse, nor is a thread that the operating system does not run.
+//! In evict mode, the engine refuses no call that can succeed later. It must not refuse because the
+//! last finding of the cleaner is outdated, nor because the operating system does not run a thread.
 
 use larder_disk::Random;
 use larder_engine::*;

@@ -48,7 +48,8 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
         assert!(stats.fast_bytes < 4 * MIB && stats.fast_bytes > 3 * MIB, "{stats:?}");
         assert!(stats.lower_bytes < 32 * MIB && stats.lower_bytes > 28 * MIB, "{stats:?}");
         let values = Values { bytes: 4000 };
-        // These items fit on the fast device, so the lower one receives only its label.
+        // These items fit on the fast device. So the lower device receives no items, only the label
+        // that says to which store it belongs.
         world.set_all(0..400, &values);
         world.settle();
         assert_eq!(world.engine.stats().lower_used, 0);

@@ -332,7 +332,7 @@ fn expired_items_are_swept_while_the_rest_of_their_segment_lives() {
     s.tick(1005);
     engine.clean(&mut cleaner);
     let stats = engine.stats();
-    // Items in the open segment are not swept, so a few expired items may be left.
+    // The cleaner removes no expired items from the open segment, so a few may be left.
     assert!(stats.totals.expired > 1900, "{stats:?}");
     assert_eq!(stats.items, 4000 - stats.totals.expired);
     assert_eq!(stats.totals.evictions, 0);

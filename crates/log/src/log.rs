@@ -39,7 +39,7 @@ pub struct Config {
 pub struct Log {
     pub(crate) segment_size: usize,
     pub(crate) budget: Arc<Budget>,
-    /// Memory kept for the next segments to be [loaded](Log::load_if_absent).
+    /// Memory that is kept for [loading](Log::load_if_absent) further segments.
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: GrowingTable<Segment>,

@@ -200,8 +200,8 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// Reserves `bytes` and returns their offset. Returns `None` if the segment is closed, or has
-    /// no room for `bytes + more`.
+    /// Reserves `bytes` and returns their offset. Returns `None` if the segment is closed, or if
+    /// fewer than `more` bytes would be left behind them.
     #[inline]
     pub(crate) fn reserve(&self, bytes: u32, more: u32) -> Option<u32> {
         let capacity = self.capacity.load(Ordering::Relaxed);

@@ -17,12 +17,12 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// The longest decoded key, in bytes: the key as sent has at most
-/// [`KEY_LEN_MAX`](crate::KEY_LEN_MAX).
+/// The longest decoded key, in bytes. The encoded key has at most
+/// [`KEY_LEN_MAX`](crate::KEY_LEN_MAX) bytes.
 pub const DECODED_KEY_MAX: usize = crate::KEY_LEN_MAX / 4 * 3;
 
-/// Decodes `encoded` into the beginning of `out` and returns that part; `None` if `encoded` is not
-/// base64 or is empty, or if the result does not fit.
+/// Decodes `encoded` into the beginning of `out` and returns the decoded bytes. Returns `None` if
+/// `encoded` is not base64 or is empty, or if the result does not fit.
 pub fn decode<'o>(encoded: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     let symbols = encoded.iter().filter(|&&byte| VALUES[usize::from(byte)] != NONE).count();
     if symbols == 0 || !symbols.is_multiple_of(4) || symbols / 4 * 3 > out.len() {
@@ -53,7 +53,7 @@ pub fn decode<'o>(encoded: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     Some(&out[..len])
 }
 
-/// Returns the length of `len` bytes in base64.
+/// Returns the length of the base64 form of `len` bytes.
 pub fn encoded_len(len: usize) -> usize {
     len.div_ceil(3) * 4
 }

@@ -1,8 +1,9 @@
 //! The binary protocol: packets with a header of 24 bytes, then extras, key and value. The rules
 //! are those of memcached 1.6.45, where the protocol is deprecated and frozen. Three things differ
-//! on purpose. A packet with a wrong header is refused before the rest of the packet has arrived. A
-//! refused packet is skipped in its true length. A few commands are refused if they have a surplus
-//! value; memcached would parse that value as the next packet.
+//! on purpose. A packet whose header is wrong is refused before the rest of the packet has arrived.
+//! If the connection continues after a refused packet, exactly the bytes of that packet are
+//! skipped. A few commands are refused if they have a surplus value; memcached would parse that
+//! value as the next packet.
 
 mod request;
 mod response;
@@ -158,8 +159,9 @@ impl Header {
         if fits { Ok(kind) } else { Err(self.refuse(Status::InvalidArguments, Then::Close)) }
     }
 
-    /// Refuses opcodes that memcached does not know, and those of SASL. memcached pretends not to
-    /// know SASL unless it is compiled in and enabled, but checks the lengths of its packets.
+    /// Refuses opcodes that memcached does not know, and those of SASL. Unless SASL is compiled in
+    /// and enabled, memcached replies that it does not know these opcodes, but checks the packets'
+    /// lengths first.
     #[cold]
     fn refuse_unserved<'a>(&self) -> Parsed<'a> {
         let fits = match self.head.opcode {

@@ -75,7 +75,7 @@ pub enum Parse<R, E> {
     Request {
         /// The request.
         request: R,
-        /// The number of input bytes it used, including its value.
+        /// The number of input bytes that the request used, including its value.
         consumed: usize,
     },
     /// A storage request whose value has not arrived completely. The caller has two choices. It can

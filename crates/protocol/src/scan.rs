@@ -13,7 +13,8 @@ pub fn find(haystack: &[u8], needle: u8) -> usize {
     while let Some(chunk) = haystack.get(at..at + 8) {
         let Ok(bytes) = <[u8; 8]>::try_from(chunk) else { break };
         let difference = u64::from_le_bytes(bytes) ^ pattern;
-        // The lowest marked byte is a true match. Only bytes above it can be marked falsely.
+        // The lowest byte that `zeros` marks is a true match. Only bytes above it can be marked
+        // falsely.
         let zeros = difference.wrapping_sub(LOW) & !difference & HIGH;
         if zeros != 0 {
             return at + zeros.trailing_zeros() as usize / 8;
@@ -116,7 +117,7 @@ pub fn parse_u64(token: &[u8]) -> Option<u64> {
     digits(token)
 }
 
-/// Parses a decimal number below 2^32 of digits only.
+/// Parses a decimal number below 2^32. Only digits are allowed.
 #[inline]
 pub fn parse_u32(token: &[u8]) -> Option<u32> {
     if token.len() > U32_LEN_MAX {

@@ -189,8 +189,8 @@ fn touch<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     request(frame, Request::Touch(Touch { exptime, noreply }))
 }
 
-/// Ignores everything after the key, except a `noreply` at the end. Some clients send a time there,
-/// which old versions of memcached took as the delay of the delete.
+/// Parses `delete`. Ignores everything after the key, except a `noreply` at the end. Some clients
+/// send a time after the key, which old versions of memcached took as the delay of the delete.
 fn delete<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let Some((key, _)) = keyed(frame) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);

@@ -60,9 +60,9 @@ impl Unfinished {
 }
 
 /// The state of a connection that other threads may read. Only the connection's worker writes to
-/// it. The fields that every call writes stand together at the beginning, and those that never
-/// change at the end. In the heap, entries are 128 bytes apart, so the counts of two connections
-/// share no cache line.
+/// it. The fields that every call of the service writes stand together at the beginning, and those
+/// that never change at the end. In the heap, entries are 128 bytes apart, so the counts of two
+/// connections share no cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Registered {

@@ -47,7 +47,8 @@ pub trait Interval {
         Some(after - before).filter(|growth| *growth >= 0.0)
     }
 
-    /// Returns the growth of the sum of counters per second, as [`growth`](Self::growth) does.
+    /// Returns the growth of the sum of the counters in `rows`, per second. Returns `None` if
+    /// [`growth`](Self::growth) does.
     fn rate(&self, rows: &[&str]) -> Option<f64> {
         Some(self.growth(rows)? / self.seconds())
     }

@@ -297,9 +297,9 @@ impl Worker {
         }
     }
 
-    /// Sends more of a dump. Closes the connection if another dump has taken the dump's place, or
-    /// if a commit that a part of the dump depends on has failed. The client then sees that the
-    /// dump is incomplete.
+    /// Sends more of a dump. Closes the connection if a new dump has ended this dump to take its
+    /// place, or if a commit that a part of this dump depends on has failed. The client then sees
+    /// that the dump is incomplete.
     fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
         let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
             return Step::Next;

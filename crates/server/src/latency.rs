@@ -58,15 +58,15 @@ impl CommandClass {
     }
 }
 
-/// The histograms of one worker. The alignment keeps them off the cache lines of other workers,
-/// which processors fetch in pairs.
+/// The histograms of one worker. The alignment keeps them off the cache lines of other workers. It
+/// is two cache lines, because processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct LatencyCounters {
     classes: [Recorder; CLASSES],
     /// How long replies waited for their commits.
     commit_waits: Recorder,
-    /// Number of commands that took at least `slow_ns`.
+    /// Number of slow commands: those that took at least `Latencies::slow_ns`.
     slow: Counter,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct Timer {
     counters: Arc<LatencyCounters>,
     on: Cell<bool>,
     /// True if [`answered`](Self::answered) only has to count the command. False if timing is off,
-    /// or while all commands of the call so far are timed apart from the call.
+    /// or while all commands of the call so far are timed apart from the call (see [`Timing`]).
     counts: Cell<bool>,
     /// How the first command of the present call is timed.
     led_by: Cell<Lead>,
@@ -170,21 +170,22 @@ pub(crate) struct Timer {
     done: [Cell<u32>; CLASSES],
 }
 
-/// How the first command of a call is timed.
+/// How the first command of a call is timed: with the other commands of the call, or apart from
+/// them (see [`Timing`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lead {
-    /// The first command is timed with the call, or the call has no command yet.
-    Counted,
-    /// The first command is timed apart from the call, and the call has counted no other command
+    /// The first command is timed with the other commands of the call, or the call has no command
     /// yet.
+    Counted,
+    /// The first command is timed apart, and the call has counted no other command yet.
     Apart,
-    /// The first command is timed apart from the call. The next command, which the call has
-    /// counted, is of this class.
+    /// The first command is timed apart. The first command that the call has counted after it is of
+    /// this class.
     ApartBefore(CommandClass),
 }
 
-/// A command that is timed apart from its call, because its reply is withheld or because it has
-/// waited for longer than the other commands.
+/// A command whose duration is measured apart from that of its call, because its reply is withheld
+/// or because it has waited for longer than the call's other commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     began_ns: u64,

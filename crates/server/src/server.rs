@@ -56,10 +56,10 @@ pub use store::Tell;
 fn lanes_in_memory(settings: &Settings) -> usize {
     /// Number of threads that one cleaner serves.
     const THREADS: usize = 4;
-    /// The smallest memory of a lane, in bytes, if there are several lanes. Each lane also needs
-    /// memory for at least `LARGEST_ITEMS` items of the largest size, because a lane cannot use the
-    /// memory of other lanes.
+    /// The smallest memory of a lane, in bytes, if there are several lanes.
     const MEMORY: u64 = 1 << 30;
+    /// If there are several lanes, each has memory for at least this many items of the largest
+    /// size, because a lane cannot use the memory of other lanes.
     const LARGEST_ITEMS: u64 = 64;
     let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
     let at_most = usize::try_from(settings.memory / lane).unwrap_or(usize::MAX);
@@ -193,8 +193,8 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // The start has recovered the store, but failed afterwards, for example to listen.
-                // Closing the store cleanly keeps the recovered state.
+                // The start has failed after it had recovered the store, for example because it
+                // could not listen. Closing the store cleanly keeps the recovered state.
                 store::close(&engine)?;
                 Err(error)
             }

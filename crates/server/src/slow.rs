@@ -1,7 +1,8 @@
 //! The last slow commands. A worker checks for slow commands once per call, when it knows the
 //! call's duration anyway. After a slow call, the worker parses the call's first request again to
-//! learn its key. Other calls pay nothing for that. Invariant: a worker that records a command
-//! never waits, and spends a bounded time per second on recording, even if all commands are slow.
+//! learn the request's key. So calls that are not slow cost nothing more. Invariant: a worker that
+//! records a command never waits, and spends a bounded time per second on recording, even if all
+//! commands are slow.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};

@@ -5,7 +5,7 @@
 pub(crate) enum Wait {
     /// A record is being read from a device.
     Read,
-    /// Memory or space is being reclaimed.
+    /// Memory, or space on a device, is being reclaimed.
     Space,
     /// A long value waits in the queue of arriving values, because other arriving values use all
     /// memory that they may take.

@@ -39,26 +39,26 @@ use std::time::Duration;
 /// The number of attempts after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Salt of the seed that decides which worlds may have several devices. It is chosen so that worlds
-/// that tests name by seed for other reasons have one device, as they had when their bugs were
-/// found.
+/// Salt of the seed that decides which worlds may have several devices. Tests replay seeds of bugs
+/// that need only one device. The salt is chosen so that the worlds of these seeds still have one.
 const SEVERAL: u64 = 0x1ae40;
 
-/// Salt of the seed that decides in which worlds lanes have a lower device. It is chosen so that
-/// worlds that tests name by seed for other reasons have none, as when their bugs were found.
+/// Salt of the seed that decides in which worlds lanes have a lower device. Tests replay seeds of
+/// bugs that need no lower device. The salt is chosen so that the worlds of these seeds still have
+/// none.
 const TIERS: u64 = 0x71eab;
 
-/// Salt of the seed that decides in which worlds devices grow while in use. It is chosen so that
-/// devices do not grow in worlds that tests name by seed for other reasons, as when their bugs were
-/// found.
+/// Salt of the seed that decides in which worlds devices grow while in use. Tests replay seeds of
+/// bugs that need no growth. The salt is chosen so that devices still do not grow in the worlds of
+/// these seeds.
 const GROWS: u64 = 0x96920;
 
 /// Salt of the seed that decides when early writes happen.
 const EARLY: u64 = 0xea417;
 
-/// Salt of the seed that decides which worlds have keys that the index cannot tell apart, and
-/// delete items that they have just set. It is chosen so that worlds that tests name by seed have
-/// no such keys and deletes, as when their bugs were found.
+/// Salt of the seed that decides which worlds have twins: keys that the index cannot tell apart.
+/// Worlds with twins also delete items that they have just set. Tests replay seeds of bugs that
+/// need no twins. The salt is chosen so that the worlds of these seeds still have none.
 const TWINS: u64 = 0x7472b;
 /// The number of names among which [`find_twins`] searches for keys that the index cannot tell
 /// apart. Among this many names there are several such pairs.
@@ -120,8 +120,8 @@ pub struct DurableWorld {
     /// True if the process was killed without a power loss. Everything that it has written is then
     /// still there.
     keeps_written: bool,
-    /// Random numbers for early writes. They have their own generator, so that worlds in sync mode,
-    /// which make no early writes, stay the same.
+    /// Random numbers for early writes. They have their own generator, so that they do not change
+    /// the other random numbers of a world.
     early: Random,
     anomaly: anomaly::Armed,
     counts: WorldCounts,
@@ -162,8 +162,8 @@ impl DurableWorld {
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
         let mut machine = Machine::new(device, [random.bits(), random.bits(), random.bits()]);
-        // Drawn from a separate generator, so that the random numbers of worlds with one device
-        // stay the same.
+        // The choice of devices has its own generator, so that it does not change the other random
+        // numbers of a world.
         let mut others = Random::new(seed ^ SEVERAL);
         let several = others.one_in(2);
         for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
@@ -338,7 +338,7 @@ impl DurableWorld {
         }
     }
 
-    /// Crashes for the last time, then checks the store after damage.
+    /// Crashes for the last time, then damages the store and checks it.
     fn end(&mut self) -> Check {
         self.crash()?;
         self.rot()
@@ -366,7 +366,8 @@ impl DurableWorld {
         self.turn();
         if self.engine.staged_maps() > 0 && self.random.one_in(2) {
             // A dead map that is written too early does harm only if the power fails before the
-            // deaths in it are durable. So this plans a power loss soon.
+            // deaths in it are durable. So a power loss is planned for one of the next writes or
+            // syncs.
             self.plan_power_loss_within(6);
         }
     }
@@ -442,14 +443,16 @@ impl DurableWorld {
         Err(format!("a call waits for ever: {lanes:?}, {stats:?}"))
     }
 
-    /// Checks a refusal of a call that needs space: correct only if a device fails or the engine
-    /// does not evict.
+    /// Checks the refusal of a call that needs space. An engine that does not evict may always
+    /// refuse such a call. Otherwise the reason must be one that [`not_refused`](Self::not_refused)
+    /// accepts.
     fn refused(&mut self, what: &str, key: &[u8]) -> Check {
         if self.evicts() { self.not_refused(what, key) } else { Ok(()) }
     }
 
-    /// Checks a refusal of a call that finds space even in a full store: correct only if a device
-    /// fails.
+    /// Checks the refusal of a call that finds space even in a full store. Valid reasons are a
+    /// failing device, an unreadable record, the anomaly, a moving key, and a call that does not
+    /// wait long for space.
     fn not_refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
         // If a record is unreadable, the engine refuses the call: the record is not lost, so the

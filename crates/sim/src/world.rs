@@ -316,8 +316,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks a store that failed although its condition was met. The only valid reason is that the
-    /// item would have become too large.
+    /// Checks the answer to a store operation that failed although its condition was met. The only
+    /// valid reason is that the item would have become too large.
     fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
         let old = self.model.get(key).map_or(0, |entry| entry.value.len());
         let size = (len + old + key.len()) as u64;

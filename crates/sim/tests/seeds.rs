@@ -64,10 +64,12 @@ fn stores_with_threads_keep_what_they_acknowledged() {
     }
 }
 
-/// Seeds that once found a bug, with their steps. The first found a segment in which a walk missed
-/// records. The next three found commits that failed while keys moved. Each of the others found one
-/// bug: dead maps newer than every remaining commit; keys that were to move to a lane with kept
-/// ends; a superblock whose sync lost the writes that a failed commit had left in the cache.
+/// Seeds that once found a bug, with their steps. In the order of the seeds, the bugs concerned:
+/// - a segment in which a walk missed records;
+/// - commits that failed while keys moved (three seeds);
+/// - dead maps that were newer than every remaining commit;
+/// - keys that were to move to a lane with kept ends;
+/// - a superblock whose sync lost the writes that a failed commit had left in the cache.
 const FOUND: [(u64, u64); 7] = [
     (173, 2000),
     (40343, 600),

@@ -1,6 +1,6 @@
 //! `larder bench counters`: a growing number of connections increment the same key. In other
-//! servers, contention for one item makes every added connection slower. A lost update would show
-//! as a number that the server returned twice.
+//! servers, connections contend for the item, so each added connection slows all of them down. A
+//! lost update would show as a number that the server returned twice.
 
 use std::time::Duration;
 

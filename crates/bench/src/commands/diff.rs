@@ -54,7 +54,7 @@ enum Better {
     Less,
 }
 
-/// The number of void rounds of a point.
+/// The name of the figure that counts the void rounds of a point.
 const VOID: &str = "void rounds";
 
 /// The figures that are compared. [`figure`] reads the common ones; the other names are extra

@@ -101,10 +101,13 @@ struct Row {
     errors: u64,
     /// The reason why the polite clients' run was void.
     void: Option<String>,
-    /// Sums over the crowds, as in [`Outcome`].
+    /// The sum of [`Outcome::answers`] over the crowds.
     crowd_answers: u64,
+    /// The sum of [`Outcome::cut`] over the crowds.
     crowd_cut: u64,
+    /// The sum of [`Outcome::refused`] over the crowds.
     crowd_refused: u64,
+    /// [`Outcome::why`] of the first crowd that has it.
     crowd_why: Option<String>,
     resident_mib: u64,
 }
@@ -251,9 +254,11 @@ impl Arguments {
     }
 }
 
-/// Runs the load. Returns its summary, and the largest resident memory of the server meanwhile. The
-/// generator may share its processor with the crowds or the server. Short time slices keep the
-/// generator's waits for the processor out of the latencies.
+/// Runs the load. Returns its summary, and the largest resident memory of the server meanwhile.
+///
+/// The generator may share its processor with the crowds or the server. Its thread asks the kernel
+/// for short time slices, so that it waits less for the processor. Without wire times, latencies
+/// include these waits.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

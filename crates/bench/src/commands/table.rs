@@ -1,5 +1,5 @@
-//! `larder bench table`: prints result files as Markdown tables, so that a page shows the figures
-//! of the file beside it and nothing else.
+//! `larder bench table`: prints result files as Markdown tables. Pages of `docs/results` contain
+//! its output, so their figures are exactly those of the result files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -69,7 +69,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Reads the next bytes of the replies to the requests that `judge` knows.
+    /// Parses the next bytes of the replies, and passes the results to `judge`, which knows the
+    /// pending requests.
     #[inline]
     pub(crate) fn feed(
         &mut self,
@@ -88,7 +89,8 @@ impl Decoder {
 pub(crate) struct Window {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// If true, a request counts if it was due in the period; otherwise if it was answered in it.
+    /// If true, the requests that were due in the period count. If false, the requests that were
+    /// answered in the period count.
     pub(crate) by_start: bool,
 }
 
@@ -113,7 +115,7 @@ pub(crate) struct Book {
     pub(crate) answered_keys: u64,
     /// The numbers that counters returned; `None` unless the load collects them.
     pub(crate) counted: Option<Vec<u64>>,
-    /// The start and the latency of every request that counts; `None` unless the load keeps them.
+    /// The start and the latency of every request in the window; `None` unless the load keeps them.
     pub(crate) samples: Option<Vec<(u64, u64)>>,
     pub(crate) verify: bool,
     pub(crate) key: Vec<u8>,
@@ -140,8 +142,9 @@ pub(crate) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Finds the key to which an arriving value must belong: the next equal key of the oldest
-    /// request. The keys before it were misses.
+    /// Finds the requested key to which an arriving value belongs, and sets the expected content.
+    /// It is the first remaining key of the oldest request that equals `key`. The keys before it
+    /// were misses.
     fn expect_value(&mut self, key: &[u8], length: usize) {
         *self.arriving = None;
         let Some(request) = self.pending.front_mut() else { return };

@@ -7,9 +7,9 @@ use crate::workload::random::Random;
 /// How a run times its requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pacing {
-    /// Closed loop: a connection sends its next batch once the last one is answered. A server that
-    /// stalls is sent fewer requests during the stall, so its percentiles look better than they
-    /// are.
+    /// Closed loop: a connection sends its next batch once the previous batch is answered. While a
+    /// server stalls, it gets fewer requests. So few requests see the stall, and the server's
+    /// percentiles look better than they are.
     Closed,
     /// Open loop with evenly spaced requests: this many per second over all connections. Latency
     /// counts from the moment a request was due, even if it was sent later.

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-/// Space for the one requested control message, in words of 8 bytes. Words give the space the
-/// alignment of the kernel's headers.
+/// Size of the buffer for the one requested control message, in words of 8 bytes. A buffer of bytes
+/// might lack the alignment that the kernel's headers need.
 const CONTROL_WORDS: usize = 8;
 
 /// Makes the kernel record the arrival time of bytes on the socket.

@@ -96,8 +96,8 @@ pub struct SecondUse {
     pub written_per_second: f64,
     /// Bytes per second read from devices; 0 if unknown.
     pub read_per_second: f64,
-    /// Average number of processors that the kernel kept busy for the server; a part of `busy`, in
-    /// coarse clock ticks.
+    /// Average number of processors that the kernel kept busy for the server; a part of `busy`. The
+    /// kernel measures this time in coarse clock ticks.
     pub system: f64,
 }
 
@@ -209,7 +209,7 @@ pub struct Summary {
     /// latency, in nanoseconds, if the load kept them.
     #[serde(skip)]
     pub samples: Vec<(u64, u64)>,
-    /// The latencies of all verbs together.
+    /// All latencies of which `latency` has the percentiles, for [`Summary::histogram`].
     #[serde(skip)]
     recorded: Option<Histogram<u64>>,
 }

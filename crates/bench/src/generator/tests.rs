@@ -103,7 +103,8 @@ fn show_a_stall(wire_times: bool) {
 
 #[test]
 fn answers_after_a_run_of_less_than_a_second_are_late() {
-    // The connection stops answering in the middle of the run until after its end.
+    // The connection stops answering in the middle of the run, and answers again after the end of
+    // the run.
     const BEGIN: Duration = Duration::from_millis(150);
     const END: Duration = Duration::from_millis(600);
     let from = std::time::Instant::now();

@@ -43,7 +43,7 @@ enum Entry {
         experiment: String,
         not_run: NotRun,
         /// The points that the system could not measure. Once a later run has measured all of them,
-        /// the reason no longer counts.
+        /// the report leaves out the reason.
         #[serde(default)]
         owed: Vec<PointId>,
     },
@@ -227,7 +227,7 @@ impl Journal {
         })
     }
 
-    /// Notes why the points of a system in `owed` could not be measured.
+    /// Notes why the points `owed` of a system could not be measured.
     pub(crate) fn not_run(
         &mut self,
         experiment: &str,
@@ -239,8 +239,8 @@ impl Journal {
         self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
     }
 
-    /// Returns the last reason of each system for missing points. A reason that names points no
-    /// longer counts once the journal has all of them.
+    /// Returns the last reason of each system for missing points. Leaves out a reason that names
+    /// points if the journal has all these points meanwhile.
     pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {
         let mut rows: BTreeMap<&str, &NotRun> = BTreeMap::new();
         for entry in &self.entries {

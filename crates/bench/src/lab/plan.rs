@@ -29,7 +29,8 @@ impl Scale {
 
 /// The largest number of threads of a server.
 const SERVER_THREADS: usize = 4;
-/// The largest number of generator threads. They load at most four server threads.
+/// The largest number of generator threads. They need not load more than [`SERVER_THREADS`] server
+/// threads.
 const LOAD_THREADS: usize = 8;
 
 /// The sizes of all experiments.
@@ -81,7 +82,8 @@ pub(crate) struct Recorded {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
-    /// Numbers of clients to measure with. A client is a thread or a connection, by the case.
+    /// Numbers of clients to measure with. In the case `blocking`, a client is a thread with a
+    /// connection of its own. In the case `event`, it is only a connection.
     pub(crate) clients: Vec<usize>,
     /// Numbers of connections to measure with, each with pipelines of 16.
     pub(crate) pipelined: Vec<usize>,
@@ -91,7 +93,8 @@ pub(crate) struct Counter {
 pub(crate) struct Persistence {
     pub(crate) keys: u64,
     pub(crate) connections: usize,
-    /// The longest time of the measured inserts. Keys that they leave out are stored afterwards.
+    /// The longest time of the measured inserts. The remaining keys are stored afterwards, without
+    /// measurement.
     pub(crate) insert: Duration,
     /// Duration of the case `timeline`, which records every second; zero leaves the case out.
     pub(crate) timeline: Duration,
@@ -108,9 +111,10 @@ pub(crate) struct Cliff {
     pub(crate) memory: u64,
     /// Offered requests per second.
     pub(crate) rates: Vec<u32>,
-    /// Requests per second of the load in the case `cloud`, in which every latency is recorded.
+    /// Requests per second of the load in the case `cloud`.
     pub(crate) cloud: u32,
-    /// Requests per second of the connection that records latencies beside that load.
+    /// Requests per second of a separate connection in the case `cloud`. Every latency of this
+    /// connection is recorded.
     pub(crate) sampler: u32,
     pub(crate) cloud_time: Duration,
 }
@@ -268,7 +272,8 @@ impl Plan {
         Plan { time: Duration::from_secs_f64(minutes * 60.0), ..self }
     }
 
-    /// Returns the condition that names the threads of servers and generator.
+    /// Returns the numbers of threads of servers and generator, as a line of an experiment's
+    /// conditions.
     pub(crate) fn threads(&self) -> String {
         format!(
             "server threads, where a server has such a setting: {}; generator threads: {}",

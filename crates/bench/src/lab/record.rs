@@ -55,7 +55,8 @@ pub(crate) struct SystemRow {
     /// `none`, `async` or `sync`.
     pub(crate) durability: String,
     pub(crate) version: String,
-    /// The report's words for the system that this one stands in for; otherwise `None`.
+    /// A note for the report, such as "stands in for MySQL", if this system replaces a system of an
+    /// article.
     pub(crate) stand_in: Option<String>,
     /// The command line and the settings that matter, as in the first experiment that started the
     /// system. [`Experiment::settings`] has those of each experiment.

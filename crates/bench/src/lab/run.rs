@@ -42,7 +42,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) round: usize,
     found: &'a Found,
     directory: &'a Path,
-    /// The id of the system that points belong to: `system`, or a control, see [`Turn::control`].
+    /// The id of the system to which measured points belong: the id of `system`, or of a control,
+    /// see [`Turn::control`].
     id: &'static str,
     experiment: &'static str,
     journal: &'a mut Journal,
@@ -59,7 +60,7 @@ impl Lab {
     /// Checks that the journal's points were measured with the installed versions.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] with both versions of the first system that has another one.
+    /// Returns [`Error::Usage`] for the first system whose versions differ, with both versions.
     pub(crate) fn require_same_versions(&self) -> Result<()> {
         for Contender { system, found } in &self.contenders {
             if !self.journal.systems().any(|known| known.id == system.id) {
@@ -74,8 +75,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Runs the experiments until all points are in the journal, or until a signal. Returns true
-    /// if all are.
+    /// Measures the points that the journal lacks. Returns false if a signal has ended the run
+    /// early.
     pub(crate) fn run(&mut self, experiments: &[Box<dyn Experiment>]) -> Result<bool> {
         let units = self.open_units(experiments);
         let (began, count) = (Instant::now(), units.len());
@@ -244,7 +245,7 @@ impl Turn<'_> {
         self.point_of(case, x, |_, point_id| measure(point_id))
     }
 
-    /// Like [`Turn::point`], for measurements that also read the turn.
+    /// Like [`Turn::point`], but also passes this turn to `measure`.
     pub(crate) fn point_of(
         &mut self,
         case: &str,

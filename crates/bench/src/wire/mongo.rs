@@ -172,7 +172,7 @@ fn greeting<'a>(header: &[u8; 16], mut body: &'a [u8]) -> Option<&'a [u8]> {
     if operation(header) != OP_REPLY {
         return None;
     }
-    // Flags, a cursor, the position in it and the number of documents.
+    // Skips the flags, the cursor, the position in the cursor and the number of documents.
     cut(&mut body, 20)?;
     Some(body)
 }

@@ -24,8 +24,8 @@ const STATEMENTS: [(Verb, &str); 4] = [
     (Verb::Get, "SELECT `value` FROM cache WHERE `key` = ?"),
     (
         Verb::Set,
-        // `writes` makes every set a change. If a set changed nothing, InnoDB would write and sync
-        // nothing.
+        // Each set changes the column `writes`. If a set changed no column, InnoDB would write and
+        // sync nothing.
         "INSERT INTO cache (`key`, `value`) VALUES (?, ?) \
          ON DUPLICATE KEY UPDATE `value` = VALUES(`value`), writes = writes + 1",
     ),
@@ -42,7 +42,7 @@ const STATEMENTS: [(Verb, &str); 4] = [
 
 /// The longest value of a table, in bytes. All columns of a row share 65535 bytes.
 const VALUE_MAX: usize = 65_000;
-/// The length of a packet that continues in the next one, in bytes.
+/// The payload length, in bytes, of a packet whose payload continues in the next packet.
 const PACKET_MAX: usize = 0xff_ffff;
 /// The character set of the connection: utf8_general_ci, which all versions know.
 const CHARACTER_SET: u8 = 33;
@@ -143,9 +143,8 @@ impl Mysql {
             let (sequence, payload) = read_packet(socket)?;
             match payload.split_first() {
                 Some((0x00, _)) => return Ok(()),
-                // The server asks to authenticate by this plug-in, after announcing another one. Or
-                // the server wants the digest in a separate packet. The digest of an empty password
-                // is empty.
+                // The server has announced another plug-in, and now asks for `PLUGIN`. Or it wants
+                // the digest in a separate packet. The digest of an empty password is empty.
                 Some((0xfe, rest)) if cut_text(&mut &*rest) == Some(PLUGIN.as_bytes()) => {
                     let mut message = Vec::new();
                     push_packet(&mut message, sequence.wrapping_add(1), |_| {});
@@ -269,14 +268,14 @@ impl Greeting {
 
     fn fields(mut rest: &[u8]) -> Option<Greeting> {
         cut_text(&mut rest)?;
-        // The connection's number, half of the nonce, and a zero.
+        // Skips the connection's number, the first part of the nonce, and a zero.
         cut(&mut rest, 4 + 8 + 1)?;
         let [a, b] = cut_array(&mut rest)?;
-        // The character set and the status.
+        // Skips the character set and the status.
         cut(&mut rest, 1 + 2)?;
         let [c, d] = cut_array(&mut rest)?;
         let capabilities = u32::from_le_bytes([a, b, c, d]);
-        // The length of the nonce, and unused bytes.
+        // Skips the length of the nonce, and unused bytes.
         cut(&mut rest, 1 + 6)?;
         let extended = u32::from_le_bytes(cut_array(&mut rest)?);
         let is_mariadb = capabilities & CLIENT_MYSQL == 0;
@@ -417,7 +416,7 @@ enum Stage {
     First,
     /// The description of the only column.
     Column,
-    /// A row, or the end of the rows. The number is that of the rows so far.
+    /// A row, or the end of the rows, after this number of rows.
     Row(u32),
 }
 

@@ -31,7 +31,7 @@ const STATEMENTS: [(Verb, &str); 5] = [
         "INSERT INTO counters (key, value) VALUES ($1, 0) \
          ON CONFLICT (key) DO UPDATE SET value = 0",
     ),
-    // Returns no row, and changes none, if the budget is used up.
+    // If the budget is used up, this statement changes no row and returns none.
     (
         Verb::Limit,
         "INSERT INTO counters (key, value) VALUES ($1, 1) \
@@ -40,8 +40,9 @@ const STATEMENTS: [(Verb, &str); 5] = [
     ),
 ];
 
-/// The type ids of the parameters: text and bytea. For the verb `Limit`: text and bigint.
+/// The type ids of the parameters: text and bytea.
 const PARAMETER_TYPES: [u32; 2] = [25, 17];
+/// The type ids of the parameters of the verb `Limit`: text and bigint.
 const LIMIT_TYPES: [u32; 2] = [25, 20];
 /// An Execute of the unnamed portal without a limit of rows, and a Sync.
 const EXECUTE_AND_SYNC: &[u8] = b"E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
@@ -335,7 +336,8 @@ impl Gathered {
         let Gathered { values, number, complete, failure } = std::mem::take(self);
         let verb = asker.verb();
         if let Some(failure) = failure {
-            // A server that shuts down may send an error although no request is pending.
+            // A server that shuts down may send an error although no request is pending. This
+            // function then fails with the text of that error.
             verb.ok_or_else(|| failure.text.clone())?;
             asker.reply(Reply::Error(failure.text.as_bytes()), values);
             return Ok(());

@@ -97,8 +97,9 @@ impl Sampler {
                 }
             },
             Kind::Zipf { zipf, stride } => {
-                // Spreads popular keys over the key space. The fill stores keys in the order of
-                // their numbers, so popular keys with adjacent numbers would be stored together.
+                // Spreads popular keys over the key space. Before a load, the generator stores the
+                // keys in the order of their numbers. So popular keys with adjacent numbers would
+                // be stored together.
                 let rank = zipf.sample(random) - 1;
                 (u128::from(rank) * u128::from(*stride) % u128::from(self.keys)) as u64
             }

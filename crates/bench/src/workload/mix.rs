@@ -32,8 +32,8 @@ pub enum Verb {
     MetaGet,
     /// `ms`.
     MetaSet,
-    /// A run of quiet `ms` with one `mn` after it. If all sets succeed, only the `mn` has a reply.
-    /// So such a set costs almost nothing besides the server's work.
+    /// A run of quiet `ms`, and then one `mn`. If all sets succeed, the server replies only to the
+    /// `mn`. So each set of the run costs almost nothing besides the server's work.
     QuietSets,
     /// `md`.
     MetaDelete,

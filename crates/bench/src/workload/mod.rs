@@ -82,8 +82,9 @@ pub(crate) struct Workload {
     pub(crate) values: Values,
     sampler: Sampler,
     ttl: String,
-    /// The flags of the limit in Larder's protocol, and its words for a [`Wire`].
+    /// The flags of the rate limit for Larder's `ma`.
     limit_flags: String,
+    /// Budget, window and burst of the rate limit as decimal words, for a [`Wire`].
     limit_words: String,
 }
 
@@ -135,7 +136,8 @@ impl Workload {
         }
     }
 
-    /// Returns the number of the next key; `None` once a run in order has requested all keys.
+    /// Returns the number of the next key; `None` once a load with [`Shape::in_order`] has
+    /// requested all keys.
     #[inline]
     fn next_number(&self, source: &mut Source) -> Option<u64> {
         match self.shape.in_order {
@@ -145,7 +147,7 @@ impl Workload {
     }
 
     /// Appends the next request, with one key, in the protocol of `wire`. Adds the key's number to
-    /// `numbers`. Returns `None` once a run in order has requested all keys.
+    /// `numbers`. Returns `None` once a load with [`Shape::in_order`] has requested all keys.
     pub(crate) fn push_request_to(
         &self,
         wire: &dyn Wire,
@@ -173,7 +175,7 @@ impl Workload {
     }
 
     /// Appends the next request in memcached's protocol. Adds the numbers of its keys to `numbers`.
-    /// Returns `None` once a run in order has requested all keys.
+    /// Returns `None` once a load with [`Shape::in_order`] has requested all keys.
     #[inline]
     pub(crate) fn push_request(
         &self,
@@ -214,7 +216,8 @@ impl Workload {
         Some(Asked { verb, keys: asked })
     }
 
-    /// Appends the rest of a request after its key, which begins at `start`.
+    /// Appends the part of a request that follows the key. The key reaches from `start` to the end
+    /// of `buffer`.
     #[inline]
     fn push_rest(&self, verb: Verb, buffer: &mut Vec<u8>, start: usize) {
         match verb {

@@ -1,14 +1,15 @@
-//! Values that can be checked: a key and a salt determine a value. So a check detects values of
-//! another key, with another salt or with another length, and torn copies, without remembering what
-//! was stored.
+//! Values that can be checked: a key and a salt determine a value, so the lab need not remember
+//! what it stored. A check detects a value of another key, with another salt or of another length,
+//! and a torn copy.
 
 use super::keys::Lengths;
 use super::random::{Random, hash, mix};
 
-/// Number of hexadecimal digits of the key's hash with which a value begins. A shorter value has as
-/// many of them as fit.
+/// Number of hexadecimal digits of the key's hash at the beginning of a value. A value with fewer
+/// bytes consists of the first digits only.
 const CHECK: usize = 16;
-/// Number of positions in the filler at which the part of a value after the digits may begin.
+/// After its digits, a value continues with bytes of `Values::filler`, from one of this many
+/// offsets.
 const STARTS: usize = 4096;
 
 /// Spreads small salts over all digits. It is odd, so no two salts give the same number.
@@ -40,7 +41,7 @@ impl Values {
         Values { lengths, filler, salt: 0 }
     }
 
-    /// Returns values that differ from those with any other salt. Their lengths are the same.
+    /// Sets the salt. Values with different salts differ in their bytes, but not in their lengths.
     pub(crate) fn with_salt(self, salt: u64) -> Values {
         Values { salt, ..self }
     }
@@ -50,7 +51,8 @@ impl Values {
         self.expected_with(key, |hash| self.lengths.of(mix(hash)))
     }
 
-    /// Returns the expected value for a key of a trace, which gives the value's length.
+    /// Returns the expected value of a key. `length` maps the key's hash to the value's length. In
+    /// a replay, the trace gives the length, whatever the hash is.
     #[inline]
     pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
         let hash = hash(key);

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
-/// The unit in which a disk usually writes, in bytes. A small share of torn sectors is cut inside.
+/// The unit in which a disk usually writes, in bytes. In a torn write, a few sectors keep only
+/// their first bytes.
 pub(super) const SECTOR: usize = 512;
 
 /// Sectors per page.
@@ -24,8 +25,8 @@ const SECTORS: usize = PAGE / SECTOR;
 #[derive(Clone)]
 struct Version {
     write: u64,
-    /// One bit per sector that the write changed, cleared once this version of the sector is
-    /// settled.
+    /// One bit per sector that the write changed. The bit is cleared once a sync has written or
+    /// dropped this version of the sector, or a newer one.
     sectors: u8,
     /// The page after the write.
     page: Page,
@@ -77,8 +78,8 @@ pub(super) struct Cache {
     pending: BTreeMap<u64, Vec<Version>>,
     /// The number of the next write.
     next_write: u64,
-    /// Growths that no sync has covered: each with its number among the writes, and the size before
-    /// it.
+    /// Growths that no sync has covered: each with its number among the writes, and the size of the
+    /// device before it.
     growths: Vec<(u64, u64)>,
     /// The size of the medium after a failed sync lost a growth; reads still see the larger size.
     lost: Option<u64>,
@@ -113,8 +114,8 @@ impl Cache {
         self.lost = self.lost.filter(|&lost| lost < size);
     }
 
-    /// Returns the cache of the device after it is opened anew. Its size is then at most that of
-    /// the medium.
+    /// Returns the cache after the device is opened anew. If a failed sync lost a growth, reads no
+    /// longer see the bytes that the growth added.
     pub(super) fn reopened(mut self) -> Cache {
         if let Some(lost) = self.lost {
             self.shorten(lost);

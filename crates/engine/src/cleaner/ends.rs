@@ -14,7 +14,8 @@ use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
-/// After this many failures, a turn moves no more ends for which dead maps would be cheaper.
+/// Once this many segments have failed to move their ends in a turn, the turn moves no more ends
+/// for which dead maps would be cheaper.
 const MOST_FAILED: usize = 4;
 
 /// Returns at most `most` segments that need dead maps, without those whose map cannot be made.
@@ -26,8 +27,8 @@ fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
 }
 
 impl Cleaner {
-    /// Moves the ends of waiting segments, or returns at most `most` segments that need dead maps
-    /// first.
+    /// Moves the ends of segments in quarantine, so that these segments can be freed. Or returns at
+    /// most `most` segments that need dead maps first.
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
         let durable = store.commits.durable();
@@ -49,15 +50,17 @@ impl Cleaner {
             return Vec::new();
         }
         if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
-            // Perhaps only tombstones in the open segment can be dropped. So the open segment is
-            // sealed. Once it is durable, dead maps that release its tombstones can be made.
+            // Perhaps the only tombstones that can be dropped are in the open segment. So the open
+            // segment is sealed. Once it is durable, dead maps that release its tombstones can be
+            // made.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
         let mut failed = 0;
         for number in blocked {
-            // A simulation can break this rule, to check that it detects a map that is written too
-            // early. Moving ends would leave it too few maps for that, so maps are made instead.
+            // A simulation breaks this rule to check that the simulation detects a map that is
+            // written too early. That takes many maps, so ends do not move while the rule is
+            // broken.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
@@ -101,7 +104,7 @@ impl Cleaner {
     }
 
     /// Appends a tombstone for every key whose newest version is in this quarantined segment.
-    /// Returns false if that cannot be done.
+    /// Returns false if not all of these ends could be moved.
     fn move_ends_of(&mut self, lane: &Lane, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_dead_jumbo() {
             return false;

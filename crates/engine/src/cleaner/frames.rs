@@ -10,8 +10,8 @@ use larder_log::{Address, Among, Queue, Record, RecordId, SegmentNumber, Stream}
 use std::sync::atomic::Ordering;
 
 /// New writes may hold 1/`PROBATION` of the freeable memory before their oldest frame is dropped.
-/// New copies may hold the same share of all copies. That is half of S3-FIFO's share for probation,
-/// because there are two such queues.
+/// New copies may hold the same share of all copies. S3-FIFO gives probation a tenth. Here new
+/// writes and new copies are two probation queues, so each gets half of that.
 const PROBATION: u64 = 20;
 
 /// While this many frames of evicted copies wait for their epoch to pass, no more copies are

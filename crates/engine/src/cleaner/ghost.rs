@@ -21,7 +21,8 @@ pub(crate) struct Ghost {
 impl Ghost {
     pub(crate) fn new(memory: u64) -> Self {
         let buckets = (memory / MEMORY_PER_GHOST / PER_WORD / 2).max(64);
-        // Zeroed by the allocator, so a page becomes resident only when a ghost is written to it.
+        // The operating system provides zeroed pages, so a page takes memory only once a ghost is
+        // written to it.
         let words = Box::<[AtomicU64]>::new_zeroed_slice(buckets as usize * 2);
         // SAFETY: all zero is a valid atomic integer.
         Ghost { words: unsafe { words.assume_init() } }

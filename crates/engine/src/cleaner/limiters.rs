@@ -22,7 +22,8 @@ pub(super) struct LimiterShare {
     all: u64,
     /// Bytes of the limiters among the records that `all` counts.
     limiters: u64,
-    /// Bytes of limiters that were counted, minus `KEPT_PER_EVICTED` for each byte evicted since.
+    /// Bytes of the limiters considered so far, minus `KEPT_PER_EVICTED` bytes for each byte
+    /// evicted; never below 0.
     row: u64,
 }
 

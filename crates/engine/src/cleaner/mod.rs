@@ -6,8 +6,8 @@
 //! segment, so that overwrites of hot keys do not evict other items. Only then does it evict, by
 //! S3-FIFO over segments. The segments of new writes are the probation queue; among them, segments
 //! [without reads](probation) go first. Records that were read move to the survivors; the others
-//! are evicted and leave a ghost. At the end of the survivors' queue, an item that was read since
-//! stays for another round.
+//! are evicted and leave a ghost. An item at the end of the survivors' queue stays for another
+//! round if it was read while it was in that queue.
 //!
 //! Long before memory is full, segments that are nearly empty are [recycled](recycle), so that
 //! writers use their memory before untouched memory.
@@ -67,7 +67,7 @@ const IDLE_POLL: Duration = Duration::from_millis(5);
 const WANTED_FOR: Duration = Duration::from_millis(200);
 
 /// Starts the cleaner's thread. The thread holds no strong reference to the lane while it waits, so
-/// the engine ends with its last user.
+/// it does not keep the engine alive.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
     let cleaner = Cleaner::new(lane);
@@ -242,7 +242,7 @@ impl Cleaner {
         let by = *self.reported_by.get_or_insert_with(|| lane.log.want_counts());
         let told = lane.epochs.passed(by);
         if told {
-            // Records that die later are not in these counts, so the next turn must ask again.
+            // The reports do not include records that die later, so the next turn must ask again.
             self.reported_by = None;
         }
         told
@@ -303,7 +303,7 @@ impl Cleaner {
         }
         let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };
         // With a store, only a lack of places justifies an eviction, because memory can be freed
-        // without one.
+        // without an eviction.
         let evicts =
             lane.options.engine.when_full == WhenFull::Evict && (places || lane.durable.is_none());
         if !evicts || !told {
@@ -549,7 +549,8 @@ fn wanted_places(lane: &Lane) -> usize {
 }
 
 /// Returns true if the cleaner must not move more records now. Memory in use already exceeds the
-/// budget too far, and freed memory comes back only after a quiescent period.
+/// budget too far, and freed memory comes back only after every participant has passed a quiescent
+/// point.
 fn overdrawn(lane: &Lane) -> bool {
     let allowed = (CLEANING_OVERDRAFT * lane.log.segment_size()) as u64;
     lane.log.quarantined() > 0 && lane.budget.used() > lane.budget.limit() + allowed

@@ -2,8 +2,8 @@
 //!
 //! When probation exceeds its share, S3-FIFO evicts the oldest segment of probation. But a scan
 //! fills whole segments with items that are never read again. So a segment without reads is evicted
-//! first, once probation's share of newer bytes has been written after it. A scan then evicts its
-//! own items, and older items have more time to be read.
+//! first, once the newer segments of probation alone fill probation's share of the live bytes. A
+//! scan then evicts its own items, and older items have more time to be read.
 //!
 //! With a store, the cleaner makes no such choice. Sampling a segment might read the device, and
 //! evictions from a store free places, not memory.
@@ -22,8 +22,9 @@ const MOST_WALKED: usize = 8 * SAMPLE;
 const LOOKS: usize = 32;
 
 impl Cleaner {
-    /// Returns the oldest segment of probation that has no reads in a sample and has been followed
-    /// by probation's share of newer bytes. Segments that have reads are not examined again.
+    /// Returns the oldest segment of probation without reads in a sample, if the newer segments of
+    /// probation alone fill probation's share of the live bytes. Segments that have reads are not
+    /// examined again.
     pub(super) fn oldest_unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
         if lane.durable.is_some() {
             return None;
@@ -38,8 +39,8 @@ impl Cleaner {
         None
     }
 
-    /// Returns the next unexamined segment and its position in the queue, if probation's share of
-    /// newer bytes has followed it.
+    /// Returns the next unexamined segment and its position in the queue. Returns `None` if the
+    /// segments after it hold less than probation's share of the live bytes, or if there is none.
     fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));

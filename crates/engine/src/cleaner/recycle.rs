@@ -1,5 +1,5 @@
-//! Without a store: reuses nearly empty segments before untouched memory. A server whose items fit
-//! into a fraction of its memory, and are overwritten, then takes only that fraction.
+//! Without a store: reuses nearly empty segments before untouched memory. So a server whose clients
+//! overwrite few items does not take all of its memory.
 //!
 //! Jumbos stay until memory is short. So do segments with values that are still being read, because
 //! these values would have to be copied.

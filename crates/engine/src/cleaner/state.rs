@@ -27,13 +27,15 @@ pub(super) const MAX_READY_PLACES: usize = 16;
 /// another segment.
 const CLEAN_BELOW: usize = 60;
 /// With a store, the largest percentage of live bytes at which the cleaner cleans a segment instead
-/// of dropping its frame. So values that are often overwritten never remain on the device only.
+/// of dropping its frame. A segment of values that are often overwritten soon has fewer live bytes.
+/// So the cleaner moves these values before they would remain on the device only.
 const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
 /// The largest percentage of live bytes at which a segment is cleaned in refuse mode, where nothing
 /// is evicted.
 pub(super) const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
-/// Like [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserves.
-/// The dead bytes that remain at this percentage, 1% of all segments, fit into either reserve.
+/// Like [`CLEAN_BELOW_WHEN_REFUSING`], but while updates and deletes have too few places left in
+/// their reserve. The dead bytes that remain are then at most 1% of all segments, which is less
+/// than a reserve has.
 const CLEAN_BELOW_FOR_RESERVE: usize = 99;
 
 /// The result of one step of cleaning.
@@ -116,8 +118,8 @@ pub(crate) struct Cleaner {
 /// The state of the work on ends between two turns.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// The last durable commit when the waiting segments were last examined. These segments change
-    /// only with a commit.
+    /// The last durable commit when the segments in quarantine were last examined. The state of
+    /// these segments changes only with a commit.
     pub(super) looked_at: u64,
     /// Bytes of tombstones that moved since dead maps were last made.
     pub(super) moved: u64,

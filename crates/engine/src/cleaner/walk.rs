@@ -132,8 +132,8 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Removes the slots selected by `takes`, which lead to unreadable records of a segment.
-    /// Returns their offsets.
+    /// Removes the slots that `takes` selects; they lead to unreadable records of the segment
+    /// `number`. Returns the offsets of these records.
     pub(crate) fn take_unreadable(
         &self,
         lane: &Lane,

@@ -126,9 +126,9 @@ impl Lane {
         match written {
             Ok(written) => {
                 // The commit is durable now. `settle_changes` reads some of its records from their
-                // frames. The committer takes no part in epoch-based reclamation, so for it the
-                // frames stay only until `settle_commit` moves the marks of durable bytes. The
-                // order of these two calls matters.
+                // frames, so it must run before `settle_commit`. That call marks the records as
+                // durable. From then on their frames may be dropped at any moment, because the
+                // committer is no participant of the epochs.
                 self.settle_changes(&mut committer.changes);
                 let now = durable.now_us();
                 committer.gather.end(&durable.answers, now, now.saturating_sub(began));
@@ -168,8 +168,8 @@ impl Lane {
         }
     }
 
-    /// Begins an append. A failed commit waits for appends that have begun before it undoes
-    /// changes. Returns `None` while commits fail.
+    /// Begins an append. Before a failed commit undoes changes, it waits for the end of all appends
+    /// that have begun. Returns `None` while commits fail.
     #[inline]
     pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
         let Some(durable) = &self.durable else { return Some(participant.appending()) };

@@ -103,8 +103,8 @@ impl Gather {
         self.served += answers.count.swap(0, Ordering::Relaxed);
     }
 
-    /// Notes that the commit that was closed is about to release its answers, `took_us` after it
-    /// began.
+    /// Notes that the closed commit is about to release its answers. `took_us` is the time since
+    /// that commit began.
     pub(super) fn end(&mut self, answers: &WaitingAnswers, now_us: u64, took_us: u64) {
         let waiting = answers.count.load(Ordering::Relaxed);
         let delays_us = answers.delays_us.swap(0, Ordering::Relaxed);

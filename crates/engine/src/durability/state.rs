@@ -90,7 +90,7 @@ pub(crate) struct Durable {
     pub(super) last_us: AtomicU64,
     pub(super) times: Mutex<VecDeque<u64>>,
     /// The bytes that each commit made durable. Only the holder of the committer's state adds to
-    /// it.
+    /// this histogram.
     pub(super) commit_bytes: Recorder,
 }
 

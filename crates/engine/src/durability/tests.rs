@@ -110,8 +110,9 @@ fn sleeping_requests_a_commit_once_and_only_for_uncommitted_writes() {
     assert!(asked());
 }
 
-/// A durable tombstone must leave the index before the cleaner may drop its frame. Without the
-/// frame its key could not be read, and its slot would lead into reused memory.
+/// A durable tombstone must leave the index before the cleaner may drop the tombstone's frame.
+/// Without the frame, the committer could not read the key, and the slot would lead into reused
+/// memory.
 #[test]
 fn a_tombstone_is_buried_before_its_frame_may_go() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));

@@ -30,7 +30,8 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::grow`], on another thread. Returns `NeedsSpace` until the growth has ended.
+    /// Grows a device as [`Engine::grow`] does, but on another thread. Returns `NeedsSpace` until
+    /// the growth has ended.
     pub(crate) fn request_grow(
         self: &Arc<Self>,
         name: Option<&str>,

@@ -253,11 +253,12 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(LaneNumber, u64)]) -> Vec<(La
     capacities.iter().map(share).collect()
 }
 
-/// Returns the next partitions to move, with the lanes they move from and to; `None` if every lane
-/// has its share, as nearly as whole runs allow. The partitions lie within one aligned run of `run`
-/// partitions, and are as many as can move together. `usable` tells whether a lane takes part in
-/// motions, `receives` whether it accepts partitions. `allowed` is asked about the first partition
-/// of each candidate.
+/// Returns the next partitions to move, with the lanes they move from and to. Returns `None` if no
+/// lane has partitions to give, or no other lane can receive them. A lane that is not draining
+/// gives partitions only if it has at least `run` more than its share. The partitions lie within
+/// one aligned run of `run` partitions, and are as many as can move together. `usable` tells
+/// whether a lane takes part in motions, `receives` whether it accepts partitions. `allowed` gets
+/// the first partition of a candidate, and tells whether the candidate may move.
 pub(crate) fn next_motion(
     table: &Lanes,
     capacities: &[(LaneNumber, u64)],

@@ -443,8 +443,8 @@ impl Engine {
     }
 
     /// Returns how often cleaners had the operating system turn a part of the index into a huge
-    /// page. Each time takes about a millisecond, or a few where a hypervisor has to find the
-    /// memory. The cleaner holds no lock meanwhile.
+    /// page. Making a huge page takes about a millisecond, or a few milliseconds where a hypervisor
+    /// has to find the memory. The cleaner holds no lock meanwhile.
     pub fn joined_pages(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.index.joins()).sum()
     }

@@ -22,7 +22,7 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Parameters of an opening that have other values only in simulations.
+/// Parameters of an opening. Only simulations use other values than [`Engine::open`] does.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     /// Number of the memory request that each lane refuses, counted from 1; 0 refuses none.
@@ -139,8 +139,9 @@ impl Engine {
     }
 }
 
-/// Returns the memory limit of the engine that gives the lane at `position` a share of `share`
-/// bytes. `lanes` is as in [`memory_shares`].
+/// Returns the memory limit that an engine needs, in bytes, so that the lane at `position` gets at
+/// least `share` bytes. `lanes` has the minimum of each lane, in bytes, and the number of
+/// partitions that it owns, as for [`memory_shares`].
 fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: usize) -> u64 {
     let least = |&(least, _): &(u64, usize)| least.max(max_item_size * 2);
     let all: u64 = lanes.iter().map(least).sum();
@@ -172,7 +173,8 @@ fn open_lanes_in_memory(
             memory,
             memory_of_all: options.memory,
             hash_seed: options.hash_seed,
-            // Without a store no partition moves, so a lane never gets memory of another lane.
+            // `memory` also bounds what a lane may get later. Without a store no partition moves,
+            // so a lane never gets memory of another lane.
             engine: Options { memory, ..options.clone() },
         };
         Lane::open(lane, None, &buffers, opening.refuse, progress)
@@ -254,7 +256,8 @@ fn open_lanes(
             };
             threads.into_iter().map(join).collect()
         });
-        // Reports the largest minimum, because it suffices for all lanes.
+        // Several lanes may need more memory. Reports the largest of their minimums, because it
+        // suffices for all of them.
         let too_small = |(_, result): &(usize, Result<Arc<Lane>, OpenError>)| match result {
             Err(OpenError::MemoryTooSmall { minimum }) => Some(*minimum),
             _ => None,

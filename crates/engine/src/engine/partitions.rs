@@ -8,20 +8,23 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::Waker;
 
-/// Marks a partition that is moving: no lane owns it.
+/// Takes the place of a lane's position while a partition is moving: no lane shows its keys.
 const CLOSED: u8 = u8::MAX;
 
-/// For each partition, the position of its lane among the engine's lanes.
+/// The partition table in memory.
 #[derive(Debug)]
 pub(crate) struct Partitions {
+    /// For each partition, the position of its lane among the engine's lanes, or [`CLOSED`].
     lanes: Box<[AtomicU8]>,
-    /// Number of calls of [`Partitions::close`] so far. `closed_at` has the number of the last such
-    /// call for each partition.
+    /// Number of calls of [`Partitions::close`] so far.
     closings: AtomicU32,
+    /// For each partition, the number of the last call of [`Partitions::close`] that closed it; 0
+    /// for none.
     closed_at: Box<[AtomicU32]>,
     /// True if no partition ever moves.
     fixed: bool,
-    /// True if moving partitions cannot arrive until a device works again.
+    /// True if closed partitions may not open for a long time, because a device fails or the mover
+    /// has ended.
     stuck: AtomicBool,
     /// Wakers of calls that wait for moving partitions.
     waiting: Mutex<Vec<Waker>>,
@@ -90,7 +93,8 @@ impl Partitions {
         self.closings.store(time, Ordering::Release);
     }
 
-    /// Gives the partitions to this lane and wakes the calls that wait for them.
+    /// Gives the partitions to the lane at `position`, and wakes all calls that wait for
+    /// partitions.
     pub(crate) fn open(&self, partitions: Range<usize>, position: usize) {
         for lane in &self.lanes[partitions] {
             lane.store(position as u8, Ordering::Release);
@@ -99,8 +103,8 @@ impl Partitions {
         self.wake();
     }
 
-    /// Notes that moving partitions cannot arrive until a device works again, and wakes waiting
-    /// calls.
+    /// Notes that closed partitions may not open for a long time, because a device fails or the
+    /// mover has ended. Wakes the waiting calls.
     pub(crate) fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
         self.wake();
@@ -123,8 +127,8 @@ impl Partitions {
             waiting.push(waker.clone());
         }
         drop(waiting);
-        // The partition may have been opened before the waker was added, so the waiting calls are
-        // woken at once.
+        // The last closed partition may have been opened, or may have become stuck, just before the
+        // waker was added. Then no later event would wake it, so it is woken here.
         let nothing_closed = !self.lanes.iter().any(|lane| lane.load(Ordering::Acquire) == CLOSED);
         if nothing_closed || self.stuck.load(Ordering::Acquire) {
             self.wake();

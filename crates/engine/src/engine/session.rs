@@ -77,8 +77,9 @@ impl Session {
         self.lanes[0].now()
     }
 
-    /// Tells the engine that the caller no longer uses the items that calls have returned. The
-    /// memory of their copies can then be reused in this turn. [`Session::tick`] does the same.
+    /// Tells the engine that the caller no longer uses the items that calls have returned. Some of
+    /// these items are copies. Their memory can then be reused in this turn. [`Session::tick`] does
+    /// the same.
     #[inline]
     pub fn forget_items(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::forget_items);
@@ -212,8 +213,9 @@ impl Session {
 
     /// Flushes all items written before now, or at time `at` those written before `at`. A later
     /// call replaces an earlier one that is not due yet. The caller must not report success before
-    /// all returned points are durable. If one of them fails, the items are gone nevertheless, but
-    /// a crash may bring them back until a later commit of the lane succeeds.
+    /// the commits of all returned points are durable. If one of these commits fails, the items are
+    /// gone nevertheless, but a crash may bring them back until a later commit of the same lane
+    /// succeeds.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<SmallVec<[CommitPoint; 1]>> {
         let Some(_still) = self.engine.pause_mover(&self.waker) else { return Outcome::NeedsSpace };
         bump(&self.lanes[0].counters.cmd_flush, 1);
@@ -284,9 +286,9 @@ impl Session {
         }
     }
 
-    /// Wakes the session's waker once when the state of any commit of this lane has changed. Also
-    /// notes that `point` needs its commit. The commit is requested when the thread sleeps, or soon
-    /// after this call if the thread stays busy.
+    /// Wakes the session's waker once when the state of any commit of the point's lane has changed.
+    /// Also notes that an answer waits for the commit of `point`. The commit is requested when the
+    /// thread sleeps, or soon after this call if the thread stays busy.
     #[inline]
     pub fn wake_on_commit(&self, point: CommitPoint) {
         if let Some(lane) = self.lanes.get(point.lane as usize) {
@@ -307,14 +309,14 @@ impl Session {
     }
 
     /// Returns how long a thread without work should wait before it [sleeps](Session::sleep);
-    /// `None` if it should sleep at once. Sleeping requests the commit that was
-    /// [wanted](Session::wake_on_commit), so by waiting, more answers share that commit. There are
-    /// three reasons to wait:
-    /// - The thread should first look for work once more (a duration of zero).
+    /// `None` if it should sleep at once. Sleeping requests the commit that answers [wait
+    /// for](Session::wake_on_commit). If the thread waits first, that commit covers more answers.
+    /// There are three reasons to wait:
+    /// - The thread has not yet looked for work once more in this turn. The duration is then zero.
     /// - The last commit released many clients, and most of them have not sent their next request.
     ///   The thread waits for them, at most as long as a busy thread would delay the commit.
-    /// - Most of the thread's answers wait for no commit. The thread waits a moment for the next
-    ///   request of such a client.
+    /// - Most of the thread's recent answers waited for no commit, so a client is likely to send a
+    ///   request soon. The thread waits a moment for it.
     ///
     /// This call requests the commit of each lane that has no reason to wait, even if the thread
     /// waits for another lane.
@@ -323,11 +325,11 @@ impl Session {
         self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))
     }
 
-    /// Returns true if a thread that was told to [sleep](Session::sleep) should look for work again
-    /// instead of blocking, because an event is due at any moment. Such events are the next of many
-    /// reads, the commit that answers wait for, and the next requests of the clients that this
-    /// commit released. Blocking would delay clients twice: waking a thread takes as long as a fast
-    /// sync, and an idle processor notices the end of a sync later.
+    /// Returns true if a thread that has called [`Session::sleep`] should look for work again
+    /// instead of blocking, because an event is due at any moment. Such events are the end of one
+    /// of many reads, the commit that answers wait for, and the next requests of the clients that
+    /// this commit released. Blocking would delay clients twice: waking a thread takes as long as a
+    /// fast sync, and an idle processor notices the end of a sync later.
     #[inline]
     pub fn polls(&mut self) -> bool {
         self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)

@@ -56,7 +56,8 @@ pub(super) enum Todo {
 pub(super) enum Joined {
     /// The chunk is a huge page now. The field counts its small pages that no table uses.
     With(usize),
-    /// Tables were added or freed meanwhile, so freed pages may be resident again.
+    /// The chunk's pages were joined, but tables took or freed some of them meanwhile. So pages
+    /// that no table uses may be resident again.
     Changed,
     Not,
 }

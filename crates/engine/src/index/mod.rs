@@ -35,7 +35,8 @@ use std::sync::{Arc, PoisonError};
 use table::{Pages, Table, Tidy};
 
 /// Bytes of the engine's memory per stripe. Small enough that a table grows quickly. Large enough
-/// that a table has many pages when memory is full of small items.
+/// that a table has many pages when memory is full of small items, because a table grows by whole
+/// pages.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
 /// The value of `Index::limit` if only the budget limits the index.
 const NO_LIMIT: u64 = u64::MAX;
@@ -295,8 +296,8 @@ impl Index {
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
-    /// Returns true if tables for `items` items, with the free room of a rebuild, fit into `bytes`
-    /// bytes.
+    /// Returns true if tables for `items` items fit into `bytes` bytes with 1/[`REBUILD_SPARE`] of
+    /// their slots free.
     pub(crate) fn has_room(items: usize, bytes: u64) -> bool {
         let sparse = items * REBUILD_SPARE / (REBUILD_SPARE - 1);
         (sparse * size_of::<Slot>()) as u64 <= bytes

@@ -207,8 +207,9 @@ impl PagesState {
         Some(self.area.start - pages)
     }
 
-    /// Extends the area by the chunks behind it, so that no remainder is left that is too small for
-    /// a table. Returns false if these chunks are in use.
+    /// Extends the area by free chunks behind it. Otherwise the rest of the area, which is too
+    /// small for the next table, would stay unused. Returns false if no free chunk follows the
+    /// area.
     fn extend_area(&mut self, limit: usize) -> bool {
         let end = self.area.end;
         if end > 0 && end == self.fresh && end + AREA <= limit {
@@ -389,7 +390,7 @@ impl Pages {
     /// As [`Region::discard`].
     unsafe fn discard(&self, run: &Range<usize>) {
         if !run.is_empty() {
-            // SAFETY: the caller keeps this function's contract, which is the same.
+            // SAFETY: this function has the contract of `Region::discard`, and the caller keeps it.
             unsafe { self.region.discard(run.start * PAGE, run.len() * PAGE) };
         }
     }
@@ -477,8 +478,8 @@ mod tests {
         places.for_each(|place| place.store(1, Ordering::Relaxed));
     }
 
-    /// For tables of any size, `tidy` stops moving them after a while, and leaves nearly full
-    /// chunks.
+    /// For tables of any size, `tidy` stops moving them after a while. Nearly all chunks with
+    /// tables are then full enough for a huge page.
     #[test]
     fn moving_tables_of_any_size_ends() {
         for size in [1, 3, 9, 57, 114, 229, 257, 518, 654] {

@@ -117,7 +117,7 @@ impl Lane {
         (bytes(places), bytes(places.saturating_sub(free)))
     }
 
-    /// Returns the number of look-ups that found an item, of all sessions since the start.
+    /// Returns how many look-ups of all sessions have found an item since the start.
     pub(crate) fn get_hits(&self) -> u64 {
         lock(&self.counters).sum().get_hits
     }

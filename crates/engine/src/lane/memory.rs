@@ -74,8 +74,8 @@ impl Lane {
         min_memory(self.durable.is_some(), self.log.segment_size())
     }
 
-    /// Returns the length of the largest value for this key length, in bytes. With client flags and
-    /// an expiry, such an item has exactly the largest size.
+    /// Returns the length of the largest value for a key of `key_len` bytes, in bytes. An item with
+    /// such a value, client flags and an expiry has exactly the largest item size.
     pub(crate) fn max_value_len(&self, key_len: usize) -> usize {
         let head = larder_log::record::HEADER + 8 + key_len;
         (self.options.engine.max_item_size as usize).saturating_sub(head)

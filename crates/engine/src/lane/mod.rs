@@ -46,7 +46,8 @@ pub(crate) struct Lane {
     pub(crate) recache_winners: RecacheWinners,
     /// The latest time that any session ticked with, in Unix seconds.
     pub(crate) now: AtomicU32,
-    /// The Unix second that the superblock contains, or will contain after the next commit.
+    /// The latest time that the superblock contains, or will contain after the next commit, in Unix
+    /// seconds.
     pub(crate) remembered: AtomicU32,
     /// The Unix second at which a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,

@@ -14,8 +14,9 @@ pub(crate) struct LaneOptions {
     /// The memory of all lanes, in bytes. It determines the number of stripes, which is the same in
     /// all lanes. A lane uses only the stripes of its own keys.
     pub(crate) memory_of_all: u64,
-    /// The engine's options, with one exception: without a store, `memory` is the lane's own share.
-    /// The lane's share never exceeds `memory`, unless the memory limit is raised.
+    /// The engine's options, with one exception: without a store, `engine.memory` is the lane's own
+    /// share. With and without a store, the lane's share never exceeds `engine.memory`, unless the
+    /// engine's memory limit is raised.
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
@@ -25,7 +26,7 @@ pub(crate) struct LaneOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct LaneStore {
     pub(crate) device: StoreDevice,
-    /// The times of the device and of its lower device.
+    /// The durations of the calls of the device and of its lower device.
     pub(crate) times: TierTimes,
     /// The options that all lanes share.
     pub(crate) common: StoreOptions,

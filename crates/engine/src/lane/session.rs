@@ -45,8 +45,8 @@ pub(crate) struct LaneSession {
     now: UnixSeconds,
     /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
-    /// True if the last commit is overdue. Then even writes that are answered before they are
-    /// durable must wait for their commit. See
+    /// True if an acknowledged write is still not durable after the sync interval. Then every
+    /// answer to a write waits for its commit, even if such answers normally wait for none. See
     /// [`Durable::is_overdue`](crate::durability::Durable::is_overdue).
     overdue: bool,
     /// True if the session has appended in this turn.
@@ -297,8 +297,8 @@ impl LaneSession {
         }
     }
 
-    /// Returns a limiter's record as an item: its value is the number of used units, and it expires
-    /// when none are left.
+    /// Returns a limiter's record as an item. The item's value is the number of used units, and the
+    /// item expires when no units are used any more.
     #[cold]
     fn as_number<'a>(&'a self, record: Record<'a>) -> Record<'a> {
         let Some(limiter) = Limiter::decode(record.value()) else { return record };
@@ -391,9 +391,9 @@ impl LaneSession {
 
     /// Counts a read of an item in its slot. If two threads race, one count is lost.
     ///
-    /// Repeated reads of an item without a frame count as one, unless they follow each other
-    /// closely. The cleaner keeps items with a high frequency. Filling a device takes so long that
-    /// most items get a few reads meanwhile, and the cleaner cannot keep all of them.
+    /// The cleaner keeps items with a high frequency. Filling a device takes long. Most items on it
+    /// get a few reads meanwhile, and the cleaner cannot keep all of them. So repeated reads of an
+    /// item without a frame count as one, unless they follow each other closely.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
@@ -449,8 +449,8 @@ impl LaneSession {
         }
     }
 
-    /// Keeps a large value in memory, if possible, for a call that must wait for something else
-    /// although the value is in memory.
+    /// Keeps a large value in memory, if possible, until the call that needs it is repeated. That
+    /// call waits for something other than the value, such as space.
     pub(crate) fn keep_large(&self, handle: ItemHandle) {
         if self.lane.log.segment(handle.id.address.segment()).is_jumbo() {
             self.fetched.need_large(handle.id);
@@ -528,8 +528,9 @@ impl LaneSession {
             return;
         }
         let Some(store) = self.lane.log.store() else { return };
-        // The order of the two loads matters: if a commit fails, its fence moves to the open commit
-        // before the failed commit counts as settled.
+        // If a commit fails, its fence moves to the open commit before the failed commit counts as
+        // settled. If `fence` was loaded first, this thread could read the old fence and then find
+        // the commit settled, so the answer would not wait.
         let settled = store.commits.settled();
         let fence = self.lane.fence.load(Ordering::Acquire);
         if fence > settled {
@@ -618,7 +619,7 @@ impl LaneSession {
         self.changes.is_some()
     }
 
-    /// Returns the outcome of a finished call, with the commit that it waits for.
+    /// Returns the outcome of a finished call, with the commit that the answer waits for, if any.
     #[inline]
     pub(crate) fn answer<T>(&self, answer: T) -> Outcome<T> {
         if self.lane.durable.is_none() {

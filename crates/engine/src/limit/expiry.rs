@@ -5,8 +5,9 @@ use crate::{Expiry, NANOS, UnixSeconds, second_of};
 use larder_log::Record;
 use larder_log::record::Kind;
 
-/// The longest time that [`record_expiry`] adds to an expiry, in seconds. A limiter without used
-/// units stays in memory for at most twice as long.
+/// The longest time that [`record_expiry`] adds to the needed expiry, in seconds. It keeps an older
+/// expiry that is later by up to twice this time. So a limiter without used units stays in memory
+/// for at most twice this time.
 const SPARE_MAX: u64 = 10 * 60;
 
 /// Converts the expiry of an item to the end of a limiter's window; `None` for never.
@@ -32,14 +33,15 @@ pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
     }
 }
 
-/// Returns the expiry of a limiter's record. The expiry is not before the time from which no units
-/// are used. A change in place cannot change the expiry, so the `old` one is kept while it fits.
+/// Returns the expiry of a limiter's record; 0 for never. From the expiry on, no units are used. A
+/// change in place cannot change the expiry, so the `old` expiry is kept unless it is too early or
+/// much too late.
 pub(crate) fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> UnixSeconds {
     let Some(left) = limiter.reset(now) else { return 0 };
     let needed = whole_seconds(now.saturating_add(left));
     let limit = limiter.limit();
-    // With sliding windows and GCRA, every request moves the time at which no units are used any
-    // more. So the expiry is set later than needed, and fits many requests in a row.
+    // With sliding windows and GCRA, further requests move the needed expiry. So the expiry is set
+    // later than needed, and stays late enough for many requests in a row.
     let spare = match limit.algorithm() {
         Algorithm::Fixed => 0,
         Algorithm::Sliding => limit.window() / NANOS + 1,

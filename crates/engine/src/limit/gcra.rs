@@ -20,8 +20,7 @@ pub(super) struct Gcra {
     /// The limit of the last request that took units. Its window is not 0.
     limit: Limit,
     at: Nanos,
-    /// The used units times the window, in unit-nanoseconds. At most the weight of `u64::MAX`
-    /// units.
+    /// The used units times the window, in unit-nanoseconds; at most `u64::MAX` times the window.
     level: u128,
 }
 
@@ -81,8 +80,8 @@ impl Meter for Gcra {
         self.level = self.level.saturating_sub(self.weight(units));
     }
 
-    /// Sets the level so that it reaches 0 at `end`, but at most to the larger of the burst and the
-    /// present level.
+    /// Sets the level so that it reaches 0 at `end`. The new level is at most that of the burst, or
+    /// the present level if that is higher.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         let Some(end) = end else { return };
         let wanted = u128::from(end.saturating_sub(now)) * u128::from(self.limit.budget());

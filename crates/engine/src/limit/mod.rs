@@ -123,8 +123,8 @@ impl Limiter {
     /// - A fixed window ends at `end`, or never with `None`.
     /// - A sliding window ends at `end`, but at most one window length from now. `None` changes
     ///   nothing.
-    /// - The level of GCRA changes so that it reaches 0 at `end`. It rises to the burst at most, if
-    ///   it was not higher before. `None` changes nothing.
+    /// - The level of GCRA changes so that it reaches 0 at `end`. The new level is at most that of
+    ///   the burst, or the present level if that is higher. `None` changes nothing.
     pub fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         *self = self.advanced(now);
         self.meter_mut().end_at(end, now);

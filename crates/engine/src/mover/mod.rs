@@ -294,7 +294,7 @@ impl Mover {
         if let Some(position) = engine.lanes.iter().position(emptied) {
             let number = engine.lanes[position].number();
             // The drained lane records the change first. If only the other lanes recorded it, the
-            // table of the drained lane would seem out of date.
+            // table of the drained lane would seem out of date to the next start.
             let mut order = engine.working();
             if order.len() < engine.lanes.iter().filter(|lane| engine.is_used(lane)).count() {
                 // A lane that does not record the change would miss the drained lane at the next
@@ -415,8 +415,8 @@ impl Job {
         let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
         if begun.is_err() {
             self.given_up = true;
-            // A start may find the motion in the table nevertheless. That start deletes the
-            // partitions' items from the target, which does not own them.
+            // A device may have recorded the motion although the call failed. A start that finds
+            // this motion deletes the partitions' items from the target, which does not own them.
             return Stepped::Done;
         }
         self.closed = true;
@@ -489,7 +489,8 @@ fn await_evictions(
 ) -> Stepped {
     evicting.retain(|&(number, generation)| target.log.is_evicting_from(number, generation));
     *checks += 1;
-    // Segments that were not emptied after all have kept ends, and these must go, too.
+    // The cleaner may have removed items from a segment without emptying it. Such a segment has
+    // kept ends, and these must go, too.
     if evicting.is_empty() && !target.log.keeps_ends() {
         return Stepped::Done;
     }
@@ -515,8 +516,8 @@ fn raise_versions(source: &Lane, target: &Lane, partitions: &Range<usize>) -> St
     }
 }
 
-/// Waits until a commit of the lane is durable, if the lane promises that. Fails if a commit was
-/// undone since the lane's undo count was `undo_count`.
+/// Waits until a commit of the lane is durable, unless the lane promises no durability. Fails if a
+/// commit was undone since the lane's undo count was `undo_count`.
 fn await_durable(
     lane: &Lane,
     session: &LaneSession,

@@ -21,9 +21,9 @@ pub(super) struct Job {
     /// True while the partitions are closed: no session can use them.
     pub(super) closed: bool,
     pub(super) phase: Phase,
-    /// The undo count that the written lane had when the current writes began; `None` before that.
-    /// The writes span several commits. If one of these commits fails, the count changes and the
-    /// writes must be repeated.
+    /// The undo count of the lane that the mover writes to, at the time when the current writes
+    /// began; `None` before that. The writes span several commits. If one of these commits fails,
+    /// the count changes and the writes must be repeated.
     pub(super) undo_count: Option<u64>,
     /// True if the motion was given up, so the partitions stay in their old lane.
     pub(super) given_up: bool,

@@ -1,4 +1,4 @@
-//! Walks over a lane's items of partitions that move, to copy or to delete them.
+//! Walks over those items of a lane that belong to moving partitions, and copies or deletes them.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -83,7 +83,8 @@ impl Walk {
         })
     }
 
-    /// Copies the next few of the lane's items that belong to the partitions to another lane.
+    /// Copies the next few items that belong to the partitions from the lane `from` to the lane
+    /// `to`.
     pub(super) fn copy(
         &mut self,
         from: &LaneSession,
@@ -193,9 +194,10 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
 }
 
 /// Durably deletes strays before any client is served: items that recovery found in a lane that
-/// does not own their partitions. Strays may be older than versions that the owners have had. With
-/// `all`, no stray may be left, because the lane may own these partitions immediately; for example,
-/// those of a forgotten lane.
+/// does not own their partitions. Strays may be older than versions that the owners have had, so
+/// clients must never see them. With `all`, no stray may be left, because the lane may own the
+/// partitions of its strays as soon as clients are served. That happens if another lane is
+/// forgotten and its partitions are given away.
 pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));
     if strays.is_empty() {

@@ -158,8 +158,7 @@ impl Lane {
                 !slot.is_older() || self.resolve_older(&guard, key, place, size)
             }
             None => {
-                // No slot leads to the record any more, or only a slot that a look-up of its key
-                // cannot find.
+                // No slot that a look-up of the key can find leads to the record.
                 self.older.forget(&self.log, address);
                 false
             }
@@ -168,8 +167,9 @@ impl Lane {
 }
 
 impl Cleaner {
-    /// Resolves the older slots of one segment, if the lane has many older slots or a dead map
-    /// waits for those of the segment. Returns true if there may be more to do.
+    /// Resolves the older slots of one segment if there is a reason: the lane has many older slots,
+    /// or a dead map of the segment waits until they are resolved. Returns true if there may be
+    /// more to do.
     pub(crate) fn resolve_many(&mut self, lane: &Lane) -> bool {
         let Some(durable) = &lane.durable else { return false };
         self.limit_older(lane);

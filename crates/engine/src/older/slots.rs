@@ -345,7 +345,7 @@ impl OlderSlots {
         lock(&self.found_dead).get(&address).map(|&(bytes, _)| bytes)
     }
 
-    /// Drops the notes of found-dead records that this durable commit covers.
+    /// Drops the notes of records that were found dead up to `commit`, which is durable.
     pub(crate) fn settle(&self, commit: u64) {
         let mut found = lock(&self.found_dead);
         let before = found.len();
@@ -395,7 +395,8 @@ impl OlderSlots {
 pub(crate) struct OlderSlotWork {
     /// Segments whose older slots are to be resolved.
     pub(super) waiting: BTreeSet<SegmentNumber>,
-    /// True if a dead map of one of these segments is wanted.
+    /// True if a dead map waits until the older slots of one of the segments in `waiting` are
+    /// resolved.
     pub(super) is_awaited: bool,
     /// The time when the limit of older slots was last computed, and the turns since.
     pub(super) limited: (UnixSeconds, u32),

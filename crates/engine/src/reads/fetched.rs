@@ -353,13 +353,13 @@ impl Fetched {
         (!wanted.is_empty()).then(|| LaneReads { ids: std::mem::take(&mut *wanted), next: 0 })
     }
 
-    /// Releases records that are no longer waited for. The call that waited for them was repeated
-    /// and now waits for the records in `next`.
+    /// Releases records that a call no longer waits for. If the call was repeated and must wait
+    /// again, `next` has the records that it now waits for.
     pub(crate) fn release(&self, reads: LaneReads, next: Option<&LaneReads>) {
         for id in reads.ids {
             // Only the records of large values are at offset 0.
             if id.address.offset() == 0 {
-                // A call that still needs the value may wait for the value's head first.
+                // A call that now waits for the head of the same value still needs the value.
                 let is_same = |next: &RecordId| {
                     next.address.segment() == id.address.segment()
                         && next.generation == id.generation

@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// never becomes free. At this limit, the next call that needs the value is refused.
 const MOST_READS: u32 = 16;
 
-/// Time after its last read until a value without requests is forgotten, in seconds. Such a value
-/// is left over from a call that gave up while it was reading the value's head.
+/// Time for which a value without requests is remembered after its last read, in seconds. Such a
+/// value is left over from a call that gave up while it was reading the value's head.
 const ABANDONED_AFTER: UnixSeconds = 60;
 
 /// The values that calls of any session need.
 #[derive(Debug, Default)]
 pub(crate) struct LargeReads {
     values: Mutex<RecordMap<RecordId, Needed>>,
-    /// The number of reads of values into memory, and of first uses after such reads.
+    /// The number of reads of values into memory, plus the number of first uses after such reads.
     changes: AtomicU64,
 }
 
@@ -160,7 +160,8 @@ mod tests {
         read_again(1);
         assert!(values.refuses(id(7)));
         assert!(!values.refuses(id(7)), "one call is refused");
-        // The refused call gave the value up while it read the head.
+        // A call gives up while it reads the value's head, so no request is left. The next call is
+        // still refused.
         read_again(MOST_READS);
         values.release(id(7), false);
         assert!(values.refuses(id(7)) && !values.refuses(id(7)));

@@ -45,7 +45,7 @@ impl Jumbos {
         *known == version
     }
 
-    /// Enters the newest versions among the jumbos in a further pass.
+    /// Enters the newest versions among the jumbos into `newest`, at the start of a further pass.
     pub(super) fn enter(&self, newest: &Newest) {
         for (key, version) in &self.versions {
             newest.enter(*key, *version);

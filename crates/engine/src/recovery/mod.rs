@@ -46,8 +46,8 @@ use std::thread;
 
 /// The largest number of threads that fill a lane's index.
 const THREADS: usize = 16;
-/// Number of threads that read segments, per thread that fills the index; at most [`THREADS`] in
-/// all. About half of the reading threads wait for the device.
+/// Number of threads that read segments, per thread that fills the index. In total at most
+/// [`THREADS`] threads read. About half of them wait for the device.
 const READERS: usize = 2;
 /// The segments that the reading threads hold take at most 1/`READER_SHARE` of memory.
 const READER_SHARE: u64 = 16;
@@ -317,8 +317,9 @@ fn count_damage(
             continue;
         };
         let generation = found.header.generation;
-        // If a copy of the segment's meta cannot be read, all its records only hide older versions.
-        // At least one of them is lost.
+        // If an unreadable copy of the segment's meta may be newer than the readable one, all
+        // records of the segment only hide older versions. This counts as one more run of damaged
+        // bytes.
         let gaps = scan.gaps + u32::from(found.unmarked);
         if gaps > 0 {
             let told = gaps.min(known.runs(found.number, generation));

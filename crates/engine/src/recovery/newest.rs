@@ -297,8 +297,9 @@ impl Newest {
     fn enter_all(&self, number: usize, entries: &[Entry], places: &mut Vec<u32>) {
         loop {
             let mut shard = lock(&self.shards[number]);
-            // A thread that shortens the range afterwards drops the entries of the shards outside
-            // it, under their locks. So an entry that is added just before is dropped, too.
+            // Another thread may shorten the range after this check. It then drops the entries of
+            // the shards outside the new range, under the shards' locks. So it also drops what is
+            // added here.
             let part = self.part();
             if !part.contains(&number) {
                 return;

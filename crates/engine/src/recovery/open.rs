@@ -9,7 +9,7 @@ use larder_log::format::geometry::SUPERBLOCKS;
 use larder_log::format::{Geometry, NANOS, Superblock, superblock};
 use std::time::Duration;
 
-/// An open store, and the start of its recovery's report.
+/// An open store, and the state that its recovery begins with.
 pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) recovery: Recovery,

@@ -84,9 +84,10 @@ impl Lane {
         let Some(newest) = newest else { return Ok(()) };
         let seen = proof(scans);
         let mut gathering = Gathering::new(&shared.newest);
-        // The walk goes from the newest segment to the oldest. Per stream: the commit that opened
-        // the segment visited most recently, and the next later commit that opened one. One commit
-        // may open several segments, so only segments of the second commit are certainly newer.
+        // The walk goes from the newest segment to the oldest. For each stream, `opened` has two
+        // commits: the commit that opened the last segment visited, and the next later commit that
+        // opened a segment. One commit may open several segments, so only the segments of the
+        // second commit are certainly newer than the last segment visited.
         let mut opened = [(u64::MAX, u64::MAX); format::STREAMS];
         for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
             let Some(scan) = scan else { continue };

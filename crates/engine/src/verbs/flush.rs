@@ -56,7 +56,8 @@ impl LaneSession {
     }
 
     fn flush(&self) -> Result<Option<u64>, NotWritten> {
-        // A failing commit reads the fence only after this guard is dropped.
+        // In sync mode, a failing commit waits until this guard is dropped before it reads the
+        // fence. So it cannot miss the fence of this flush.
         let _appending = self.appending()?;
         Ok(self.lane.flush())
     }

@@ -164,8 +164,8 @@ impl LaneSession {
         self.update(key, |guard| {
             let existing = self.existing(guard, key)?;
             if let Some(Existing { place, record, gone: false }) = existing {
-                // Another thread has created the item since the look-up. It keeps its expiry, even
-                // if `get` touches.
+                // Another thread has created the item since the look-up. The item keeps its expiry,
+                // even if `get` touches.
                 self.count_get(get, true, expired);
                 if !get.no_bump {
                     self.bump(key);

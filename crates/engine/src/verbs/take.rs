@@ -42,8 +42,8 @@ impl LaneSession {
         let now = limiter.as_ref().map_or(self.nanos(), |limiter| self.time_of(limiter));
         let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
         if let Some(old) = live {
-            // Refusals write nothing. Without this count, a limiter that refuses all requests would
-            // be evicted as never read.
+            // Counts the request as a read, because a refusal writes nothing. Otherwise a limiter
+            // that refuses all requests would be evicted as never read.
             self.count_read(old.place.cell(), old.place.slot(), &old.record);
         }
         let is_plain = live.is_some_and(|old| old.record.kind() != Kind::Limiter);
@@ -86,10 +86,11 @@ impl LaneSession {
         Ok(Some((limiter, written.cas)))
     }
 
-    /// Returns the time at which a limiter is changed. That is normally the session's time. If a
-    /// session whose turn began later has changed the limiter, it is the limiter's own time,
-    /// because the limiter's time must not go back. If no session has seen the limiter's time, the
-    /// limiter was written before the clock was set back, and the session's time counts.
+    /// Returns the time at which this session changes a limiter: normally the session's time.
+    /// Another session, whose turn began later than this one's, may have changed the limiter. Then
+    /// the result is the limiter's own time, because that time must not go back. If the limiter's
+    /// time is later than the time of every session, the clock was set back after the limiter was
+    /// written. Then the result is the session's time.
     fn time_of(&self, limiter: &Limiter) -> Nanos {
         let (now, since) = (self.nanos(), limiter.since());
         let seen = u64::from(self.lane.now.load(Ordering::Relaxed)) + 1;
@@ -136,7 +137,7 @@ impl LaneSession {
         Ok(Written { cas: item.cas(), address: item.address(), size: item.record_size() })
     }
 
-    /// Makes the answer wait for this durability, if one is given, instead of that of the store.
+    /// If `durability` is given, makes the answer wait for it in place of the store's durability.
     fn wait_as(&self, durability: Option<Durability>, written: Option<&Written>) {
         match (durability, written) {
             (Some(Durability::Sync), Some(written)) => {

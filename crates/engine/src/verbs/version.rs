@@ -46,7 +46,7 @@ impl<'e, 'a> Before<'e, 'a> {
 pub(crate) enum Body<'a> {
     /// Two consecutive pieces.
     Pieces(&'a [u8], &'a [u8]),
-    /// A large value that was filled in place.
+    /// A large value, in the mapping into which it was received.
     Large(&'a mut LargeValue),
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Manner {
 /// How a new version inherits the read count of the version that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OldReads {
-    /// The value is the same, so the new version keeps the read count. The caller must have copied
-    /// the fields that the change does not concern.
+    /// Clients see the same item, so the new version keeps the read count. The caller must have
+    /// copied all fields of the old version that the call does not change.
     Keep,
     /// The value is a new one. Reads of the old version count as one read for the cleaner, and as
     /// none for clients.
@@ -88,10 +88,10 @@ pub(crate) enum NotWritten {
     NoSpace(Claim),
     /// The record that the key's slot leads to must first be read from the store.
     NeedsRead,
-    /// Commits fail. Nothing is accepted until they succeed again.
+    /// Commits fail. The lane accepts no writes until commits succeed again.
     StoreFailed,
-    /// The memory of the large value is gone, and with it the value; or too many keys share the
-    /// key's places in the index.
+    /// Either the memory of the received large value is gone, or memory can never hold both the old
+    /// and the new version of a large value, or too many keys share the key's buckets in the index.
     OutOfMemory,
 }
 

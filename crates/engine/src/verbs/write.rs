@@ -130,8 +130,8 @@ impl LaneSession {
         fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // Checks only the value's size, not the item's. A touch must not fail because an item
-        // without an expiry gains that field.
+        // Limits the size of the value, not of the item. A touch must not fail because it adds an
+        // expiry to the item.
         if body.len() > self.lane.max_value_len(key.bytes().len()) {
             return Err(NotWritten::TooLarge);
         }
@@ -186,8 +186,8 @@ impl LaneSession {
         }
         // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         match unsafe { lane.log.record(address) } {
-            // The record may belong to another key, even if it has a copy or was fetched meanwhile.
-            // That does no harm, because the older slot is resolved later.
+            // The record has no frame, and its key is not compared here. If the record belongs to
+            // another key, that does no harm, because the older slot is resolved later.
             None => Judgement::Suspect,
             // The record came into memory after the key was looked up.
             Some(record) if record.key() == key.bytes() => Judgement::Unknown,
@@ -204,8 +204,8 @@ impl LaneSession {
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // Readers may raise the old slot's frequency until the new version is published. So the
-        // largest frequency that the new version may inherit is fixed here.
+        // Readers may raise the old slot's frequency until the new version is published. The new
+        // version inherits at most `most_reads` of it.
         let most_reads = match reads {
             OldReads::Keep => MAX_FREQUENCY,
             OldReads::Inherit => {
@@ -217,8 +217,8 @@ impl LaneSession {
         let (size, log) = (layout.size(), &self.lane.log);
         let grows = before.known().is_none_or(|old| old.record.size() < size);
         let claim = if grows { claim.min(Claim::Grow) } else { claim };
-        // A large value may have been begun for another lane with smaller segments. Here it may fit
-        // into a normal segment.
+        // A large value may have been received for another lane, whose segments are smaller. In
+        // this lane it may fit into a normal segment.
         let body = match &body {
             Body::Large(large) if size <= log.largest_record() => Body::Pieces(large.bytes(), &[]),
             _ => body,
@@ -353,7 +353,9 @@ impl LaneSession {
         Ok(())
     }
 
-    /// Returns true if a new value contains the old one, and the old one is large and in memory.
+    /// Returns true if bytes of the new value lie in the old version, which is a jumbo in memory. A
+    /// call that finds no space for such a value needs the old version in memory when it is
+    /// repeated.
     fn is_rewritten(&self, old: &Existing<'_>, body: &Body<'_>) -> bool {
         let segment = self.lane.log.segment(old.place.slot().address().segment());
         let Body::Pieces(first, second) = body else { return false };
@@ -375,8 +377,9 @@ impl LaneSession {
         value_hash: u64,
     ) -> Result<Address, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
-        // Room for a large value may never become free, however urgent the claim. So this write is
-        // refused as soon as writes with the least urgent claim are refused.
+        // Enough room for a large value may never become free, even for an urgent claim. So this
+        // write does not wait longer than writes with the least urgent claim: it is refused when
+        // they are.
         let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {

@@ -162,7 +162,7 @@ impl World {
         panic!("a call waits for ever: {:?}", self.engine.stats());
     }
 
-    /// Stores a value. Returns `None` if the store is refused. The value is durable once the
+    /// Sets a key. Returns `None` if the engine refuses the set. The value is durable once the
     /// returned commit is.
     fn set(&mut self, n: u32, value: &str) -> Option<Option<CommitPoint>> {
         let name = format!("key{n}");

@@ -160,7 +160,7 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     Ok((file, Arc::new(device)))
 }
 
-/// Reads which kind of content a device has.
+/// Reads the head of a device, and returns what the device holds.
 fn content(path: &Path, device: &dyn Device) -> Result<Content, CheckError> {
     let mut head = vec![0; HEAD.min(device.size() as usize)];
     device.read_at(0, &mut head).map_err(|error| CheckError::Read(path.to_owned(), error))?;

@@ -175,8 +175,8 @@ fn named_paths(path: &[String], module: &Module, modules: &Modules) -> Vec<Vec<S
     found
 }
 
-/// Returns the module that defines what the path `named` names. That module is the longest prefix
-/// of the path that is a module, after re-exports are followed.
+/// Returns the module that holds the definition to which the path `named` leads. Follows
+/// re-exports, and then takes the longest prefix of the path that is a module.
 fn resolve(named: &[String], modules: &Modules) -> Vec<String> {
     let mut named = named.to_vec();
     for _ in 0..8 {

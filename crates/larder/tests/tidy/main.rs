@@ -242,7 +242,8 @@ fn comments_are_as_narrow_as_the_code() {
     for (name, text) in texts().into_iter().filter(|(name, _)| name.ends_with(".rs")) {
         for (number, line) in text.lines().enumerate() {
             let words = line.trim_start().strip_prefix("//").map(str::split_whitespace);
-            // The first word may be a long link, and may follow the marker of a comment or a list.
+            // A line cannot be wrapped if it is one long word, such as a link. A marker of a doc
+            // comment or of a list may stand before the word.
             let can_wrap = words.is_some_and(|words| words.count() > 2);
             if can_wrap && line.chars().count() > WIDTH {
                 wide.push(format!("{name}:{}", number + 1));

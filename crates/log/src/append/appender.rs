@@ -198,8 +198,8 @@ impl Log {
     }
 
     /// Returns the dead bytes of a segment, as far as threads have reported them. Once the
-    /// appenders of a sealed segment have passed a quiescent point, the count is never too high.
-    /// Otherwise a segment could be freed although some of its records are alive.
+    /// appenders of a sealed segment have passed a quiescent point, the count is never too high. A
+    /// count that is too high could free a segment with live records.
     pub fn dead(&self, number: SegmentNumber) -> u32 {
         self.segment(number).dead()
     }
@@ -294,9 +294,9 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        // A segment is closed a moment before the next one becomes the stream's open segment.
-        // Records that other threads append from then on go to the next segment and count as newer
-        // than those here. So a chunk of a closed segment takes no more records.
+        // A segment is closed a moment before the next one becomes the stream's open segment. Then
+        // other threads append to the next segment, and their records count as newer than all
+        // records of the closed one. So a chunk of a closed segment takes no more records.
         let is_open = chunk.segment == number
             && chunk.generation == segment.generation()
             && segment.takes_records();

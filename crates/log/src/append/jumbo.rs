@@ -18,8 +18,8 @@ pub const JUMBO_HEADROOM: usize = HEADER_BYTES;
 /// trailer.
 pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
 
-/// Segment numbers claimed for a jumbo: its own, and with a store those of its places after the
-/// first.
+/// The segment numbers that a jumbo has claimed: its own and, with a store, one for each place
+/// after its first.
 #[derive(Debug)]
 pub struct JumboClaim {
     number: SegmentNumber,

@@ -30,8 +30,8 @@ const PREFETCH_AHEAD: usize = 512;
 /// itself.
 const PREFETCHED: usize = 256;
 
-/// Space for one record, not yet visible to other threads. The thread must fill it before its next
-/// quiescent point.
+/// Space for one record, not yet visible to other threads. The thread that reserved it must fill it
+/// before its own next quiescent point.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation {
     /// The address of the future record.
@@ -42,8 +42,8 @@ pub struct Reservation {
 
 impl Reservation {
     /// Prefetches the memory for the thread's later records, as much as a record of `bytes` needs.
-    /// A locked instruction waits for all earlier writes, so a write that misses the processor's
-    /// cache would delay the next lock.
+    /// Without the prefetch, a write to that memory would miss the processor's cache. The thread's
+    /// next locked instruction would then wait for that write.
     #[inline]
     pub fn prefetch_next(&self, bytes: usize) {
         for line in (0..bytes.min(PREFETCHED)).step_by(prefetch::LINE) {

@@ -111,7 +111,8 @@ pub(super) struct Early {
     pub(super) unwritten: Vec<SegmentPart>,
     /// Jumbos written early.
     pub(super) jumbos: Vec<SegmentNumber>,
-    /// Metas of the jumbos' further places, with the metas' versions.
+    /// The places of these jumbos after their first ones. Their metas were written early, with
+    /// these versions.
     pub(super) metas: Vec<(SegmentNumber, u64)>,
     /// Number of the device's failed syncs before the first early write; `None` without early
     /// writes.
@@ -164,8 +165,8 @@ pub struct Committer {
     /// While a commit is being synced: the number of syncs of the device that had failed when that
     /// commit's first write began.
     pub(super) syncing: Option<u64>,
-    /// True if the last written commit failed. The device may hold remains with that commit's
-    /// number.
+    /// True if the last written commit failed. The device may hold parts of that commit, so the
+    /// next commit's trailers say that it failed.
     pub(crate) after_failure: bool,
     /// True if a retried commit may have left stale tails in the tail places. The trailers in such
     /// tails are no longer valid.
@@ -219,7 +220,7 @@ impl Committer {
     }
 }
 
-/// What a commit wrote besides records. None of it counts before the sync.
+/// What a commit wrote besides records. None of it is durable before the sync.
 #[derive(Debug, Default)]
 pub struct Written {
     pub(crate) freed: Vec<SegmentNumber>,

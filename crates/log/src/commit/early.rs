@@ -1,8 +1,9 @@
 //! Early writes: the records of the open commit go to the device before the commit is closed,
 //! without a sync. So a crash of only the process loses little, even if syncs are rare or slow.
 //!
-//! Invariants: an early write makes nothing count as durable. Commit marks, frames, places and
-//! clients' changes wait for the commit. The commit's sync covers all early writes made for it. A
+//! Invariants: an early write makes nothing count as durable. Everything that needs durable records
+//! waits for the commit: it advances the commit marks, and only then are frames dropped, places
+//! reused and clients' changes settled. The commit's sync covers all early writes made for it. A
 //! trailer that is written early while the previous commit is being synced proves nothing about
 //! that commit. If an early write fails, the commit repeats it.
 
@@ -38,8 +39,8 @@ impl Log {
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
             // A sync has failed since the first write of the open commit, or of the commit being
-            // synced. The device may have lost that write. After such a failure a commit does not
-            // trust its own sync.
+            // synced. The device may have lost that write, so the commit will not trust its own
+            // sync. All further records are left to the commit.
             early.failed = true;
             return Ok(None);
         }
@@ -116,8 +117,9 @@ impl Log {
 
     /// Merges all un-durable bytes of a segment up to the end of `last` into one part, by turning
     /// their trailers into fillers. In an open segment, the next commit reserves a new trailer for
-    /// the part. A sealed segment has no room for another trailer. So its last trailer stays, to be
-    /// rewritten, and this function returns the merged part.
+    /// the part. A sealed segment has no room for another trailer. So its merged part keeps the
+    /// last trailer, which the next commit rewrites. Only in that case does this function return
+    /// the part.
     pub(super) fn merge_parts(&self, store: &Store, last: &SegmentPart) -> Option<SegmentPart> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);

@@ -143,8 +143,8 @@ impl Log {
         freeable.map(|entry| entry.number).take(FREED_PER_COMMIT).collect()
     }
 
-    /// Returns the segments in quarantine whose emptying is durable and which hold ends. Only these
-    /// ends may still keep them from being freed.
+    /// Returns the segments in quarantine that hold ends and whose emptying is durable. Only their
+    /// ends may still keep these segments from being freed.
     pub(crate) fn waiting_endings(&self) -> Vec<WaitingEnds> {
         let Some(store) = &self.store else { return Vec::new() };
         let durable = store.commits.durable();

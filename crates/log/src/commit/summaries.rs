@@ -27,9 +27,9 @@ impl Log {
         room.map_or(0, |room| room.load(Ordering::Relaxed))
     }
 
-    /// Returns the summary of a segment that `part` seals, if there is room for it. Also sets the
-    /// room that the stream's next segments leave: enough for a summary with an eighth more entries
-    /// than this one, or 0 if that exceeds the limit.
+    /// Returns the summary of a segment that `part` seals, if there is room for it. Also sets how
+    /// many bytes the stream's next segments leave for their summaries. That is enough for an
+    /// eighth more entries than this summary has, or 0 if it exceeds the limit.
     pub(crate) fn summarize(&self, store: &Store, part: &SegmentPart) -> Option<Staged> {
         let segment = self.segment(part.segment);
         let frame = self.undurable_frame(part.segment);

@@ -13,9 +13,9 @@ const MANY: u64 = 0xff;
 
 const _: () = assert!(MAX_ACCEPTED == 1 << 7 && MAX_SEGMENT < 1 << 24);
 
-/// The list of segments with accepted damage: for a generation of each, how many damaged runs of
-/// bytes a start may find there. Entries of segment 0, which does not exist, stand for damaged tail
-/// places: their generation is the number of the tail place.
+/// The list of accepted damage. Each entry names a segment, one generation of it, and the number of
+/// damaged runs of bytes that a start may find there. Segment 0 does not exist, so its entries
+/// stand for damaged tail places, and their generation is the number of the tail place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Bits 0..24: the segment. Bits 24..56: its generation. Bits 56..64: the number of damaged

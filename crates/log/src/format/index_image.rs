@@ -2,9 +2,9 @@
 //! the log.
 //!
 //! The image is a stream of bytes, cut into parts. Each part lies in one place and names the place
-//! of the next. Each part identifies the clean stop that wrote it by the first commit number that
-//! was unused at that stop. Its checksum covers its content. The superblock names the first part. A
-//! part that is not linked from the first part is never trusted.
+//! of the next. Each part has the first commit number that was unused at the clean stop. This
+//! number identifies the stop. Its checksum covers its content. The superblock names the first
+//! part. A part that is not linked from the first part is never trusted.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
@@ -102,7 +102,7 @@ pub struct ImageRow {
     pub immortal: bool,
     /// True if the segment holds ends: records that hide older versions and are not hidden.
     pub ends: bool,
-    /// True if the segment is a jumbo, except a dead one that recovery did not load.
+    /// True if the segment is a jumbo. False for a dead jumbo that recovery did not load.
     pub jumbo: bool,
     /// True if the segment had a frame.
     pub resident: bool,

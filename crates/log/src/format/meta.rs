@@ -14,15 +14,15 @@ const HAS_MAP: u8 = 1;
 /// The use of a segment number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Free: the records of all generations up to the meta's generation no longer count.
+    /// Free: recovery ignores the records of all generations up to the meta's generation.
     Free,
-    /// Never used again, because a part of its place cannot be read. The records of every
-    /// generation no longer count.
+    /// Never used again, because a part of its place cannot be read. Recovery ignores the records
+    /// of every generation.
     Retired,
     /// A segment.
     InUse {
-        /// Offset at which the segment ends; bytes behind it do not count. With 0, the segment ends
-        /// at its sealed trailer.
+        /// Offset at which the segment ends; recovery ignores the bytes behind it. With 0, the
+        /// segment ends at the trailer that seals it.
         end: u32,
     },
     /// A piece of a jumbo.
@@ -31,7 +31,7 @@ pub enum Use {
         owner: SegmentNumber,
         /// The jumbo's generation.
         owner_generation: u32,
-        /// Index of the piece; the owner holds piece 0.
+        /// Index of the piece. Piece 0 lies in the place of `owner`.
         index: u32,
     },
 }
@@ -39,7 +39,7 @@ pub enum Use {
 /// A segment's meta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Number of writes: the first is 1, and each later one adds 1.
+    /// The number of this write of the meta: 1 for the first, and one more for each later write.
     pub version: u64,
     /// Commit number: the map marks every record of the segment that was superseded by a commit up
     /// to this one.
@@ -65,12 +65,12 @@ impl Meta {
         (self.version % 2) as usize
     }
 
-    /// Returns true if records of `generation`, which a segment's header names, may still count.
+    /// Returns true if the records of a segment whose header names `generation` may still be valid.
     pub fn admits(&self, generation: u32) -> bool {
         generation > self.over()
     }
 
-    /// Returns the last generation of the number whose records no longer count.
+    /// Returns the greatest generation whose records are no longer valid.
     pub fn over(&self) -> u32 {
         match self.usage {
             Use::InUse { .. } => self.generation.saturating_sub(1),

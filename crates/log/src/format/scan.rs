@@ -2,10 +2,10 @@
 //! records of damaged commits.
 //!
 //! A commit that is not whole is *torn* if nothing shows that it was ever durable. The segment then
-//! ends before it, and none of its records count. Otherwise it is *damaged*: each of its records is
-//! checked by itself. A caller with several segments first scans each without prior knowledge. If
-//! other segments show that more of a segment was durable, the caller scans that segment again (see
-//! [`Extent`]).
+//! ends before that commit, and the scan ignores the commit's records. Otherwise the commit is
+//! *damaged*: the scan checks each of its records by itself. A caller with several segments first
+//! scans each without prior knowledge. If other segments show that more of a segment was durable,
+//! the caller scans that segment again (see [`Extent`]).
 
 use super::STREAMS;
 use super::checksum::{Identity, SegmentSeed, record_is_intact};
@@ -13,9 +13,10 @@ use super::segment::{DurableEnd, Header, NoSegment, TRAILER_BYTES, Trailer};
 use crate::address::{GRANULE, SegmentNumber};
 use crate::record::{Kind, Record};
 
-/// Limits the search for records in damaged bytes. The search may hash up to `EFFORT` × the number
-/// of damaged bytes in candidates that are no records. After that, it tries only candidates of up
-/// to [`SHORT`] bytes. Otherwise, values made of record-like bytes could stall a recovery.
+/// Limits the search for records in damaged bytes. The search hashes candidates, and some turn out
+/// to be no records. It may hash up to `EFFORT` × the number of damaged bytes for those. After
+/// that, it tries only candidates of up to [`SHORT`] bytes. Otherwise, values made of record-like
+/// bytes could stall a recovery.
 const EFFORT: usize = 1024;
 /// The largest size of a candidate that is always tried, in bytes.
 const SHORT: usize = 4096;
@@ -82,7 +83,8 @@ pub struct Scanned {
     pub header: Option<Header>,
     /// The generation of everything that was found.
     pub generation: u32,
-    /// The end of the last trailer that counts; 0 without one.
+    /// The end of the last commit that is not torn; 0 without one. If that commit has lost its
+    /// trailer, this is the end of the bytes known to be durable.
     pub end: u32,
     /// Number of items and tombstones visited.
     pub records: u32,
@@ -93,7 +95,7 @@ pub struct Scanned {
     pub last_commit: u64,
     /// The greatest commit number that proves that all earlier commits were durable; 0 without one.
     pub proof: u64,
-    /// The greatest seq limit in the trailers that count.
+    /// The greatest seq limit in the trailers of commits that are not torn.
     pub seq_limit: u64,
     /// The durable ends in the last trailer.
     pub durable: [DurableEnd; STREAMS],
@@ -107,8 +109,9 @@ pub struct Scanned {
 }
 
 /// Scans the image of a segment that is not a jumbo. Calls `visit` with the offset of every item
-/// and tombstone that counts, in order, and the record. The records of a whole commit are covered
-/// by the commit's checksum, those of a damaged commit by their own.
+/// and tombstone, in order, and the record. Skips torn commits and damaged records. The commit's
+/// checksum covers the records of a whole commit; in a damaged commit, each record's own checksum
+/// is verified.
 ///
 /// Returns `Err` if there is no segment, or if it holds a jumbo ([`super::jumbo`]).
 pub fn segment<'a>(
@@ -138,7 +141,7 @@ pub fn segment<'a>(
 }
 
 struct Walk<'a, F> {
-    /// The image, up to the last byte that can count.
+    /// The bytes of the image that may belong to the segment.
     bytes: &'a [u8],
     /// Commits that begin before this offset were durable.
     known: usize,
@@ -243,8 +246,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         let Some(&(first, at)) = next else { return start < self.known };
         // If the first trailer covers exactly the bytes from `start` on, it is the trailer of the
-        // commit at `start`. Otherwise, the commit at `start` has lost its trailer. That commit is
-        // an earlier one, or an earlier part of the found trailer's commit.
+        // commit at `start`. Otherwise, the commit at `start` has lost its trailer. It is then
+        // earlier than the found trailer's commit, or an earlier part of the same commit.
         let is_first = at - first.length as usize == start;
         let newest = if is_first || first.continues { first.commit } else { first.commit - 1 };
         start < self.known
@@ -265,7 +268,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         false
     }
 
-    /// Returns the ending of a segment whose commit at `start` does not count.
+    /// Returns the ending of a segment whose commit at `start` is torn.
     fn torn(&self, start: usize, trailer: Option<usize>) -> Ending {
         let mut at = start;
         while let Some(record) = Record::parse(&self.bytes[at..], None)

@@ -44,7 +44,8 @@ fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
     bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype
 }
 
-/// Adds the 64-bit checksum, seeded with `covered_seed`, and then the record's own checksum.
+/// Adds the 64-bit checksum, and then the record's own checksum. `covered_seed` seeds the 64-bit
+/// checksum. For a trailer it is the checksum of the bytes that the trailer covers.
 fn finish(bytes: &mut Bytes, covered_seed: u64, seed: SegmentSeed) {
     let checksum = checksum64(&bytes[..CHECKSUM], covered_seed);
     put(bytes, CHECKSUM, checksum.to_le_bytes());
@@ -63,7 +64,7 @@ fn is_intact(bytes: &Bytes, seed: SegmentSeed) -> bool {
     own_checksum(bytes, seed) == u32_at(bytes, CHECKSUM_AT)
 }
 
-/// Returns true if the 64-bit checksum is right for `covered_seed`.
+/// Returns true if the 64-bit checksum is right for `covered_seed`: see [`finish`].
 fn covers(bytes: &Bytes, covered_seed: u64) -> bool {
     let mut copy = *bytes;
     put(&mut copy, CHECKSUM_AT, [0; 4]);
@@ -213,8 +214,8 @@ impl Trailer {
 }
 
 impl FoundTrailer {
-    /// Returns true if `covered` is what the commit wrote: for a jumbo everything before its value,
-    /// otherwise the `length` bytes before the trailer.
+    /// Returns true if the bytes that the trailer covers are intact. `covered` are these bytes: for
+    /// a jumbo everything before its value, otherwise the `length` bytes before the trailer.
     pub fn covers(&self, covered: &[u8]) -> bool {
         covers(&self.bytes, checksum64(covered, self.seed.get()))
     }

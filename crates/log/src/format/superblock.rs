@@ -1,8 +1,8 @@
 //! The superblock: identity and state of a store.
 //!
 //! There are two copies, written alternately, so a torn write leaves the other copy whole. Only the
-//! newest whole copy counts: a program that does not understand it must not continue from an older
-//! one.
+//! newest whole copy is used. A program that does not understand this copy must not continue from
+//! the older one.
 
 use super::BLOCK;
 use super::accepted::{ACCEPTED_BYTES, Accepted};
@@ -22,8 +22,9 @@ const COUNTER: usize = 16;
 
 const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
-/// The feature bits of each kind that this program knows.
+/// The features that this program knows, of those that only a writer must know.
 const KNOWN_READ_ONLY: u64 = 0;
+/// The features that this program knows, of those that every program must know.
 const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED | COUNTERS;
 /// Incompatible feature: the store has, or had, several lanes.
 const LANES: u64 = 1;
@@ -60,7 +61,8 @@ impl std::fmt::Display for Release {
 /// A store's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Number of writes: the first is 1, and each later one adds 1.
+    /// The number of this write of the superblock: 1 for the first, and one more for each later
+    /// write.
     pub counter: u64,
     /// Feature bits that a program need not know.
     pub compatible: u64,
@@ -77,7 +79,7 @@ pub struct Superblock {
     /// True if the store was stopped cleanly.
     pub clean: bool,
     /// True while a server with `durability none` has the store open, and after that server has
-    /// crashed. The store's contents then do not count.
+    /// crashed. The next start then discards the store's contents.
     pub volatile: bool,
     /// No seq above this one has been used.
     pub seq_limit: u64,
@@ -99,7 +101,7 @@ pub struct Superblock {
     pub fast_segments: u32,
     /// True if the store's old contents were discarded but still lie on the device. The
     /// [identity](Superblock::identity) in structures written since then includes the secret, so
-    /// the old structures do not count.
+    /// the old structures no longer match it.
     pub renewed: bool,
     /// True if the store may hold records that change in place before a commit covers them.
     pub counters: bool,
@@ -123,13 +125,14 @@ pub enum SuperblockError {
     Empty,
     /// The device holds something else.
     NotAStore,
-    /// The store has another format version, which the release understands.
+    /// The store has a format version that this program does not know. The fields are that version,
+    /// and a release that knows it.
     UnknownVersion(u32, Release),
-    /// The store has features that this program does not know: the unknown bits, and a release that
-    /// knows them.
+    /// The store has features that this program does not know. The fields are the bits of these
+    /// features, and a release that knows them.
     UnknownFeatures(u64, Release),
-    /// The store has features that only a writer must know and this program does not: the unknown
-    /// bits, and a release that knows them.
+    /// The store has features that only a writer must know, and this program does not know them.
+    /// The fields are the bits of these features, and a release that knows them.
     UnknownToWrite(u64, Release),
     /// Both copies are damaged, or the store's values are impossible.
     Damaged,
@@ -176,9 +179,9 @@ pub enum Copy {
     Foreign,
 }
 
-/// Returns the block that a new store makes durable in the place of its first superblock, before it
-/// writes the superblock. So a crash during that write leaves something recognisable as a store's.
-/// Anything without the magic is never a store's.
+/// Returns a block with only the magic. A new store makes it durable, and then writes its first
+/// superblock over it. So if a crash interrupts that write, the magic shows that the block belongs
+/// to a store. A block without the magic never counts as part of a store.
 pub fn mark() -> [u8; BLOCK] {
     let mut mark = [0; BLOCK];
     put(&mut mark, 0, MAGIC);

@@ -75,8 +75,8 @@ impl Tail {
 
     /// Copies the tail's data over `image`, the bytes read from the segment's place. Returns false
     /// and changes nothing if the data does not fit, or if the image has the header of another
-    /// generation. The exception is a tail with offset 0, which contains a header: it replaces an
-    /// older generation.
+    /// generation. But a tail with offset 0 contains a header itself, so it may replace an older
+    /// generation.
     ///
     /// The tails of a stream may be copied over an image in any order, because bytes never change
     /// within a generation.

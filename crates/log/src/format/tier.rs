@@ -16,13 +16,15 @@ const MAGIC: [u8; 8] = *b"LARTIER\x01";
 const VERSION: u32 = 1;
 /// End of the fields; from here to the checksum all bytes are zero.
 const FIELDS: usize = 49;
-/// Offset of the lane's number, counted from 1; 0 in labels that do not name it.
+/// Offset of the byte that holds the lane's number plus 1. The byte is 0 in labels that do not name
+/// the lane.
 const LANE: usize = 48;
 const CHECKSUM: usize = BLOCK - 8;
 
 /// Bytes of the two copies of a label.
 pub const LABEL_BYTES: usize = 2 * BLOCK;
-/// Offset of the lane's bytes on a lower device. Groups on a fast device are aligned to it, too.
+/// Offset on a lower device at which the lane's data begins, behind the label. Groups on a fast
+/// device are aligned to this number of bytes, too.
 pub const LABEL_AREA: u64 = 128 << 10;
 
 /// A lower device's label.

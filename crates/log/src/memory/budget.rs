@@ -76,10 +76,10 @@ impl Budget {
         }
     }
 
-    /// Turns this into a budget in which nothing that is charged can be freed. Only frames may take
-    /// the last `for_frames` bytes, which are at most 1/`FRAMES_SHARE` of the limit. So overwrites
-    /// still succeed when other requests have taken the rest, because an overwrite frees as much as
-    /// it takes.
+    /// Turns this into a budget in which neither eviction nor dropping frames can free memory. Only
+    /// frames may take the last `for_frames` bytes, which are at most 1/`FRAMES_SHARE` of the
+    /// limit. So overwrites still succeed when other requests have taken the rest: an overwrite
+    /// makes an old record dead, so it needs no more memory in the end.
     pub fn keeping_all(mut self, for_frames: u64) -> Self {
         self.keeps_all = Some(for_frames);
         self.replace_lasting(self.limit());
@@ -110,8 +110,8 @@ impl Budget {
         self.refused.store(nth, Relaxed);
     }
 
-    /// Returns the number of requests since a call of [`Budget::refuse`] with a number other than
-    /// 0.
+    /// Returns the number of refusable requests since the last call of [`Budget::refuse`]. After a
+    /// call with 0, requests are not counted.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
@@ -163,7 +163,7 @@ impl Budget {
     /// Returns the bytes that items cannot use, because connections use them or because they are
     /// kept for connections.
     fn beside_items(&self) -> u64 {
-        // A single large value may be pinned beyond what is kept for connections.
+        // A single large pinned value may take more than what is kept for connections.
         self.kept_from_items().max(self.buffers_here())
     }
 
@@ -298,7 +298,8 @@ impl Budget {
         self.connections_limit() / ARRIVING_PART
     }
 
-    /// Charges a part of a value that has arrived. The caller bounds the sum.
+    /// Charges a part of a value that has arrived. The caller must keep to [the
+    /// limit](Budget::arriving_limit).
     pub fn charge_arriving(&self, bytes: u64) {
         self.buffers.arriving.fetch_add(bytes, Relaxed);
     }
@@ -315,8 +316,8 @@ impl Budget {
         self.part_here(self.connections_limit() / PINNED_PART, limits)
     }
 
-    /// Charges a value that is still being sent although its item is gone. The caller bounds the
-    /// sum.
+    /// Charges a value that is still being sent although its item is gone. The caller must keep to
+    /// [the limit](Budget::pinned_limit), except for a single larger value.
     pub fn charge_pinned(&self, bytes: u64) {
         self.buffers.pinned.fetch_add(bytes, Relaxed);
     }

@@ -73,8 +73,9 @@ impl Epochs {
     /// [`Appending`] dropped. An append takes less than a microsecond, unless its value is large or
     /// its thread lost the processor.
     ///
-    /// A thread that [shows](Participant::appending_seen) its append and then reads what this
-    /// thread wrote before the call either sees that write or is waited for.
+    /// Suppose that the caller wrote a flag before this call, and that another thread first
+    /// [shows](Participant::appending_seen) its append and then reads the flag. That thread either
+    /// sees the written flag, or this call waits for its append.
     ///
     /// This call also waits for every append that reserved space before this thread closed the
     /// segment: the append was marked before it changed the segment's tail, and this thread changed
@@ -83,8 +84,8 @@ impl Epochs {
         // Pairs with the fence in `appending_seen`.
         fence(Ordering::SeqCst);
         // Waits without holding the lock, because an append may itself wait for a thread that takes
-        // the lock in `horizon`. A participant that joins from here on reserves behind the bytes
-        // that this thread has closed.
+        // the lock in `horizon`. A participant that joins from here on reserves space only behind
+        // the bytes that this thread has closed, so it need not be waited for.
         let all = self.lock().clone();
         for seen in all {
             let begun = seen.appending.load(Ordering::Acquire);
@@ -115,9 +116,9 @@ impl Participant {
         self.tick_after(|| ());
     }
 
-    /// Like [`Participant::tick`], with `last` run just before. A thread that finds an
-    /// [epoch](Epochs::advance) passed sees everything `last` has done, and `last` saw everything
-    /// done before that epoch began.
+    /// Like [`Participant::tick`], but calls `last` just before the quiescent point. If a thread
+    /// finds that an [epoch](Epochs::advance) has passed, it sees everything that `last` has done.
+    /// `last` in turn has seen everything that was done before that epoch began.
     #[inline]
     pub fn tick_after(&mut self, last: impl FnOnce()) {
         let was_asleep = self.seen.epoch.load(Ordering::Relaxed) == ASLEEP;

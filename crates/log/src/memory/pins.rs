@@ -47,9 +47,9 @@ enum UnreadValue {
     Lost,
 }
 
-// SAFETY: the pointers lead into memory that the segment, or the mapping beside them, keeps until
-// `Pins::unpin_frame` or `Pins::take_mapping` replaces the rest. The mutex around the rest guards
-// them.
+// SAFETY: `at` leads into memory that stays valid. In `InPlace`, the segment keeps this memory
+// until `Pins::unpin_frame` or `Pins::take_mapping` replaces the value. In `Mapped`, `mapping`
+// keeps it. The mutex `Pinned::rest` guards the pointers.
 unsafe impl Send for UnreadValue {}
 
 impl fmt::Debug for Pinned {
@@ -83,8 +83,8 @@ impl<T> Drop for KeptMemory<T> {
     }
 }
 
-/// A value, or the rest of one, that stays readable even if its item is gone. Only if pinned values
-/// take too much memory is it given up: see [`Pin::read`].
+/// A value, or the rest of one, that stays readable even if its item is gone. It is given up only
+/// if pinned values take too much memory: see [`Pin::read`].
 #[derive(Debug)]
 pub struct Pin {
     pins: Arc<Pins>,
@@ -153,9 +153,9 @@ impl Pins {
         }
     }
 
-    /// Hands the mapping of a jumbo, whose record is at `frame`, to the readers that have pinned
-    /// its value, before the mapping is unmapped. Returns true if there are such readers. The pins
-    /// then own the mapping that `mapping` has returned.
+    /// Hands a jumbo's mapping to the pins of its value, instead of unmapping it. `frame` is the
+    /// address of the jumbo's record. Returns true if there are pins. They then own the mapping,
+    /// which this function gets by calling `mapping`.
     pub(crate) fn take_mapping(
         &self,
         frame: *mut u8,

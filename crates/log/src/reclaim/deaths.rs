@@ -10,7 +10,7 @@
 //! None of this reads a segment, and a segment in which nothing dies costs nothing.
 //!
 //! Invariant: a noted commit is never later than the earliest death that it stands for. The noted
-//! commit may be earlier, which costs a needless map.
+//! commit may be earlier. That costs only a needless dead map.
 
 use crate::address::SegmentNumber;
 use crate::commit::{BegunMap, MapState};
@@ -22,8 +22,8 @@ use crate::store::deaths::{NEVER, OPEN, Unmarked};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{MutexGuard, lock};
 
-/// The largest number of segments needing a dead map that are counted exactly. Beyond it, every
-/// segment with unmarked deaths is counted.
+/// [`Log::needs_maps`] counts at most this many segments that need a dead map. To tell whether
+/// there are more, it counts all segments with unmarked deaths instead.
 const COUNTED: usize = 1024;
 
 /// A segment with ends that waits to be freed, and the facts that decide whether deaths in other
@@ -63,8 +63,8 @@ impl Log {
         }
         let store = self.durable_log();
         let entry = store.entry(number);
-        // A successor is never in an earlier commit than its predecessor, and deaths up to `cover`
-        // are marked.
+        // A successor is never in an earlier commit than its predecessor, so no record died before
+        // the commit `opened`. Deaths up to the commit `cover` are marked.
         let opened = entry.opened.load(Ordering::Relaxed);
         self.restore_deaths(number, opened.max(store.cover(number) + 1));
     }
@@ -115,8 +115,8 @@ impl Log {
     /// Notes that no more appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
-            // A segment that is opened after the load below is not counted. A thread that appends
-            // to such a segment has passed the fence in `appending_seen` after this fence. So that
+            // The load below does not count segments that are opened later. A thread that appends
+            // to such a segment passes the fence in `appending_seen` after the fence below. So that
             // thread sees that this segment is closed.
             fence(Ordering::SeqCst);
             let opened = store.deaths.opened_segments.load(Ordering::SeqCst);
@@ -173,8 +173,8 @@ impl Log {
         self.blocker(&self.ending(number))
     }
 
-    /// Returns the segments in quarantine that only missing dead maps of others keep from being
-    /// freed, except those that were [given up](Log::expect_no_place).
+    /// Returns the segments in quarantine that wait only for dead maps of other segments. Omits
+    /// segments that were [given up](Log::expect_no_place).
     pub fn blocked_segments(&self) -> Vec<SegmentNumber> {
         let mut waiting = self.waiting_endings();
         let quarantine = lock(&self.quarantine);
@@ -183,9 +183,10 @@ impl Log {
         waiting.iter().filter(|ending| self.is_blocked(ending)).map(|it| it.number).collect()
     }
 
-    /// Returns at most `most` segments whose missing dead maps block freeing others or dropping
-    /// tombstones, those with the earliest deaths first. Only deaths up to the commit `until`
-    /// count.
+    /// Returns at most `most` segments that need a dead map, those with the earliest deaths first.
+    /// Without the map, such a segment blocks freeing another segment, or dropping copied
+    /// tombstones. Ignores deaths after the commit `until`, and segments whose map was begun
+    /// already.
     pub fn blocking_segments(&self, until: u64, most: usize) -> Vec<SegmentNumber> {
         let store = self.durable_log();
         let mut endings = self.waiting_endings();
@@ -221,8 +222,8 @@ impl Log {
         staying
     }
 
-    /// Returns true if [`Log::blocking_segments`] has at least `wanted` entries. Exact up to
-    /// `COUNTED` segments.
+    /// Returns true if [`Log::blocking_segments`] has at least `wanted` entries. If `wanted`
+    /// exceeds `COUNTED`, the result may be true although there are fewer.
     pub fn needs_maps(&self, until: u64, wanted: usize) -> bool {
         self.blocking_segments(until, wanted.min(COUNTED)).len() >= wanted.min(COUNTED)
             && lock(&self.durable_log().deaths.unmarked).0.len() >= wanted

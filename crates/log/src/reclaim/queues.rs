@@ -26,7 +26,7 @@ impl Log {
             self.look_at_waiting(&mut usage);
             let room = self.most_summary_room();
             if room > usage.gain_room {
-                // This walk over all segments is rare, because the room is at least doubled each
+                // This walk over all segments is rare, because `gain_room` at least doubles each
                 // time.
                 usage.gain_room = room.next_power_of_two();
                 for number in 1..usage.rows.len() as SegmentNumber {
@@ -85,8 +85,8 @@ impl Log {
         self.count_looks(1);
         let segment: &Segment = self.segment(number);
         let known = self.live(number);
-        // A segment with nothing alive is freed without examining its records, so assumed deaths
-        // alone never make it empty.
+        // Assumed deaths alone never make a segment empty, because an empty segment is freed
+        // without examining its records.
         let live = known.saturating_sub(self.assumed_dead(number)).max(known.min(1));
         let (min_expiry, max_expiry, immortal) = segment.expiries();
         let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
@@ -111,7 +111,7 @@ impl Log {
     }
 
     /// Assumes that `bytes` of a segment's records are dead, besides those known to be dead.
-    /// Replaces the last assumption.
+    /// Replaces the previous assumption about this segment.
     pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
         self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
         self.note_changed(number);
@@ -170,13 +170,13 @@ impl Log {
         Some(row.stream)
     }
 
-    /// Returns a segment that could not be cleaned to the front of its queue.
+    /// Puts a segment that could not be cleaned back at the front of its queue.
     pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
         self.return_cleaned(stream, number, End::Front);
     }
 
-    /// Returns a segment that could not be cleaned to the end of its queue, so that others come
-    /// first.
+    /// Puts a segment that could not be cleaned at the end of its queue, so that other segments
+    /// come first.
     pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
         self.return_cleaned(stream, number, End::Back);
     }

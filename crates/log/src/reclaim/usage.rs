@@ -1,5 +1,5 @@
-//! The usage table: what every sealed segment holds, kept in the orders that reclaiming needs. A
-//! query costs about the same however many segments there are. The cost of keeping the orders
+//! The usage table: the contents of every sealed segment, sorted as reclaiming needs them. A query
+//! costs about the same however many segments there are. The cost of keeping the table sorted
 //! depends only on the number of changes.
 //!
 //! Threads that make records dead, or that give a segment a frame or take it away, put the
@@ -50,8 +50,9 @@ impl Among {
     }
 }
 
-/// Array index of the segments without a frame. [`RESIDENT`] is that of the segments with one.
+/// Array index of the segments without a frame.
 const ABSENT: usize = 0;
+/// Array index of the segments with a frame.
 const RESIDENT: usize = 1;
 
 /// The Unix second at which a segment was opened, its place in its queue, and its number.
@@ -174,7 +175,7 @@ pub struct UsageTable {
     pub(super) rows: Vec<Option<Row>>,
     /// The values of `order` for the next segments at the front and at the back of a queue.
     pub(super) next: (i64, i64),
-    /// Segments that cannot be reclaimed yet, by their orders.
+    /// Segments that cannot be reclaimed yet, keyed by `Row::order`.
     pub(super) waiting: BTreeMap<i64, SegmentNumber>,
     /// The queues of each stream and residency.
     pub(super) queues: [[BTreeMap<i64, SegmentNumber>; 2]; 2],
@@ -183,7 +184,8 @@ pub struct UsageTable {
     /// Segments of each tier and residency, by class and then by age, the oldest first. A jumbo is
     /// here only once it is dead, in [`DEAD_JUMBOS`].
     pub(super) classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
-    /// Bytes gained by emptying all segments of each class.
+    /// Bytes of places gained by emptying all segments of each class, after their live records have
+    /// moved to new places.
     pub(super) gains: Box<[u64]>,
     /// Bytes that `gains` assumes for the summary of each new segment.
     pub(crate) gain_room: u64,
@@ -335,8 +337,8 @@ impl UsageTable {
         self.candidates(&[Tier::Fast], Among::Resident, 0..=percent).next()
     }
 
-    /// Returns the first segment behind `after`, in the order of last expiry, whose records have
-    /// all expired at `now`. Returns that expiry with it.
+    /// Returns the next segment behind `after` whose records have all expired at `now`, and its
+    /// last expiry. Segments are ordered by their last expiry.
     pub fn expired(
         &self,
         now: u32,
@@ -369,7 +371,8 @@ impl UsageTable {
         self.queues[stream as usize][RESIDENT].values().copied()
     }
 
-    /// Returns the first segment with a frame behind a place in a stream's queue, and its place.
+    /// Returns the first segment behind `place` in a stream's queue that has a frame, and that
+    /// segment's place in the queue.
     pub fn resident_behind(&self, stream: Stream, place: i64) -> Option<(i64, SegmentNumber)> {
         let behind = (Bound::Excluded(place), Bound::Unbounded);
         let mut queue = self.queues[stream as usize][RESIDENT].range(behind);
@@ -433,7 +436,7 @@ impl UsageTable {
     }
 
     /// Returns the number of bytes of places gained by emptying all segments with a live share of
-    /// at most `percent`.
+    /// at most `percent`. Bytes for the moved live records are subtracted.
     pub fn gain(&self, percent: usize) -> u64 {
         self.gains[..=percent].iter().sum()
     }

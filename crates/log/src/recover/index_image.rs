@@ -16,8 +16,8 @@ use crate::sync::lock;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 
-/// The largest number of list entries that memory is reserved for before they are read. The length
-/// in an image is not trusted.
+/// The largest number of list entries for which memory is reserved before they are read, because
+/// the length that an image names is not trusted.
 const CHUNK: usize = 4096;
 
 /// Writes an image into free segments. Free segments must not be taken until the next start. The

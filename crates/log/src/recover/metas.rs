@@ -8,9 +8,9 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// The largest group of metas that is read at once, in bytes; metas of larger groups are read one
-/// by one. 16 segments of 256 KiB have 132 KiB of metas. A start needs only the first block of each
-/// meta and few dead maps, so most of a larger group would be read in vain.
+/// The largest read of a whole group of metas, in bytes; metas of larger groups are read one by
+/// one. For 16 segments of 256 KiB, that read takes 132 KiB. A start needs only the first block of
+/// each meta and few dead maps, so most of a larger group would be read in vain.
 const MAX_GROUP_BYTES: usize = 256 << 10;
 
 /// The metas of a group, and the first block of the group's first segment, which lies directly

@@ -81,9 +81,9 @@ impl Found {
         Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
-    /// Returns the greatest commit that the header or the dead map names. New commits must have
-    /// greater numbers. Otherwise the map would seem to cover records that new commits supersede
-    /// here. Commits without records leave no other trace.
+    /// Returns the greatest commit that the header or the dead map names. A commit without records
+    /// leaves no other trace. New commits must have greater numbers. Otherwise the map would seem
+    /// to mark the records here that new commits supersede.
     pub fn newest_known(&self) -> u64 {
         self.opened.max(self.meta.map_or(0, |meta| meta.cover))
     }
@@ -123,7 +123,7 @@ pub struct Survey {
     orphans: Vec<SegmentNumber>,
     /// Numbers of unreadable tail places; the last commits may have ended there.
     pub lost_tails: Vec<u32>,
-    /// Further places of jumbos, by the jumbo's number and generation.
+    /// Places of jumbos after the first one, by the jumbo's number and generation.
     parts: BTreeMap<(SegmentNumber, u32), Vec<Piece>>,
     /// Places with a damaged header, each with the last generation whose records are known not to
     /// count.
@@ -173,7 +173,8 @@ impl Log {
             let mut free = Vec::new();
             for &first in groups {
                 let metas = Metas::read(store, first);
-                // The geometry may have room for more places than the store has.
+                // The geometry also has numbers of places that the store may gain before the next
+                // start.
                 for number in metas.numbers().rev().filter(|it| self.numbers().contains(it)) {
                     if !self.survey_one(store, &metas, number, &mut part)? {
                         free.push(number);
@@ -506,10 +507,11 @@ impl Log {
         entry.sealed.store(true, Ordering::Release);
     }
 
-    /// Ends the recovery. Segments that were open get their end on the device. The `loaded`
-    /// segments (the newest first, each with true if it is sealed) get their order. Places of
-    /// `useless` segments become free, and commits continue above `newest`. The caller must make
-    /// the changed superblock durable before anything is written to a free place.
+    /// Ends the recovery. Writes the ends of segments that were open to the device. Puts the
+    /// `loaded` segments (the newest first, each with true if it is sealed) into the queues of
+    /// their streams. Frees the places of `useless` segments. New commits get numbers above
+    /// `newest`. The caller must make the changed superblock durable before anything is written to
+    /// a free place.
     ///
     /// # Errors
     /// Those of the device.
@@ -584,9 +586,9 @@ impl Log {
     }
 
     /// Raises the generation floor. A free place may hold bytes of a generation whose header never
-    /// reached the device. The place's next generation must differ, or those bytes would seem to
-    /// belong to it. Such a generation was either the first since the place was found free, or it
-    /// followed a known one. So all such generations are below the new floor.
+    /// reached the device. The place's next generation must have another number, or those bytes
+    /// would seem to belong to it. The lost generation was either the first since a start found the
+    /// place free, or it followed a known generation. So its number is below the new floor.
     fn raise_generations(&self, store: &Store) {
         let greatest = self.numbers().map(|number| self.segment(number).generation()).max();
         let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);

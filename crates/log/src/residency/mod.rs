@@ -87,8 +87,8 @@ impl Log {
 
     /// Returns true if the record at `address` may be changed in place. With a store, no commit may
     /// cover it, and it must not have been written early. Without a store, its segment must still
-    /// be open, unless nothing is evicted. So a record that is changed again and again moves on in
-    /// the log, and is not evicted as an old one.
+    /// be open if items are evicted. So a record that is changed again and again moves to newer
+    /// segments, and is not evicted with an old one.
     ///
     /// With a store, the thread must [show](crate::Participant::appending_seen) that it appends.
     /// Then a commit that is closed after this call waits for the thread.

@@ -6,7 +6,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeSet;
 
-/// The commit of the earliest death in a segment in which no record has died.
+/// Stands in for the commit of a segment's earliest death if no record of the segment has died.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// The value of [`Deaths::closed`] while the segment is not closed.
 pub(crate) const OPEN: u64 = u64::MAX;
@@ -24,7 +24,8 @@ pub(crate) struct Deaths {
     /// Position of the segment in the order of opening since this start; 0 if the segment was
     /// opened before this start.
     pub(crate) opened: AtomicU64,
-    /// Number of segments that had been opened when this one was closed.
+    /// Number of segments that had been opened since this start when this segment was closed;
+    /// `OPEN` while it is open.
     pub(crate) closed: AtomicU64,
 }
 
@@ -80,8 +81,8 @@ impl Unmarked {
     }
 }
 
-/// Segments with copied tombstones that count as alive until they are no longer needed, in the
-/// order of closing. Open segments come last.
+/// Segments with copied tombstones, in the order in which the segments were closed. Open segments
+/// come last. A copied tombstone counts as alive until it is no longer needed.
 #[derive(Debug, Default)]
 pub(crate) struct Holders(pub(crate) BTreeSet<(u64, SegmentNumber)>);
 
@@ -110,7 +111,7 @@ impl Holders {
 }
 
 /// Segments whose dead records lie below a fence of `flush_all`, with their generations. The fence
-/// is durable once `changes` superblock changes are.
+/// is durable once the first `changes` changes of the superblock are durable.
 #[derive(Debug, Default)]
 pub(crate) struct Fenced {
     pub(crate) changes: u64,
@@ -125,6 +126,6 @@ pub(crate) struct DeathLists {
     pub(crate) fenced: Mutex<Fenced>,
     /// Segments that hold copied tombstones.
     pub(crate) holders: Mutex<Holders>,
-    /// Number of segments that were opened since the store was.
+    /// Number of segments that were opened since this start.
     pub(crate) opened_segments: AtomicU64,
 }

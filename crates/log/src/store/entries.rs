@@ -24,12 +24,13 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
-        // The header of a jumbo must name the commit that takes the jumbo from the list. So the
-        // list is locked until the header is written and the jumbo is in the list. Other segments
-        // are begun under their stream's lock, which is held while a commit is closed.
+        // The header of a jumbo must name the commit that will cover the jumbo. When a commit is
+        // closed, it takes all jumbos out of `new_jumbos`. So this list stays locked until the
+        // header is written and the jumbo is in the list. Other segments are begun under their
+        // stream's lock, which is held while a commit is closed.
         let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
-        // The cover must lie before the first commit that can be in the segment. So it is the
+        // The cover must be lower than every commit that can be in the segment. So it is the
         // settled commit, not the open one.
         entry.cover.store(self.commits.settled(), Ordering::Relaxed);
         self.begin_deaths(number);
@@ -47,8 +48,8 @@ impl Store {
         }
     }
 
-    /// Moves a segment from the commit that it was opened in to the open commit, by writing its
-    /// header again. No part of the segment may be durable.
+    /// Assigns a segment to the open commit, in place of the commit in which it was opened. For
+    /// this, writes the segment's header again. No part of the segment may be durable.
     ///
     /// # Safety
     /// As [`Store::begin_segment`].
@@ -117,7 +118,8 @@ impl Store {
         lock(&self.parts).remove(&number).unwrap_or_default()
     }
 
-    /// Notes that the records at these offsets were removed from the index without a newer version.
+    /// Notes kept ends: the records at the offsets `ends` of the segment were removed from the
+    /// index without a newer version.
     pub fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
         if !ends.is_empty() {
             let mut all = lock(&self.kept_ends.by_segment);

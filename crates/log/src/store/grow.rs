@@ -1,15 +1,15 @@
 //! Growing a store while it is used.
 //!
 //! A segment's number alone determines its place, so growing adds numbers behind the last one and
-//! moves nothing. The steps, each durable before the next:
+//! moves nothing. Growing has two steps. The first is durable before the second begins:
 //!
 //! 1. the device has its new size;
 //! 2. both copies of the superblock say how many places there are.
 //!
-//! Only then may the new places be used. A crash between the steps leaves a device that is larger
-//! than its store, like a device that was enlarged before a start. In the other order, a crash
-//! would leave a superblock with places that the device lacks, and the next start would refuse the
-//! store.
+//! The new places may be used after both steps. A crash between the steps leaves a device that is
+//! larger than its store. To the next start, this looks like a device that was enlarged while no
+//! server ran. In the other order, a crash would leave a superblock with places that the device
+//! lacks, and the next start would refuse the store.
 
 use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
@@ -23,7 +23,7 @@ use crate::sync::lock;
 use std::fmt;
 use std::io;
 
-/// Why a store does not grow. Nothing in use has changed.
+/// The reason why [`Log::grow`] has failed. The log uses the same places as before.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
@@ -142,7 +142,8 @@ impl Log {
     fn use_places(&self, store: &Store, last: SegmentNumber) {
         let (first, len) = (self.numbers().end, last as usize + 1);
         let Some(more) = (last + 1).checked_sub(first) else { return };
-        // The new places get the generation of places that were free at the last start.
+        // The next generation of a new place must be at least the floor, as for a place that was
+        // free at the last start.
         let generation = store.superblock().generation_floor.saturating_sub(1);
         self.budget.charge(u64::from(more) * bytes_per_segment(true) as u64);
         let segment = |_| {
@@ -155,8 +156,9 @@ impl Log {
         store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
-        // How many free places a claim leaves to more urgent claims depends on the number of
-        // places. So the places are added to the store and to the free list under one lock.
+        // Each claim leaves some free places to more urgent claims. Their number depends on the
+        // number of all places. So the new places are added to the store and to the free list under
+        // one lock.
         let mut free = lock(&self.free_places);
         store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
@@ -182,8 +184,9 @@ fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Resul
     grown
 }
 
-/// Sets the device back to its size before a growth that may not be durable. Otherwise the
-/// operating system would remember the larger size and treat the next growth as already done.
+/// Sets the device back to the size that it had before a growth that may not be durable. Otherwise
+/// the operating system would still report the larger size, and the next growth would seem to be
+/// done already.
 fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
     if let Some(size) = *unsure {
         store.device.shrink(size)?;

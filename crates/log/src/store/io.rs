@@ -16,14 +16,15 @@ impl Store {
         self.device.write_at(offset, bytes)
     }
 
-    /// Writes many bytes. May wait for the device.
+    /// Writes like [`Store::write`], but may wait for the device. Large aligned writes are not
+    /// copied into the operating system's memory first.
     pub(crate) fn write_directly(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.io.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_directly(offset, bytes)
     }
 
     /// Reads a part of a place. Returns false if the part cannot be read although the device
-    /// answers elsewhere. Then the bytes are zero, and the place is not used again.
+    /// answers elsewhere. In that case, sets `bytes` to zero and retires the place.
     ///
     /// # Errors
     /// If the device does not answer.
@@ -59,8 +60,8 @@ impl Store {
         Ok(self.read_blocks(offset + half as u64, back)? & front)
     }
 
-    /// Returns true if the device that `offset` lies on can be read at all: at least one copy of
-    /// the superblock, or on the lower device one of three blocks.
+    /// Returns true if the device that `offset` lies on can be read at all. Tries the copies of the
+    /// superblock or, on the lower device, three blocks. One readable block suffices.
     fn answers(&self, offset: u64) -> bool {
         // Bypasses the page cache, which could answer for a dead device.
         let can_read = |at| self.device.read_stored(at, &mut [0; BLOCK]).is_ok();
@@ -79,7 +80,7 @@ impl Store {
         lock(&self.io.bad).insert(number);
     }
 
-    /// Returns the use to write into the meta of a place whose last generation is over.
+    /// Returns the use to write into the meta of a place that holds no segment any more.
     pub(crate) fn unused(&self, number: SegmentNumber) -> Use {
         if self.is_bad(number) { Use::Retired } else { Use::Free }
     }
@@ -100,8 +101,8 @@ impl Store {
         self.io.failed_syncs.load(Ordering::Acquire)
     }
 
-    /// Syncs the device, for writes that began when `failed_syncs` syncs had
-    /// [failed](Store::failed_syncs).
+    /// Syncs the device. `failed_syncs` is the number of [failed syncs](Store::failed_syncs) that
+    /// the caller read before it began its writes.
     ///
     /// # Errors
     /// Those of the device. Also fails if another sync has failed since the writes began. That sync
@@ -118,8 +119,8 @@ impl Store {
         synced
     }
 
-    /// Prepares the device for a segment. A failure is ignored, because the segment's own writes
-    /// will report it.
+    /// Prepares the place of a segment, so that later writes to it are cheap to sync. A failure is
+    /// ignored, because the segment's own writes will report it.
     pub(crate) fn prepare(&self, number: SegmentNumber) {
         let place = self.geometry.segment(number);
         if let Ok(written) = self.device.prepare(place, self.segment_size()) {

@@ -69,10 +69,10 @@ impl CommitMarks {
         self.closed.store(commit, Ordering::Release);
     }
 
-    /// Returns a commit that will cover certain records that were reserved before this call: those
-    /// of the calling thread, while its [`Appending`](crate::Appending) lives, and those that other
-    /// threads have published. While a commit is being closed, that commit may already cover them:
-    /// see [`CommitMarks::of`].
+    /// Returns the open commit. It will cover all records that other threads published before this
+    /// call, and all records that the calling thread reserved while its
+    /// [`Appending`](crate::Appending) lives. While the previous commit is being closed, that
+    /// commit may already cover these records: see [`CommitMarks::of`].
     #[inline]
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
@@ -106,9 +106,9 @@ impl CommitMarks {
             let open = self.open();
             let closing = self.closed.load(Ordering::Acquire) + 1 != open;
             let covered = segment.closed() >= end;
-            // Marks move in the order open, closed, durable, settled. So if no commit was being
-            // closed or settled meanwhile, covered bytes belong to the commit in flight, and other
-            // bytes to the open one.
+            // Marks move in the order open, closed, durable, settled. If no commit was settled
+            // meanwhile, covered bytes belong to the commit after the settled one. If no commit was
+            // being closed meanwhile, other bytes belong to the open commit.
             if covered && self.settled() == settled {
                 return Some(settled + 1);
             }

@@ -52,7 +52,8 @@ pub struct Store {
     pub(crate) device: Arc<dyn Device>,
     io: IoState,
     pub(crate) work: BackgroundWork,
-    /// The layout of the device, for all places that there may be before the next start.
+    /// The layout of the device. It has all places that the store can have before the next start,
+    /// including those that growth may add.
     pub(crate) geometry: Geometry,
     fast_segments: u32,
     /// Offset at which the lower device's part begins, if there is one.
@@ -80,7 +81,7 @@ pub struct Store {
     /// The durable end of each stream after the last commit: segment and offset.
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     pub(crate) deaths: DeathLists,
-    /// Bytes that new segments of each stream leave to their summaries.
+    /// The number of bytes that each new segment of a stream leaves free for its summary.
     pub(crate) summary_room: [AtomicU32; STREAMS],
 }
 
@@ -129,7 +130,8 @@ impl Store {
         self.work.freed.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of whole segments that were read since the store was opened.
+    /// Returns the number of bytes read in whole segments since the store was opened, for cleaning
+    /// and for other purposes.
     pub fn segment_bytes_read(&self) -> u64 {
         self.work.segment_reads.load(Ordering::Relaxed)
     }

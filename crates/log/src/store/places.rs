@@ -92,7 +92,7 @@ impl Places {
         }
     }
 
-    /// Returns all free places. Those that new writes take first come last.
+    /// Returns all free places, in the reverse of the order in which new writes take them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentNumber> {
         self.free.iter().rev().flatten().map(|free| free.number)
     }

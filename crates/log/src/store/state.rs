@@ -1,5 +1,5 @@
-//! The parts of a store's state: per-segment entries, superblock changes, byte counters of freeing,
-//! device I/O, and kept ends.
+//! The parts of a store's state: per-segment entries, superblock changes, counts of background
+//! work, device I/O, and kept ends.
 
 use crate::address::SegmentNumber;
 use crate::format::Superblock;
@@ -20,7 +20,7 @@ pub(crate) struct SegmentEntry {
     pub(crate) cover: AtomicU64,
     /// The deaths in the segment that its durable dead map does not mark.
     pub(crate) deaths: Deaths,
-    /// Estimated bytes that the segment's ends would take as tombstones.
+    /// Estimated size of the segment's ends if they were written as tombstones, in bytes.
     pub(crate) end_bytes: AtomicU32,
     /// Bytes of tombstones that were copied into this segment because they are still needed. They
     /// count as alive.
@@ -41,14 +41,14 @@ pub(crate) struct SegmentEntry {
     pub(crate) sealed: AtomicBool,
 }
 
-/// The cost of freeing segments, in bytes since the store was opened.
+/// Counts of background work, in bytes since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundWork {
     /// Bytes of dead maps that were written.
     pub(crate) maps: AtomicU64,
     /// Bytes of records in segments that were freed.
     pub(crate) freed: AtomicU64,
-    /// Bytes of whole segments that were read.
+    /// Bytes read in whole segments, for cleaning and for other purposes.
     pub(crate) segment_reads: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Changing {
     /// The superblock with all changes, durable or not. Its `counter` is that of the last durable
     /// write; the next write uses the next number.
     pub(crate) superblock: Superblock,
-    /// Counts changes; the superblock is durable when `durable` has reached `changes`.
+    /// Counts changes of the superblock.
     pub(super) changes: u64,
     pub(super) durable: u64,
     /// True if both copies on the device have the durable contents. Two are needed because one may
@@ -103,10 +103,11 @@ pub(super) struct IoState {
     pub(super) bad: Mutex<BTreeSet<SegmentNumber>>,
 }
 
-/// Offsets of ends in segments that were emptied and then restored because a commit was undone.
+/// The kept ends: records that were removed from the index without a newer version, in segments
+/// that are not freed yet. Contains their offsets.
 #[derive(Debug, Default)]
 pub(super) struct KeptEnds {
     pub(super) by_segment: Mutex<BTreeMap<SegmentNumber, Vec<u32>>>,
-    /// Number of these segments.
+    /// Number of segments in `by_segment`.
     pub(super) segments: AtomicU32,
 }

@@ -1,5 +1,5 @@
-//! Changes of the superblock. Invariant: each change is written to both copies, the older one
-//! first, and the superblock has one writer at a time.
+//! Changes of the superblock. Invariant: each change is written to both copies, first to the older
+//! copy, and the superblock has one writer at a time.
 
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::{BLOCK, Superblock};
@@ -22,13 +22,13 @@ impl Store {
     }
 
     /// Changes the superblock and makes the change durable at once. Waits for the device; other
-    /// threads may change the superblock meanwhile. Only for threads that no client waits for;
-    /// others use [`Store::change_superblock`].
+    /// threads may change the superblock meanwhile. Threads that a client waits for must use
+    /// [`Store::change_superblock`] instead.
     ///
     /// # Errors
-    /// Those of the device. Then nothing is changed, and the next commit writes the unchanged
-    /// superblock. After a crash before that commit, either version may be found, as after any
-    /// failed write.
+    /// Those of the device. The superblock in memory is then unchanged, and the next commit writes
+    /// it. After a crash before that commit, a start may find either version, as after any failed
+    /// write.
     pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
         // Keeps the committer from writing the superblock meanwhile, because both writes would go
         // to the same copy.
@@ -41,8 +41,9 @@ impl Store {
         match written {
             Ok(()) => {
                 change(&mut changing.superblock);
-                // Sets the counter instead of incrementing it. A commit that wrote the same copy
-                // before this call may have settled meanwhile, and has then set the same counter.
+                // Sets the counter instead of incrementing it. A commit may have written the same
+                // copy before this call, and have settled during the call. That commit has already
+                // set the counter to this value.
                 changing.superblock.counter = next.superblock.counter + 1;
                 changing.durable = changing.durable.max(next.changes);
                 changing.mirrored = false;
@@ -61,9 +62,10 @@ impl Store {
         self.write(SUPERBLOCKS[superblock.copy()], &block)
     }
 
-    /// Writes the superblock to the older of its copies if it has changed, and with the next commit
-    /// to the other one. Both copies then hold the same state, in case one becomes unreadable. The
-    /// result must be passed to [`Store::settle_superblock`] after the sync.
+    /// Writes the superblock to the older of its two copies, unless both copies are up to date. So
+    /// after a change, one commit writes one copy, and the next commit writes the other. Both
+    /// copies then hold the same state, in case one becomes unreadable. The result must be passed
+    /// to [`Store::settle_superblock`] after the sync.
     pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
         let _writing = lock(&self.writing_superblock);
         // Works on a copy of the superblock, so that its readers do not wait for the device.
@@ -79,8 +81,8 @@ impl Store {
     /// Notes that a write by [`Store::write_changed_superblock`] is durable.
     pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
         let mut changing = lock(&self.changing);
-        // If the counter is not smaller, `change_superblock_now` has overwritten the same copy
-        // since.
+        // If the counter has already reached the number of this write, `change_superblock_now` has
+        // overwritten the same copy since.
         if changing.superblock.counter < written.counter {
             changing.superblock.counter = written.counter;
             changing.mirrored = written.changes == changing.durable;

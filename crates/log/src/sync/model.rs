@@ -10,8 +10,8 @@ const STACK: usize = 1 << 20;
 const OPERATIONS: usize = 50_000;
 
 /// Runs `model` with every interleaving that preempts threads at most `switches` times, and with
-/// every value that the memory orderings allow. The steps before its call of [`loom::explore`] run
-/// in program order only.
+/// every value that the memory orderings allow. The part of `model` before its call of
+/// [`loom::explore`] runs in program order only.
 pub fn check(switches: usize, model: impl Fn() + Clone + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);

@@ -21,8 +21,8 @@ pub struct Request<'a> {
     pub command: Command<'a>,
 }
 
-/// The command of a request. A quiet get is not answered on a miss. Other quiet requests are not
-/// answered on success. All other errors are reported to quiet requests, too.
+/// The command of a request. A quiet get receives no reply on a miss. Other quiet requests receive
+/// no reply on success. All other replies, such as errors, are sent to quiet requests, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// get, getk, gat, gatk; one key.

@@ -178,7 +178,8 @@ fn other_commands_parse() {
 fn lengths_that_do_not_fit_the_opcode_close() {
     let e = [0u8; 255];
     let table: &[(u8, &[usize], bool, bool)] = &[
-        // opcode, lengths of extras that are wrong, wrong without a key, wrong with a key
+        // Columns: the opcode, wrong lengths of extras, true if a packet without a key is wrong,
+        // true if a packet with a key is wrong.
         (0x00, &[4, 8], true, false),
         (0x0d, &[1], true, false),
         (0x01, &[0, 4, 7, 9, 20], true, false),

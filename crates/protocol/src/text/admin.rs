@@ -331,8 +331,8 @@ impl Dump<'_> {
     }
 }
 
-/// The settings of extstore. An abbreviation means the first setting in this order that it fits, as
-/// in memcached.
+/// The settings of extstore. As in memcached, an abbreviation stands for the first setting in this
+/// order that begins with it.
 const EXTSTORE: [&[u8]; 9] = [
     b"item_size",
     b"item_age",

@@ -1,5 +1,5 @@
-//! The requests of the text protocol. Their keys go to the [`KeySink`](crate::KeySink): one where
-//! the request says so, any number for [`Get`].
+//! The requests of the text protocol. Their keys go to the [`KeySink`](crate::KeySink). A [`Get`]
+//! has any number of keys. The comments of the other requests say which of them have one.
 
 use super::admin::Admin;
 use crate::StoreMode;

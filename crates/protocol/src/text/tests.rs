@@ -6,7 +6,8 @@ use crate::meta::Verb;
 use crate::text::admin::{Admin, Device, Grow};
 use proptest::prelude::*;
 
-/// Returns the parse of `input` and its keys. Checks that both parsers agree on common requests.
+/// Returns the result of [`parse`] for `input`, and the keys. Checks that [`parse_common`] has the
+/// same result if it handles the input.
 fn parsed(input: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
     let mut keys = Vec::new();
     let parsed = parse(input, &mut keys);

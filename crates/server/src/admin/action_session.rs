@@ -1,7 +1,7 @@
 //! The engine session of the admin port. The session executes commands and look-ups of operators,
-//! one at a time, as a worker does for its clients. Its own thread keeps commands from delaying
-//! health checks. The thread begins with the first such request, so it costs nothing on a server
-//! whose page only reads.
+//! one at a time, as a worker does for its clients. It has its own thread, so that commands do not
+//! delay health checks. The thread begins with the first command or look-up. So a server without
+//! such requests does not have the thread.
 //!
 //! The same [`Service`] as in the workers executes a command, with memory in place of a socket. So
 //! the command has the same effect as the command of a client, and its reply waits for the same
@@ -138,7 +138,7 @@ enum ActionSessionState {
     #[default]
     NotBegun,
     Runs(InnerThread),
-    /// No task begins any more. The thread is there until [`ActionSession::stop`] joins it.
+    /// No further task begins. The thread exists until [`ActionSession::stop`] joins it.
     Closed(Option<InnerThread>),
 }
 
@@ -231,7 +231,7 @@ impl ActionSession {
     }
 
     /// Begins no further tasks. The task that is being executed has `grace` to finish, but at most
-    /// [`PATIENCE`] from its arrival. A later call may shorten `grace`.
+    /// [`PATIENCE`] from its arrival. A second call of this function may shorten `grace`.
     pub(super) fn close(&self, grace: Duration) {
         let mut state = lock(&self.state);
         let thread = match std::mem::replace(&mut *state, ActionSessionState::Closed(None)) {

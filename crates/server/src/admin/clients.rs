@@ -207,8 +207,8 @@ struct AddressTally {
 /// Collects the connections for an answer. The caller adds them in the order of their ids.
 struct ClientsCollector<'b> {
     now: u32,
-    /// The counts of the last answer. `add` cuts off those with smaller ids than the added
-    /// connection.
+    /// The counts of the last answer, in the order of the connections' ids. `add` removes the
+    /// counts of connections with smaller ids than the one that it adds.
     before: &'b [Traffic],
     seconds: Option<f64>,
     counts_commands: bool,

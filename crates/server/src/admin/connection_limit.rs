@@ -21,8 +21,8 @@ use tokio::time::{Instant, Sleep};
 /// The largest number of connections at a time.
 const CONNECTIONS: usize = 32;
 /// A connection that neither sends nor receives a byte for this time is closed. Its client sends no
-/// request, sends only a part of one, or does not read a reply. Monitors usually wait less between
-/// two requests.
+/// request, sends only a part of one, or does not read a reply. Monitors usually send requests at
+/// shorter intervals than this.
 const SILENCE: Duration = Duration::from_secs(75);
 
 /// The listener of the admin page, with its limits.

@@ -72,7 +72,8 @@ impl RecentTimes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the current step if it is long enough. The heartbeat calls this method once a second.
+    /// Ends the current step if it is long enough. The page's heartbeat calls this method once a
+    /// second.
     pub(super) fn beat(&self, running: &Running) {
         if !running.settings().has_store() {
             return;

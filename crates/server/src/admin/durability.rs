@@ -1,5 +1,5 @@
-//! `/v1/durability`: the histograms of the page's Durability view, as JSON. One set covers about
-//! the last minute, another one the time since the start.
+//! `/v1/durability`: the histograms of the page's Durability view, as JSON. Each histogram comes
+//! twice: for about the last minute, and for the time since the start.
 
 use std::sync::Arc;
 

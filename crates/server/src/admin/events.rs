@@ -9,8 +9,8 @@ use crate::condition::Interval;
 use crate::server::Running;
 use crate::settings::Settings;
 
-/// An eviction counts as the beginning of evictions if there was none in this many milliseconds
-/// before.
+/// Time without evictions after which the next eviction counts as the beginning of evictions, in
+/// milliseconds.
 const CALM: u64 = 60_000;
 
 /// The facts from earlier samples that the next sample is compared with.

@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(history.past(600).values[0][2], None, "an absent value is null");
         let long = history.past(3600);
         assert_eq!((long.step, long.times), (10, vec![10_000, 20_000]));
-        // `reads` is merged to the mean, here of 1 to 10 without 3. `unsynced_ms` is merged to the
-        // largest value.
+        // `reads` is merged to the mean. Here, this is the mean of 1 to 10 without 3, because the
+        // third second has no value. `unsynced_ms` is merged to the largest value.
         assert_eq!(long.values[at("reads")][0], Some(52.0 / 9.0));
         assert_eq!(long.values[at("unsynced_ms")], [Some(10.0), Some(20.0)]);
         assert_eq!(long.begins, Some(1000));

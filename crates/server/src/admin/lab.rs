@@ -3,9 +3,9 @@
 //! can name another one. The file is read for each request, because a new run replaces it.
 //!
 //! If the setting names a directory, the name of the file in it is fixed, and `larder bench all`
-//! writes no links. So a link with that name is not followed. Otherwise, any user who may write to
-//! the directory could make the server show any file that the server may read. A link that the
-//! setting itself names is followed.
+//! writes no links. So a link with that name is not followed. If it were followed, any user who may
+//! write to the directory could make the server show any file that the server may read. A link that
+//! the setting itself names is followed.
 //!
 //! A report is a document of another program and perhaps of another machine, so it gets less trust
 //! than the page, although both come from the same port. With `sandbox`, the report's origin is

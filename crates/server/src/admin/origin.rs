@@ -1,13 +1,13 @@
 //! Checks that a request does not come from a foreign web page. A page in a browser can send
-//! requests to the loopback address. With DNS rebinding, where the page's own name resolves to that
-//! address, it can also read the replies. Such a request carries the page's name as Host or Origin,
-//! and neither is accepted.
+//! requests to the loopback address. With DNS rebinding, the page's own host name resolves to that
+//! address, and the page can also read the replies. Requests of a foreign page carry its host name
+//! as Host or Origin. The checks refuse both.
 //!
 //! A POST is accepted only for an action, only as JSON, and by its handler only with the token. A
 //! form cannot send JSON. Before a script of another origin may send JSON or the header
-//! `Authorization`, the browser asks with OPTIONS, which is refused. So the page needs no special
-//! header that only scripts can add. The checks of Origin, of `Sec-Fetch-Site` and of the token
-//! each suffice alone.
+//! `Authorization`, the browser asks with OPTIONS, which is refused. So actions need no additional
+//! header that only scripts can set. Each of three checks would suffice alone: that of Origin, that
+//! of `Sec-Fetch-Site`, and that of the token.
 
 use std::sync::Arc;
 

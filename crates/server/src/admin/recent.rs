@@ -39,8 +39,8 @@ pub(super) struct MeasuredLane {
 pub(super) struct RecentStore(Mutex<VecDeque<MeasuredStore>>);
 
 impl RecentStore {
-    /// Adds the present histograms if the newest kept ones are [`STEP_MS`] old. The heartbeat calls
-    /// this method once a second.
+    /// Adds the present histograms if the newest kept ones are [`STEP_MS`] old. The page's
+    /// heartbeat calls this method once a second.
     pub(super) fn beat(&self, running: &Running) {
         if !running.settings().has_store() {
             return;

@@ -37,8 +37,8 @@ const RANDOM: usize = 20;
 const SHORTEST: usize = 20;
 /// The longest token that a file may hold, in bytes.
 const LONGEST: usize = 256;
-/// In the long run, one wrong token per interval is [`Checked::Wrong`]. More are
-/// [`Checked::TooMany`].
+/// After a burst of wrong tokens, one wrong token per interval is [`Checked::Wrong`]. Wrong tokens
+/// that arrive faster are [`Checked::TooMany`].
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The largest number of wrong tokens at once, after a pause, that are [`Checked::Wrong`]. The next
 /// one is [`Checked::TooMany`].
@@ -77,8 +77,9 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The time until which wrong tokens have used up intervals. Each wrong token moves this time
-/// forward by [`INTERVAL`], beginning from now if the time has passed.
+/// Limits the rate of wrong tokens. Each token that is [`Checked::Wrong`] takes one [`INTERVAL`] of
+/// time. The value is the end of the last interval taken. The next interval begins at this end, or
+/// now if the end has passed.
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureRate(Option<Instant>);
 

@@ -70,7 +70,7 @@ const ON_THE_WAY: u64 = 2 << 20;
 pub(super) struct DumpPlace {
     /// `None` after another dump has taken the place.
     pub(super) cursor: Mutex<Option<ScanCursor>>,
-    /// The latest time at which a client that reads at [`LEAST_RATE`] has read all sent bytes, in
+    /// The time by which a client that reads at [`LEAST_RATE`] has read all sent bytes, in
     /// milliseconds since the Unix epoch.
     arrives: AtomicU64,
 }
@@ -96,8 +96,9 @@ impl DumpPlace {
         u64::from(now.saturating_sub(STALLED)) * 1000 >= self.arrives.load(Relaxed)
     }
 
-    /// Takes the place away from its dump, unless the dump is scanning now: then it is not stalled.
-    /// Does not wait for a scan, because the caller has locked the list of all dumps.
+    /// Takes the place away from its dump and returns true. Returns false if the dump is scanning
+    /// now, because such a dump is not stalled. Does not wait for the scan, because the caller has
+    /// locked the list of all dumps.
     fn end(&self) -> bool {
         match self.cursor.try_lock() {
             Ok(mut cursor) => *cursor = None,

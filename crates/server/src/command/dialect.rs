@@ -32,8 +32,9 @@ pub(crate) trait Dialect: Sized {
         keys: &mut impl KeySink<'a>,
     ) -> Parse<Self::Request<'a>, Self::Refusal>;
 
-    /// Executes a request. The first [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) of its
-    /// `keys` are prefetched. `value` is present if the value was received apart from the request.
+    /// Executes a request. The caller has prefetched at most the first
+    /// [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) of the request's `keys`. `value` is
+    /// present if the connection received the value apart from the request.
     fn execute(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,
@@ -60,7 +61,7 @@ pub(crate) trait Dialect: Sized {
         keys: &[Key<'_>],
     ) -> Executed;
 
-    /// Replies that the terminator after a value is missing.
+    /// Replies that the value does not end with the trailer that the protocol requires.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
 
     /// Returns the properties of a request that do not depend on its keys. Called for every
@@ -71,19 +72,19 @@ pub(crate) trait Dialect: Sized {
     /// every request.
     fn class(request: &Self::Request<'_>) -> CommandClass;
 
-    /// Returns the decoded key of a request whose key is in base64. The keys of a batch do not
-    /// contain such a key.
+    /// Returns the decoded key of a request whose key is in base64. Such a key is not among the
+    /// request's `keys`, because the parser does not decode it.
     fn encoded_key(_request: &Self::Request<'_>) -> Option<Vec<u8>> {
         None
     }
 
-    /// Returns the reply to a request whose commit failed. The write of the request, or the data
-    /// that it read, was not kept.
+    /// Returns the reply to a request whose commit failed. The request's write, or the data that
+    /// the request has read, did not become durable.
     fn failure_reply(request: &Self::Request<'_>) -> FailureReply;
 }
 
-/// The reply to a request whose commit failed. The write of the request, or the data that it read,
-/// was not kept.
+/// The reply to a request whose commit failed. The request's write, or the data that the request
+/// has read, did not become durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FailureReply {
     /// No reply, because the client wants none.

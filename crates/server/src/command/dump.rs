@@ -1,7 +1,7 @@
 //! Dumps of all items: metadump, mgdump and stats cachedump. A dump sends its next part only after
-//! its client has read the earlier parts. So a dump never holds much more than the output's limit,
-//! and other connections are served between the parts. An item written during the dump may be
-//! absent, present or present twice.
+//! its client has read the earlier parts. So the output of a dump never takes much more memory than
+//! the output's limit, and the worker serves other connections between the parts. An item written
+//! during the dump may be absent, present or present twice.
 
 use super::context::DumpPlace;
 use super::refusal::refusal_line;
@@ -15,8 +15,8 @@ use std::sync::{Arc, PoisonError};
 /// The slab class that all items appear in. Larder has no slab classes, but tools ask for one.
 pub(super) const SHOWN_CLASS: u32 = 1;
 
-/// The largest number of scan steps per call of [`Dump::send`]. Then the worker serves other
-/// connections before the dump continues.
+/// The largest number of scan steps per call of [`Dump::send`]. After these steps, the worker
+/// serves other connections before the dump continues.
 const CALLS: usize = 4;
 
 /// The largest size of a cachedump, in bytes, as in memcached.
@@ -40,14 +40,15 @@ enum Format {
     },
     /// The counters of `stats detail`. Holds the last prefix that was sent.
     Prefixes(Option<Box<[u8]>>),
-    /// All items were sent, or there are none. Only this last line is left to send.
+    /// Every item was sent, or the dump has no items. Holds the last line of the reply, which is
+    /// still to be sent.
     Empty(&'static str),
 }
 
 impl Dump {
-    /// Creates a metadump or mgdump, or returns `None` if too many dumps are running. `all` is
-    /// true if the requested classes include [`SHOWN_CLASS`], in which all items are shown.
-    /// Otherwise the dump is empty.
+    /// Creates a metadump or mgdump, or returns `None` if too many dumps are running. `all` is true
+    /// if the client requested the class [`SHOWN_CLASS`], in which all items are shown. If `all` is
+    /// false, the dump is empty.
     pub(super) fn new(x: &Execution<'_, '_>, format: DumpFormat, all: bool) -> Option<Self> {
         let format = match format {
             DumpFormat::Metadump if all => Format::Metadump,
@@ -85,7 +86,8 @@ impl Dump {
 
     /// Sends more of the dump. Like any reply, a part that shows items waits until these items are
     /// durable. If the engine refuses the scan, an error replaces the last line. Returns
-    /// [`Sent::Gone`] if another dump has taken this dump's place.
+    /// [`Sent::Gone`] if this dump was ended, because it stalled while a new dump needed its place
+    /// among the running dumps.
     pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> Sent {
         for _ in 0..CALLS {
             if x.output.is_full() {

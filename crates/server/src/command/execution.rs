@@ -110,12 +110,12 @@ pub(crate) enum Executed {
     /// The request was not executed, because memory is being reclaimed or a record is being read.
     /// The connection executes the request again after the worker is woken.
     Again,
-    /// The output holds the reply up to a point within a long value. The rest of the value follows
-    /// when the client has read the output.
+    /// The output holds the reply and a part of a long value. The connection sends the rest of the
+    /// value after the client has read the output.
     Value(Box<LongValue>),
     /// Only the first keys of a retrieval are answered.
     Keys(Box<PartOfKeys>),
-    /// A dump of all items begins.
+    /// A dump of items or of prefix counters begins.
     Dump(Box<Dump>),
     /// The connection closes after the output is sent.
     Close,
@@ -170,7 +170,7 @@ impl LongValue {
     }
 }
 
-/// How far a value or dump was sent.
+/// The result of sending more of a value or dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// The whole value or dump was sent.

@@ -10,8 +10,8 @@ use larder_engine::{Expiry, UnixSeconds};
 /// The longest relative time, in seconds.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// Returns the expiry that `exptime` means at `now`. When the server started, at `started`, the
-/// wall clock was `wall_ahead` seconds ahead of the engine's time.
+/// Returns the expiry that `exptime` means at `now`. `started` is the time at which the server
+/// started. At that time, the wall clock was `wall_ahead` seconds ahead of the engine's time.
 #[inline]
 pub(crate) fn expiry(
     exptime: i64,
@@ -30,8 +30,8 @@ pub(crate) fn expiry(
     }
 }
 
-/// Returns the remaining time to live, in seconds, below which a meta `R` token asks the client to
-/// recache an item; `now` is the wall clock's time.
+/// Converts `exptime`, the time in a meta `R` token, to a time to live in seconds. If an item has
+/// less time left, the reply asks the client to recache it. `now` is the wall clock's time.
 pub(crate) fn recache_below(exptime: i32, now: u64) -> u32 {
     match i64::from(exptime) {
         ..=0 => 0,

@@ -73,13 +73,13 @@ impl<'e> Execution<'e, '_> {
         Ok(too_large)
     }
 
-    /// Removes or keeps the existing item after a refused write. Returns `Err` if the call must be
-    /// repeated.
+    /// Removes or keeps the existing item after a refused write. Returns `Err` if the caller must
+    /// repeat this call later.
     ///
     /// A store that never evicts keeps the item in any case, because an acknowledged item must stay
     /// until a newer version exists. In other stores and in caches, [`OnRefusal::Remove`] removes
-    /// the item. The item stays there only if the device fails, because its removal would not be
-    /// durable.
+    /// the item. If the device has failed, the item stays in spite of `Remove`, because its removal
+    /// would not be durable.
     pub(super) fn leave(&mut self, key: &Key<'_>, on_refusal: OnRefusal) -> Result<(), Unready> {
         let options = self.context.engine().options();
         let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;

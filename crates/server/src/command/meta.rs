@@ -210,10 +210,10 @@ fn set(
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
-        // `E0` gives the item no particular cas id.
+        // `E0` has no effect: the item gets a new cas id, as without `E`.
         cas: flags.cas.filter(|&cas| cas != 0),
-        // With `I`, a compared cas id that is lower than the item's counts as an older version. No
-        // item has the cas id 0, so 0 does not count as one.
+        // With `I`, a client may store with a cas id (`C`) that is lower than the item's. The item
+        // is then stale. No item ever has the cas id 0, so `C0` with `I` does not store.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
@@ -342,9 +342,9 @@ fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unre
     }
     let mut decoded = DECODED;
     let key = if command.base64 { base64::decode(command.key, &mut decoded) } else { None };
-    // memcached obeys `b` only together with another flag. Larder always decodes valid base64.
-    // Larder treats other keys as memcached does: it refuses the key if there is another flag, and
-    // otherwise uses the key undecoded.
+    // memcached obeys `b` only together with another flag. Larder decodes every key with `b` that
+    // is valid base64. It treats a key that is not valid base64 as memcached does: it refuses the
+    // key if there is another flag, and otherwise uses the key undecoded.
     let base64 = key.is_some();
     let bytes = match key {
         None if command.base64 && command.tokens().count() > 1 => {

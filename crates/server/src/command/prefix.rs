@@ -120,7 +120,7 @@ impl PrefixStats {
     }
 
     /// Calls `put` with the line of each prefix after `last`, until `put` returns false. Returns
-    /// the prefix of the last line if `put` returned false, and `None` if no line is left.
+    /// the prefix for whose line `put` returned false, or `None` if `put` never did.
     pub(crate) fn dump_behind(
         &self,
         last: Option<&[u8]>,

@@ -15,8 +15,8 @@ pub(crate) struct Properties<'r> {
     /// True if the request most probably takes the lock of its key's stripe in the index, so that
     /// the lock is worth prefetching.
     pub(crate) locks: bool,
-    /// True if requests after this one must wait for the connection's next turn, because this
-    /// request may take long or closes the connection.
+    /// True if the request may take long or closes the connection. Later requests of the connection
+    /// must then wait for its next turn.
     pub(crate) ends_turn: bool,
     /// The effect of the request on its items.
     pub(super) effect: Effect<'r>,
@@ -29,7 +29,7 @@ pub(super) enum Effect<'r> {
     Reads,
     /// The request sets its key unconditionally.
     Overwrites,
-    /// The request has another effect on items, or no effect on them.
+    /// None of the other variants applies.
     #[default]
     Other,
     /// The effect depends on the flags of a meta command. The flags are parsed only when needed.

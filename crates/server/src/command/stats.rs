@@ -7,7 +7,8 @@ use larder_protocol::reply;
 use larder_protocol::scan::{Tokens, abbreviates, parse_u32};
 use std::fmt::{self, Write};
 
-/// Number of slab classes in memcached. `cachedump` refuses this and all greater class numbers.
+/// Number of slab classes in memcached. They are numbered from 0, so `cachedump` refuses this
+/// number and all greater numbers.
 const SLAB_CLASSES: u32 = 64;
 
 /// Lets [`write!`] append to the output. Writing never fails.

@@ -19,7 +19,7 @@ use larder_protocol::text::{
 };
 use larder_protocol::{KeySink, StoreMode, reply};
 
-/// The largest number of keys of a retrieval that are prefetched at once.
+/// The largest number of keys that are prefetched together.
 pub(crate) const PREFETCH_WINDOW: usize = 64;
 
 /// The text protocol, classic and meta.
@@ -191,7 +191,8 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
         Request::Quit => Executed::Close,
         Request::Stats(arguments) => stats::execute(x, arguments),
         Request::Admin(admin) => return execute_admin(x, admin),
-        // The parser always finds the key of these requests, so this arm is never reached.
+        // `execute` handles these requests if they have a key, and the parser refuses them without
+        // a key. So this arm is never reached.
         Request::Get(_)
         | Request::Meta(_)
         | Request::Store(_)

@@ -28,13 +28,13 @@ const USUAL: u64 = 1 << 20;
 /// The longest pause of a client that sends an admitted value while other values wait for a place.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time after which an admitted value loses its place to a waiting value, if the server may have
-/// caused the delay. This is so if the server has not read a byte of the value yet, or had no
-/// memory for its bytes.
+/// caused the delay. The server may be the cause if it has not read a byte of the value yet, or had
+/// no memory for its bytes.
 const IDLE: Duration = Duration::from_secs(5);
 /// Grace period after a value's first byte, in which no lowest rate is required.
 const GRACE: Duration = Duration::from_millis(500);
-/// The lowest rate at which an admitted value must arrive after [`GRACE`], while others wait, in
-/// bytes per second.
+/// The lowest rate at which an admitted value must arrive after [`GRACE`] while other values wait,
+/// in bytes per second.
 const LEAST_RATE: u64 = 1 << 20;
 /// Interval between checks of the rates, while any value waits.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(40);
@@ -45,8 +45,8 @@ const EXPELLED_AT_ONCE: usize = 1 << 20;
 /// The memory of a value that is being received.
 #[derive(Default)]
 pub(super) enum Memory {
-    /// The value has no memory, because no byte of it has arrived yet, or because its memory was
-    /// taken away and its rest is discarded.
+    /// The value has no memory: no byte of it has arrived yet, or a check has taken its memory
+    /// away. In the second case, the rest of the value is discarded.
     #[default]
     None,
     /// A buffer of the pool. When the value is complete, it is copied from the buffer into the log.
@@ -115,16 +115,16 @@ impl Arriving {
     }
 
     /// Checks the rate of the value. If the value is too slow and `may` is true, expels the value
-    /// and takes its memory away. Returns the number of bytes that had arrived, or `None` if the
-    /// value keeps its place.
+    /// and takes its memory away. `may` is false once the check has freed enough memory. Returns
+    /// the number of bytes that had arrived, or `None` if the value keeps its place.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
         let slow = match state.times {
             _ if state.complete => false,
             // No byte of the value was received yet, perhaps because the server has not read the
-            // input. `IDLE` bounds this time. Otherwise a client that does not read its replies, so
-            // that the server reads no input from it, would keep its place for ever.
+            // input. This time must have a bound. The server reads no input from a client that does
+            // not read its replies, so such a client could otherwise keep its place for ever.
             None => since(*state.idle_since.get_or_insert(now)) > IDLE,
             Some((_, last)) if state.starved => since(last) > IDLE,
             Some((first, last)) => {
@@ -142,7 +142,8 @@ impl Arriving {
     }
 }
 
-/// The values of one kind, usual or long: those with a place, and those that wait for a place.
+/// The values of one kind, usual or long. Some have a place (`admitted`), and the others wait for
+/// one (`queue`).
 #[derive(Default)]
 struct ArrivalQueue {
     taken: u64,
@@ -151,9 +152,9 @@ struct ArrivalQueue {
 }
 
 impl ArrivalQueue {
-    /// Returns true if a value that takes `memory` bytes may be admitted. All admitted values
-    /// together may take `room` bytes. If no other value is admitted, the value may have any
-    /// length.
+    /// Returns true if a value that takes `memory` bytes fits beside the admitted values. All
+    /// admitted values together may take `room` bytes. If no other value has a place, a value of
+    /// any length fits.
     fn has_room(&self, memory: u64, room: u64) -> bool {
         self.taken == 0 || self.taken + memory <= room
     }
@@ -256,8 +257,8 @@ impl Arrivals {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Expels values that arrive too slowly while others wait, and admits waiting values in their
-    /// place.
+    /// If values wait for a place, expels admitted values that arrive too slowly, and admits
+    /// waiting values instead.
     pub(super) fn expel_slow(&self) {
         let now = Instant::now();
         self.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(now)));
@@ -411,7 +412,7 @@ mod tests {
         expel();
         assert_eq!(slow.state(), ArrivalState::Admitted);
         let others = [enter(), enter(), enter()];
-        // No check has run since `others` entered, so the slow value must still have its place.
+        // No check has run since `others` were queued, so the slow value must still have its place.
         assert_eq!(others[2].state(), ArrivalState::Waiting);
         expel();
         assert_eq!(others[2].state(), ArrivalState::Admitted);

@@ -145,10 +145,10 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Fetches the records of all requests in `entries`, and of a storage request behind them whose
-    /// value has not arrived. `overwrites` is true if that storage request sets its key
-    /// unconditionally. For an unconditional set, the engine reads the old record from the device
-    /// only if the set needs it.
+    /// Fetches the records of all requests in `entries`. If a storage request whose value has not
+    /// arrived follows these requests, also fetches its record. `overwrites` is true if that
+    /// storage request sets its key unconditionally. For an unconditional set, the engine does not
+    /// read the old record from the device unless the set needs this record.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
@@ -173,8 +173,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Prefetches the records of keys that were only guessed from unparsed input. Does not read
-    /// records from a device.
+    /// Prefetches the records of keys that were guessed from unparsed input. Does not read records
+    /// from a device, because the guesses may be wrong.
     #[inline]
     pub(super) fn prefetch_records(&mut self) {
         for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
@@ -278,7 +278,8 @@ impl Worker {
     }
 
     /// Executes a batch and consumes the input of the executed requests. Returns `None` if all
-    /// requests were executed. Otherwise returns the step that must precede the rest of the batch.
+    /// requests were executed. Otherwise returns what the connection must do before it executes the
+    /// remaining requests.
     #[inline]
     fn execute_all<D: Dialect>(
         &self,
@@ -395,7 +396,7 @@ impl Worker {
         Some(self.session.key(&D::encoded_key(request)?).secret_hash())
     }
 
-    /// Prefetches the lock that a later request of the batch will most probably take.
+    /// If the request in `entry` most probably takes the lock of a stripe, prefetches this lock.
     #[inline]
     fn prefetch_lock<D: Dialect>(&self, entry: &Entry<'_, D>, keys: &[Key<'_>]) {
         if let Action::Execute(request) = &entry.action
@@ -406,8 +407,8 @@ impl Worker {
         }
     }
 
-    /// Handles the input behind the last complete request of a batch. `keys` are the keys of the
-    /// request that waits for its value, if parsing stopped there.
+    /// Handles the input behind the last complete request of a batch. If parsing stopped at a
+    /// storage request whose value has not arrived, `keys` are the keys of this request.
     fn after<D: Dialect>(
         &self,
         stop: Stop<'_, D>,
@@ -439,7 +440,8 @@ impl Worker {
     }
 }
 
-/// The position in the input that comes next after a request that [`interrupt`] has handled.
+/// The position in the input at which the connection continues after [`interrupt`] has handled a
+/// request.
 enum End {
     /// Before the request, which must be executed again.
     Before,
@@ -450,8 +452,8 @@ enum End {
 }
 
 /// Prepares the connection for the work that `executed` requires before the next request. `bytes`
-/// is the input and `keys` are the request's keys. Returns the next step, and where the input
-/// continues.
+/// is the input and `keys` are the request's keys. Returns the next step, and the position in the
+/// input at which the connection continues.
 fn interrupt(
     connection: &mut Connection,
     executed: Executed,

@@ -17,7 +17,8 @@ use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
 use std::sync::Arc;
 
-/// The largest request, value included, that stays in the input until it is complete, in bytes.
+/// The largest request that stays in the input until it is complete, in bytes. The size of a
+/// request includes its value.
 const HELD_MAX: usize = 16 << 10;
 
 /// The longest trailer of any protocol, in bytes.
@@ -52,21 +53,21 @@ pub(super) struct Body {
     /// Bytes of value and trailer that have arrived.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
-    /// Time for which the client had to wait before the server received more of the value, in
-    /// nanoseconds. Requests behind the value did not wait in this time, so their latencies do not
-    /// include it.
+    /// Total time for which the request waited before the connection could receive more of the
+    /// value, in nanoseconds. The latencies of later requests do not include this time, because
+    /// only this request waited.
     waited_ns: u64,
-    /// The reasons for which the client had to wait in `waited_ns`.
+    /// The reasons for the waits in `waited_ns`.
     waited_for: Waits,
 }
 
 /// How a storage request is timed.
 struct BodyTiming {
     class: CommandClass,
-    /// The data for timing the request apart from the other commands of its call. `None` if
-    /// commands are not timed.
+    /// The data for timing the request apart from the other commands of the same call of the
+    /// service. `None` if commands are not timed.
     apart: Option<Timing>,
-    /// True if the request had to wait while its value was received. The request is then timed
+    /// True if the request had to wait while its value was received. If so, the request is timed
     /// apart even if its reply is not withheld.
     has_waited: bool,
 }
@@ -99,8 +100,8 @@ impl Body {
         self.arrival.as_ref().is_some_and(|arrival| arrival.state() == ArrivalState::Waiting)
     }
 
-    /// Gives up the value's wait for memory to arrive in, so that the request is refused. Returns
-    /// false if the value was not waiting.
+    /// Stops the value's wait for a place, so that the request is refused. Returns false if the
+    /// value was not waiting for a place.
     pub(super) fn give_up(&mut self) -> bool {
         self.arrival.as_ref().is_some_and(Arrival::give_up)
     }
@@ -158,8 +159,9 @@ impl Body {
 }
 
 impl Worker {
-    /// Begins to receive the value of a storage request. If the request is short enough, it stays
-    /// in the input until it is complete. `keys` are the request's keys.
+    /// Begins to receive the value of a storage request, unless the request is refused. A request
+    /// of at most [`HELD_MAX`] bytes stays in the input until it is complete. `keys` are the
+    /// request's keys.
     pub(super) fn begin_body<D: Dialect>(
         &self,
         connection: &mut Connection,

@@ -22,8 +22,8 @@ use smallvec::SmallVec;
 pub(super) enum Repair {
     /// This error reply, or nothing if the client wants no reply.
     Say(FailureReply),
-    /// The new reply to the same request, which only reads and so can be executed again. Holds the
-    /// request.
+    /// The reply to a second execution of the request. Holds the request, which only reads and can
+    /// therefore be executed twice.
     Again(Box<[u8]>),
     /// No replacement is possible, so the connection must close.
     Close,
@@ -49,7 +49,7 @@ struct Gate {
     repair: Repair,
     /// True if the reply ends within a long value. The rest of the value is not written yet.
     open: bool,
-    /// Present if the latency of the command must be counted when the reply is sent.
+    /// Present if commands are timed. The command's latency is counted when the reply is sent.
     timing: Option<Timing>,
 }
 
@@ -149,9 +149,9 @@ impl Gates {
     }
 
     /// Appends all replies that may be sent to the output. `state` returns the state of a commit.
-    /// `released` receives the timing and the length of each of these replies that is timed. Must
-    /// be called at the beginning of a call of the service, or after the output of that call was
-    /// absorbed.
+    /// For each of these replies that has a timing, calls `released` with the timing and the
+    /// reply's length. Must run at the beginning of a call of the service, or after
+    /// [`absorb`](Self::absorb).
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -249,8 +249,8 @@ impl Gates {
         self.gates.insert(0, gate);
     }
 
-    /// Returns true if the queue holds the reply to a change whose commit has not failed. A
-    /// retrieval in front of this change must then not be executed again, because it would see the
+    /// Returns true if the queue holds the reply to a change whose commit has not failed. If so,
+    /// the caller must not execute an earlier retrieval again, because the retrieval would see this
     /// later change.
     pub(super) fn holds_change(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
         let changes = |gate: &Gate| !matches!(gate.repair, Repair::Again(_) | Repair::Close);

@@ -107,8 +107,8 @@ impl Worker {
             return;
         }
         let (bytes, request_bytes) = match &first {
-            // With `follows`, the first request of the call is timed and recorded apart from the
-            // call. So the record of the call must not name that request.
+            // If `follows` is true, the first request is timed and recorded apart from its call. So
+            // the record of the call must not name that request.
             _ if answered.follows => (&[][..], received),
             First::Input(bytes) => (*bytes, received),
             First::Header(header, len) => (&**header, *len),

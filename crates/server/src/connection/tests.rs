@@ -58,8 +58,8 @@ fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
     Worker::new(Arc::new(context), session, Box::new(|| u64::from(NOW) * NANOS))
 }
 
-/// A client for tests. It takes all output, and sends again with new input what the connection did
-/// not consume.
+/// A client for tests. It takes all output. It keeps the input that the connection has not
+/// consumed, and sends this input again before new input.
 struct Client<'w> {
     worker: &'w mut Worker,
     connection: Option<Connection>,

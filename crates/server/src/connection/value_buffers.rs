@@ -27,7 +27,8 @@ const POOLED_MIN: usize = 64 << 10;
 /// bytes have power-of-two capacities, so that values of different lengths share them. All other
 /// buffers are as long as their value and do not return to the pool.
 const POOLED_MAX: usize = 1 << 20;
-/// The smallest step in which a charge grows, in bytes, up to the capacity.
+/// The smallest charge of a buffer that is not empty, in bytes, unless the buffer's capacity is
+/// smaller. A charge that becomes too small is at least doubled, up to the capacity.
 const CHARGE_STEP: usize = 16 << 10;
 
 /// Returns the capacity of the buffer for a value of `len` bytes.
@@ -38,7 +39,7 @@ pub(super) fn capacity(len: usize) -> usize {
     }
 }
 
-/// The pool: the idle buffers, and the total size of the lent ones.
+/// The pool: the idle buffers, and the total capacity of the lent buffers.
 pub(crate) struct ValueBufferPool {
     engine: Arc<Engine>,
     idle: Mutex<Idle>,
@@ -86,8 +87,8 @@ impl ValueBufferPool {
             Some(allocation) => allocation,
             None => {
                 // Reserve the whole capacity at once, because growing would map memory and copy
-                // again. A page becomes resident, and is charged, only when bytes of the value
-                // reach it.
+                // again. The memory becomes resident, and is charged, only as the value's bytes
+                // arrive.
                 let mut bytes = Vec::new();
                 if bytes.try_reserve_exact(capacity).is_err() {
                     self.idle().lent -= capacity;
@@ -105,8 +106,8 @@ impl ValueBufferPool {
         allocation.bytes.clear();
         let mut idle = self.idle();
         idle.lent -= capacity;
-        // A buffer of which little was charged has few resident pages. Keeping it would save few
-        // page faults.
+        // If less than half of a buffer was charged, few of its pages are resident. Keeping such a
+        // buffer would save few page faults.
         if !(POOLED_MIN..=POOLED_MAX).contains(&capacity)
             || allocation.charged < capacity / 2
             || allocation.charged > self.room(&idle)
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(buffer_bytes(&pool), before);
         drop(again);
         // The pool does not keep buffers that are too small, too large or hardly used. When such a
-        // buffer returns, it must not displace idle buffers either.
+        // buffer is returned to the pool, idle buffers must stay.
         for len in [20_000, limit(&pool) as usize + 1] {
             drop(receive(&pool, len));
             assert_eq!(buffer_bytes(&pool), before);

@@ -47,8 +47,8 @@ impl Connection {
         let (repair, open) = match executed {
             // The request was not executed, so there is no reply yet.
             Executed::Again => (Repair::Say(FailureReply::Silent), false),
-            // Later calls write the rest of this reply. If its commit fails, no replacement of the
-            // first part would fit that rest.
+            // Later calls write the rest of this reply. If the commit of the first part fails, no
+            // replacement for that part would fit the rest.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
@@ -116,8 +116,8 @@ impl Worker {
                     let closing = gates.closing;
                     return closing.then(|| self.withhold(connection, Flow::Park, output));
                 }
-                // A retrieval is executed again only with an empty output, because a failed attempt
-                // clears the whole output.
+                // The worker executes a retrieval again only with an empty output, because `again`
+                // clears the whole output if the retrieval must wait.
                 Front::Failed if !output.is_empty() => return Some(Flow::Drain),
                 Front::Failed => {
                     if let Some(flow) = self.repair(connection, output) {
@@ -191,7 +191,8 @@ impl Worker {
         }
     }
 
-    /// Executes a retrieval again, or writes an error if a later change has `overtaken` it.
+    /// Executes a retrieval again. If `overtaken` is true, a later change of the same client has
+    /// taken effect, so writes an error instead.
     fn again<D: Dialect>(
         &self,
         request: &[u8],
@@ -240,7 +241,7 @@ impl Worker {
         gates.charge(&**self.session.engine());
         gates.each_lane(|point| self.session.wake_on_commit(point));
         if !gates.is_pending(|point| self.session.commit_state(point)) {
-            // The commit has already ended. A wake-up that was requested after its end may come
+            // The commit ended before `wake_on_commit` requested a wake-up. Such a wake-up may come
             // late or never, so the connection continues at once.
             return Flow::Drain;
         }

@@ -8,7 +8,7 @@ pub(super) const HALF_LIFE: f64 = 30.0;
 /// The number of half-lives after which a request counts nothing. A sketch that was not aged for
 /// longer than this, for example because the process was suspended, is cleared.
 const FORGOTTEN: f64 = 20.0;
-/// The least time that rates are based on, in seconds.
+/// The smallest number of seconds by which weights are divided to get rates.
 pub(super) const LEAST: f64 = 0.1;
 
 /// A sketch, and the length of the time in which its weights were collected.
@@ -25,9 +25,9 @@ impl AgedSketch {
         AgedSketch { sketch: Sketch::default(), aged_ms: now_ms, seconds: 0.0 }
     }
 
-    /// Ages the weights by the time since the last call. The covered seconds age in the same way,
-    /// so the rate of a steady load is right at any time. Returns the factor by which the weights
-    /// were multiplied.
+    /// Ages the weights by the time since the last call. `seconds` ages like the weights, so the
+    /// rate of a steady load is right at any time. Returns the factor by which the weights were
+    /// multiplied.
     pub(super) fn age(&mut self, now_ms: u64) -> f64 {
         let elapsed = now_ms.saturating_sub(self.aged_ms) as f64 / 1000.0;
         if elapsed > FORGOTTEN * HALF_LIFE {

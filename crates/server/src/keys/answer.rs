@@ -15,9 +15,9 @@ pub(super) enum KeyOutcome {
 /// Length of the header of a reply of the binary protocol, in bytes.
 const HEADER: usize = 24;
 
-/// Returns what the reply to a retrieval says about `key`, one of the answered keys. The reply may
-/// end inside a long value whose rest is sent later. The returned length is computed from the
-/// header of the value, so it includes that rest.
+/// Returns what the reply to a retrieval says about `key`, one of the answered keys. If the reply
+/// ends inside a long value, the worker sends the rest of the value later. The returned length
+/// includes the rest, because it is computed from the header of the value.
 pub(super) fn key_outcome(reply: &[u8], key: &[u8]) -> KeyOutcome {
     match reply {
         [0x81, ..] => of_header(reply).unwrap_or(KeyOutcome::Nothing),
@@ -41,8 +41,8 @@ fn of_header(reply: &[u8]) -> Option<KeyOutcome> {
 fn of_lines(reply: &[u8], key: &[u8]) -> Option<KeyOutcome> {
     let mut at = 0_usize;
     loop {
-        // If `reply` ends here, the key was not found. The line `END` may be absent, because it is
-        // sent later or because a quiet miss gets no reply.
+        // If `reply` ends here, the key was not found. The line `END` may be absent, because the
+        // worker sends it later or because the request was quiet and gets no reply for a miss.
         let Some(rest) = reply.get(at..).filter(|rest| !rest.is_empty()) else {
             return Some(KeyOutcome::Missing);
         };

@@ -23,7 +23,7 @@ const AIM: u64 = 1024;
 /// limits the cost of a request. The upper bound limits the time until a change of the load takes
 /// effect.
 const INTERVALS: (u32, u32) = (16, 16_384);
-/// Before the load is known, one of this number of keys is sampled on average.
+/// The value of `interval` before the load is known: on average, one of 64 keys is sampled.
 const FIRST: u32 = 64;
 
 /// A sampled request in the window.
@@ -49,7 +49,7 @@ pub(super) struct SeenRequest<'a> {
     pub(super) kind: RequestKind,
     /// Bytes of the found item in the reply, plus the bytes of the request if it writes.
     pub(super) bytes: usize,
-    /// The number of requests that this one stands for.
+    /// The number of requests that this sample stands for.
     pub(super) weight: u32,
     pub(super) time_ms: u64,
 }
@@ -71,8 +71,8 @@ type HotState = Option<Box<HotSamples>>;
 struct HotSamples {
     aged: AgedSketch,
     window: Window<RequestSample>,
-    /// Number of keys that the samples since `beat_ms` stand for. Each sample counts with its
-    /// weight.
+    /// Sum of the weights of the samples since `beat_ms`: the number of keys that these samples
+    /// stand for.
     keys: u64,
     beat_ms: u64,
 }
@@ -157,8 +157,8 @@ impl HotKeys {
         samples.aged.age(now_ms);
         samples.window.expire(now_ms.saturating_sub(WINDOW_MS));
         let elapsed_ms = now_ms.saturating_sub(samples.beat_ms);
-        // `keys` sums the weights of the samples. The number of samples times the interval would be
-        // wrong, because a worker with few requests may still sample at an earlier interval.
+        // `keys` sums the weights of the samples. The number of samples times the present interval
+        // would be wrong: a worker with few requests may still sample with an earlier interval.
         if let Some(interval) = interval_for(samples.keys, elapsed_ms, AIM, INTERVALS) {
             (samples.beat_ms, samples.keys) = (now_ms, 0);
             self.interval.store(interval, Relaxed);

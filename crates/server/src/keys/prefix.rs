@@ -1,7 +1,8 @@
 //! The prefixes of a key: the leading parts that end at a delimiter, as `user:` and `user:7:` of
 //! `user:7:name`.
 
-/// The largest depth of a prefix. Longer prefixes of a key count with its prefix of this depth.
+/// The largest number of delimiters in a prefix. Longer leading parts of a key do not count as
+/// prefixes.
 const DEPTH: usize = 4;
 
 /// Finds the prefixes of keys, which end at a delimiter.
@@ -17,8 +18,8 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// Returns the longest prefix of a key, with at most [`DEPTH`] delimiters, the last one
-    /// included. The prefix is empty if the key has no delimiter.
+    /// Returns the longest prefix of a key. It ends with a delimiter and has at most [`DEPTH`]
+    /// delimiters. It is empty if the key has no delimiter.
     pub(super) fn of<'a>(&self, key: &'a [u8]) -> &'a [u8] {
         &key[..self.ends(key).last().unwrap_or(0)]
     }

@@ -14,7 +14,7 @@ use super::sketch::{Sampled, SketchEntry};
 
 /// The largest number of keys in a list.
 const LISTED: usize = 50;
-/// The least number of requests with which a key is listed. Ageing reduces a single refusal to this
+/// The least aged number of refusals of a key in a list. Ageing reduces a single refusal to this
 /// number in 2 minutes.
 const LEAST: f64 = 1.0 / 16.0;
 
@@ -22,8 +22,8 @@ const LEAST: f64 = 1.0 / 16.0;
 /// the number of refusals per second divided by `AIM`, rounded down. So with fewer than 2 × `AIM`
 /// refusals per second, n is 1.
 const AIM: u64 = 4096;
-/// The least and the greatest mean number of refusals per sample. The greatest number bounds the
-/// time until a change of the load takes effect.
+/// The bounds of `interval`: the least and the greatest mean number of refusals per sample. The
+/// upper bound limits the time until a change of the load takes effect.
 const INTERVALS: (u32, u32) = (1, 4096);
 
 /// The refused keys of all workers.
@@ -34,8 +34,9 @@ pub(crate) struct RefusedKeys {
     /// Number of refusals since the last ageing that were dropped because the lock was taken.
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
-    /// The time of the last ageing. A new `RefusedState` begins at this time. Before the first
-    /// [`beat`](Self::beat) the time is 0, so that call ages away all refusals counted before it.
+    /// The time of the last ageing. A new `RefusedState` begins at this time. The time is 0 before
+    /// the first [`beat`](Self::beat), so this first call ages away all refusals that were counted
+    /// before it.
     aged_ms: AtomicU64,
     /// Hashes names of policies to groups of the sketch.
     groups: RandomState,
@@ -71,8 +72,8 @@ pub(crate) struct RefusedList {
     pub(crate) keys: Vec<RefusedKey>,
 }
 
-/// A key with the rates of its refusals. The rates are too low by at most `missing`, plus the lost
-/// refusals.
+/// A key with the rates of its refusals. Apart from the error of sampling, the true rates are
+/// higher by at most `missing` plus the rate of lost refusals.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RefusedKey {
     /// The name of the policy; `None` if the limit was part of the requests.
@@ -120,17 +121,18 @@ impl RefusedKeys {
         self.lost.store(0, Relaxed);
     }
 
-    /// Counts a request of `key` over the limit of `policy`, or over a limit in the request itself.
-    /// The request stands for `weight` such requests. `shadow` is true if the policy lets the
-    /// request pass. If the lock is taken, adds `weight` to the lost refusals instead.
+    /// Counts a request for `key` that exceeds the limit of `policy`, or a limit in the request
+    /// itself. The request is a sample that stands for `weight` requests. `shadow` is true if the
+    /// policy lets the request pass. If the lock is taken, adds `weight` to the lost refusals
+    /// instead.
     #[cold]
     pub(crate) fn count(&self, policy: Option<&str>, key: &[u8], shadow: bool, weight: u32) {
         let Ok(mut state) = self.state.try_lock() else {
             self.lost.fetch_add(weight.into(), Relaxed);
             return;
         };
-        // The switch is checked under the lock, so that no refusal is counted after a `forget` that
-        // follows the end of counting.
+        // The switch is checked under the lock. Otherwise a refusal could still be counted after
+        // counting was turned off and `forget` was called.
         if !self.is_on() {
             return;
         }
@@ -158,8 +160,8 @@ impl RefusedKeys {
         }
     }
 
-    /// Returns the most refused keys of `policies` and of limits of requests; `None` while counting
-    /// is off.
+    /// Returns the most refused keys of `policies` and of limits that requests contain. Returns
+    /// `None` while counting is off.
     pub(crate) fn list<'p>(
         &self,
         policies: impl Iterator<Item = &'p str>,
@@ -308,7 +310,7 @@ mod tests {
         let mut samples = 0;
         for second in 1..=20 {
             for number in 0..200_000 {
-                // A worker calls this function once a turn.
+                // A worker calls `begin_turn` once per turn.
                 sampling.begin_turn(refused.interval());
                 let key = if number % 10 == 0 { "heavy" } else { "other" };
                 if sampling.counts(1) {
@@ -382,8 +384,8 @@ mod tests {
             });
             let again = (0..100_000).any(|_| {
                 refused.set_on(true);
-                // A beat stores an interval only if it finds a state from an earlier time. This
-                // refusal creates such a state.
+                // `beat` stores an interval only if the state was created before the time of the
+                // call. This refusal creates such a state.
                 refused.count(None, b"k", false, 1);
                 refused.set_on(false);
                 // Taking the lock waits until a beat that began earlier has ended.

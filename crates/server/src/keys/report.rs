@@ -85,8 +85,7 @@ struct PrefixReport {
     prefix: String,
     #[serde(flatten)]
     estimate: Estimate,
-    /// The estimate for the keys that belong to none of `children`; `None` if there are no
-    /// children.
+    /// The estimate for the keys without a prefix in `children`; `None` if `children` is empty.
     rest: Option<Estimate>,
     children: Vec<PrefixReport>,
 }
@@ -99,14 +98,15 @@ struct Estimate {
     items_error: Option<f64>,
     bytes: Option<f64>,
     bytes_error: Option<f64>,
-    /// The share of items that expire, and their mean time to live.
+    /// The share of items that have an expiry time.
     expiring: Option<f64>,
+    /// The mean time to live of these items.
     ttl_seconds: Option<f64>,
     reads_per_second: f64,
     writes_per_second: f64,
     /// The error of reads and writes together.
     requests_error: f64,
-    /// The share of reads that found an item.
+    /// The share of hits among the reads whose replies tell whether an item was found.
     hit_ratio: Option<f64>,
 }
 
@@ -117,8 +117,8 @@ struct Large {
     seconds_ago: u64,
 }
 
-/// Makes the report. A report also counts as a reader of the survey, so the survey continues to
-/// take samples.
+/// Makes the report. This counts as a read of the survey's results, so the survey continues to take
+/// samples.
 pub(crate) fn report(hot: &HotKeys, survey: &Survey, engine: &Engine, now_ms: u64) -> KeyReport {
     let parts = hot.copy(now_ms).map(|copy| parts(hot, survey, engine, now_ms, copy));
     KeyReport { time: now_ms, on: parts.is_some(), parts }
@@ -201,9 +201,9 @@ fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
 /// The numbers that turn sums over samples into estimates.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// The number of items in the server, and `all`, the number of sampled items. Both include
-    /// expired items that were not removed yet.
+    /// The number of items in the server, including expired items that were not removed yet.
     total: f64,
+    /// The number of sampled items, including expired items that were not removed yet.
     all: f64,
     /// The time in which the requests were sampled, in seconds.
     seconds: f64,
@@ -252,8 +252,8 @@ mod tests {
     use crate::keys::window::Window;
     use larder_disk::Random;
 
-    /// Draws samples of items with a prefix that has a known share. An estimate may be further from
-    /// the truth than its stated error only as often as the error promises.
+    /// Draws samples of items with a prefix that has a known share. About 5 % of the estimates may
+    /// differ from the truth by more than their error, which is two standard deviations.
     #[test]
     fn estimates_are_within_their_error_as_often_as_stated() {
         let mut random = Random::new(5);
@@ -286,8 +286,8 @@ mod tests {
         }
     }
 
-    /// A third of a million items has expired but was not removed yet. The estimates must leave
-    /// these expired items out.
+    /// Of one million items, a third has expired but was not removed yet. The estimates must not
+    /// include these expired items.
     #[test]
     fn expired_items_are_no_items() {
         let mut random = Random::new(9);

@@ -53,8 +53,8 @@ impl KeySampler {
         self.sampling.draw(self.hot.interval());
     }
 
-    /// Samples the chosen keys of a request. `keys` are the answered keys of the request. One or
-    /// more of them are chosen.
+    /// Samples the chosen keys of a request. `keys` are the answered keys of the request; at least
+    /// one of them is chosen.
     #[cold]
     #[inline(never)]
     pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
@@ -183,8 +183,8 @@ mod tests {
         }
         let copy = hot.copy(3000).unwrap();
         let entry = copy.entries.iter().find(|entry| entry.key() == b"key").unwrap();
-        // About 100 samples of weight 16 are expected. Their number varies less than that of
-        // independent samples.
+        // About 100 samples of weight 16 are expected, so about 1600 reads. The number of samples
+        // varies less than if each request were sampled independently.
         assert!((1200.0..2000.0).contains(&entry.reads), "{}", entry.reads);
     }
 

@@ -35,8 +35,8 @@ impl Sampling {
         Sampling { left: Cell::new(NEVER), weight: Cell::new(0), random: Cell::new(seed | 1) }
     }
 
-    /// Begins a turn of the worker. If sampling was turned on or off, or if `interval` has fallen,
-    /// draws a new distance. The old distance would be too long for the lower load.
+    /// Begins a turn of the worker. Draws a new distance if sampling was turned on or off, or if
+    /// `interval` has fallen. After a fall, the old distance would be too long for the lower load.
     #[inline]
     pub(crate) fn begin_turn(&self, interval: u32) {
         let weight = self.weight.get();

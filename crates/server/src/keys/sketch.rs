@@ -18,7 +18,7 @@ pub(super) const KEYS: usize = 512;
 /// A request that was sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sampled {
-    /// The number of requests that this one stands for.
+    /// The number of requests that this sample stands for.
     pub(super) weight: f64,
     /// The variance of `weight`.
     pub(super) variance: f64,
@@ -27,7 +27,8 @@ pub(super) struct Sampled {
     pub(super) bytes: usize,
 }
 
-/// A key of the sketch. All numbers are sums over requests. Ageing lowers these sums.
+/// A key of the sketch. Its weight, error, reads, writes, bytes and variance are sums over
+/// requests, which ageing lowers.
 #[derive(Clone, Debug)]
 pub(super) struct SketchEntry {
     hash: u64,
@@ -43,7 +44,7 @@ pub(super) struct SketchEntry {
     pub(super) writes: f64,
     /// Bytes that these requests moved.
     pub(super) bytes: f64,
-    /// The variance of the estimate `reads + writes`: requests are sampled.
+    /// The variance of `reads + writes`, which is an estimate because requests are sampled.
     pub(super) variance: f64,
     /// The index of the entry in `heap`.
     at: u16,

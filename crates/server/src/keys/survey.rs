@@ -162,8 +162,8 @@ impl ItemSamples {
 }
 
 /// The items that one step saw. The thread adds them to the shared samples only after its session
-/// is asleep. Engine calls may wait for locks. If the thread held the lock of the samples during
-/// these calls, readers of the samples would wait too.
+/// is asleep. Engine calls may wait for locks of the engine. If the thread held the lock of the
+/// samples meanwhile, readers of the samples would wait for these locks too.
 #[derive(Debug, Default)]
 struct Step {
     /// The keys of all items, one after another.
@@ -172,7 +172,7 @@ struct Step {
     items: Vec<(usize, usize, Option<u32>)>,
     /// Number of draws that led to expired items.
     expired: u64,
-    /// Number of items that could not be read since the survey began.
+    /// Number of items that could not be read, since the survey began and not only in this step.
     unreadable: u64,
 }
 
@@ -210,7 +210,8 @@ impl SurveyThread {
         };
         let thread = thread::Builder::new().name("survey".to_owned()).spawn(run)?;
         survey.lock().thread = Some(thread.thread().clone());
-        // A call of `look` before the previous line could not wake the thread, so wake it now.
+        // A call of `look` before `state.thread` was set could not wake the thread, so wake the
+        // thread now.
         thread.thread().unpark();
         Ok(SurveyThread { survey, thread: Some(thread) })
     }
@@ -227,7 +228,7 @@ impl Drop for SurveyThread {
 }
 
 /// Takes samples until nobody reads the results any more. The session exists only during this call,
-/// because all open sessions share the memory for reads.
+/// because the memory for reads is divided among all open sessions.
 fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
     let mut session = engine.session(waker_of_this_thread());
     let mut sampler = ItemSampler::new(random_seed());

@@ -103,7 +103,8 @@ enum Sample {
     Request(RequestSample),
 }
 
-/// `tree` sorts a vector with one such pair for each sample of both windows: at most 1 MB.
+/// The size of an element of the vector that `tree` sorts. The vector has one element for each
+/// sample of both windows, so it takes at most 1 MB.
 const _: () = assert!(size_of::<(&[u8], Sample)>() <= 32);
 
 /// Makes the tree of the prefixes with the most samples. Its root stands for all keys.
@@ -119,7 +120,8 @@ pub(super) fn tree(
     let mut all = Sums::default();
     samples.iter().for_each(|(_, sample)| all.add(*sample));
     let mut chosen = Chosen { all, prefixes: Vec::with_capacity(2 * NODES) };
-    // The prefixes of the previous sample's name, the shortest first, with their sums so far.
+    // The prefixes to which the previous sample belongs, the shortest first, with their sums so
+    // far.
     let mut open: Vec<(&[u8], Sums)> = Vec::new();
     for (name, sample) in samples {
         while let Some((prefix, sums)) = open.pop_if(|(prefix, _)| !name.starts_with(prefix)) {
@@ -172,9 +174,9 @@ impl<'a> Chosen<'a> {
 }
 
 impl Node {
-    /// Takes the prefixes that begin with this node's prefix from `sorted`, and makes them its
-    /// children. In `sorted`, a prefix comes directly before the longer prefixes that begin with
-    /// it.
+    /// Takes from `sorted` the prefixes that begin with this node's prefix, and adds them as
+    /// descendants of this node. In `sorted`, a prefix comes directly before the longer prefixes
+    /// that begin with it.
     fn take_children<'a>(
         &mut self,
         sorted: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Sums)>>,

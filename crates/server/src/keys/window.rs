@@ -1,7 +1,7 @@
 //! The latest samples, each with a prefix of its key, in a bounded amount of memory. Statistics by
 //! prefix are made from the samples when somebody asks for them. So no tree of prefixes has to be
-//! maintained, and every number in the statistics is an estimate from a plain sample with a known
-//! error.
+//! maintained. Every number in the statistics is an estimate from a random sample, whose error is
+//! known.
 
 use std::collections::VecDeque;
 

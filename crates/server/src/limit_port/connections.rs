@@ -31,47 +31,51 @@ use super::{envoy, reply, request};
 /// The largest number of connections at a time. At this number, a new connection replaces the one
 /// that has waited longest for a request.
 pub(crate) const CONNECTIONS: usize = 1024;
-/// The largest number of bytes that are held of a request, and of replies that the client does not
-/// read. Proxies pass on the cookies of their clients, so requests need this much room.
+/// The largest number of bytes of a request, and of unread replies, that a connection keeps.
+/// Proxies pass on the cookies of their clients, so requests need this much room.
 pub(super) const BUFFER: usize = 16 << 10;
 /// The largest length of the headers of an HTTP/2 request, in bytes, with 32 bytes added for each
 /// header. With tracing, Envoy copies headers of its clients into calls. By default Envoy accepts
-/// 60 KB of headers. A larger call gets 431, which Envoy takes for an error of this service, so its
-/// client's request would pass.
+/// 60 KB of headers. So the limit is higher: a call with longer headers gets the status 431, which
+/// Envoy treats as an error of this service. Envoy would then let its client's request pass.
 pub(super) const HEADERS: u32 = 72 << 10;
 /// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
 /// for more.
 pub(super) const STREAMS: u32 = 8;
-/// The flow-control window of an HTTP/2 connection, in bytes: the smallest that is possible.
+/// The flow-control window of an HTTP/2 connection, in bytes. HTTP/2 allows no smaller window for a
+/// connection.
 const WINDOW: u32 = 65_535;
-/// The longest time without a request; then the connection is closed. It is longer than a body may
-/// take. Proxies close idle connections earlier, and Envoy connects again.
+/// A connection is closed after this time without a request. A body must arrive in a shorter time
+/// ([`PATIENCE`]). Proxies close idle connections earlier, and Envoy connects again.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
 const _: () = assert!(SILENCE.as_secs() > PATIENCE.as_secs());
 
-/// The time that a connection has to end after it was asked to.
+/// The longest time that an idle connection has to end after `graceful_shutdown`.
 const GOODBYE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 1000 });
 
 /// The connections of all listeners.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 
-/// The state of a connection. A new connection uses this state to close an old one.
+/// The state of a connection. When there are too many connections, a new one uses the states of the
+/// others to choose and close one of them.
 #[derive(Debug)]
 struct LimitClient {
     /// Number of requests that are being executed.
     executing: Cell<usize>,
     /// Number of requests that are being executed or whose bodies are arriving.
     begun: Cell<usize>,
-    /// Time when the last request began or ended, or of the connect if there was no request.
+    /// Time at which a request last began or ended; the time of the connect if there was no request
+    /// yet.
     waits_since: Cell<Instant>,
     /// Notified when the connection has to end.
     leave: Notify,
 }
 
 impl Clients {
-    /// Returns the state of a new connection. If there are [`CONNECTIONS`], closes the one that has
-    /// waited longest for a request. Returns `None` if all of them are busy.
+    /// Returns the state of a new connection. If there are already [`CONNECTIONS`] connections,
+    /// closes the one that has waited longest for a request. Returns `None` if all connections are
+    /// busy.
     fn enter(&self) -> Option<Rc<LimitClient>> {
         let mut clients = self.0.borrow_mut();
         if clients.len() >= CONNECTIONS {
@@ -188,8 +192,8 @@ async fn serve(
             _ = connection.as_mut() => return,
             () = client.leave.notified() => return,
             () = sleep_until(client.waits_since.get() + patience) => {
-                // A connection that is leaving begins no more requests, so it waits for those that
-                // have begun.
+                // A connection that is leaving accepts no more requests, so it can wait for the
+                // requests that have begun.
                 if client.is_busy() || leaving && client.begun.get() > 0 {
                     client.waits_since.set(Instant::now());
                 } else if client.waits_since.get() + patience <= Instant::now() {
@@ -203,7 +207,7 @@ async fn serve(
                 }
             }
             _ = stopped.wait_for(Option::is_some), if !stopping => {
-                // Replies of finished requests may not be written yet, so the connection is not
+                // The replies to finished requests may not be written yet, so the connection is not
                 // closed at once.
                 (stopping, leaving) = (true, true);
                 client.waits_since.set(Instant::now());

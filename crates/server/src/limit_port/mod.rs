@@ -64,7 +64,8 @@ use worker::LimitWorker;
 pub(crate) struct LimitPort {
     /// The addresses, with the ports that the kernel chose for port 0.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// `None` until the port is told to stop, then the deadline of the requests in flight.
+    /// `None` until the port is told to stop. From then on, the deadline by which requests in
+    /// flight must finish.
     stop: watch::Sender<Option<Instant>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -115,7 +116,8 @@ impl Drop for LimitPort {
     }
 }
 
-/// Serves until the port is stopped and all requests are answered, or until the stop's deadline.
+/// Serves until the port is told to stop and all requests are answered, but not beyond the deadline
+/// of the stop.
 async fn serve(
     sockets: Vec<TcpListener>,
     worker: LimitWorker,

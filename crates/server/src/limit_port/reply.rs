@@ -28,7 +28,7 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 /// The body of a reply about a limiter. A time of `None` means never.
 #[derive(Serialize)]
 struct LimitBody<'a> {
-    /// True if the request passes; absent in the reply to a look, which takes no units.
+    /// True if the request passes; absent in the reply to a request that only looks at the limiter.
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<bool>,
     /// True if the request passes only because the policy is a shadow; otherwise absent.
@@ -39,7 +39,8 @@ struct LimitBody<'a> {
     limit: u64,
     remaining: u64,
     reset_ms: Option<u64>,
-    /// Time until the request may pass; absent in the reply to a look.
+    /// Time until the request may pass; absent in the reply to a request that only looks at the
+    /// limiter.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<Option<u64>>,
 }
@@ -105,8 +106,9 @@ pub(super) fn policy_field(policy: &Policy) -> String {
     field
 }
 
-/// Returns the value of RateLimit. If the request was refused and may pass later, the time in it is
-/// the wait until then. Otherwise it is the time until all units are free again.
+/// Returns the value of RateLimit, which contains a time. If the request was refused and may pass
+/// later, it is the time until the request may pass. Otherwise it is the time until all units are
+/// free again.
 pub(super) fn limit_field(policy: &Policy, decision: &Decision) -> String {
     let mut field = format!("\"{}\";r={}", policy.name, decision.remaining.min(INTEGER_MAX));
     if let Some(seconds) = seconds_until_change(decision) {
@@ -115,9 +117,9 @@ pub(super) fn limit_field(policy: &Policy, decision: &Decision) -> String {
     field
 }
 
-/// Returns the seconds, rounded up, until a refused request may pass. If it never may, or the
-/// request was not refused, returns the seconds until all units are free again. `None` if that
-/// never happens.
+/// Returns the seconds, rounded up, until a refused request may pass. If the request was not
+/// refused or may never pass, returns the seconds until all units are free again. Returns `None` if
+/// they never are.
 pub(super) fn seconds_until_change(decision: &Decision) -> Option<u64> {
     let time = if decision.allowed { decision.reset } else { decision.retry.or(decision.reset) };
     time.map(|time| time.div_ceil(NANOS))
@@ -152,7 +154,7 @@ fn error(status: StatusCode, reason: &str) -> Response {
     hardened((status, Json(ErrorBody { error: reason })))
 }
 
-/// Forbids caches to keep a reply, and browsers to guess its type.
+/// Adds headers to a reply: caches must not keep it, and browsers must not guess its type.
 fn hardened(reply: impl IntoResponse) -> Response {
     const HEADERS: [(HeaderName, &str); 2] =
         [(header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];

@@ -218,7 +218,7 @@ fn a_reload_replaces_the_policies() {
 }
 
 /// Many connections take units from two limiters at once, each with many requests in flight.
-/// Conflict they must get exactly the budget of each limiter.
+/// Although the requests compete, they must get exactly the budget of each limiter.
 #[test]
 fn exactly_the_limit_is_admitted() {
     const BUDGET: usize = 1000;

@@ -1,7 +1,7 @@
 //! The worker of the limit port: one engine session that decides about all requests.
 //!
-//! Invariant: whenever the worker waits, its session is asleep and holds no items. An awake session
-//! that does not tick would keep memory from being reclaimed.
+//! Invariant: whenever the worker waits, its session is asleep and holds no items. While a session
+//! is awake and does not tick, the engine cannot reuse memory.
 
 use std::sync::Arc;
 use std::task::Wake;
@@ -22,9 +22,9 @@ use crate::waits::{Wait, Waits};
 
 /// The largest number of requests per turn.
 const TURN: usize = 256;
-/// The smallest number of withheld replies at which those whose clients have left are dropped.
-/// [`LimitWorker::withhold`] raises the number to twice the replies that stay, so that dropping
-/// costs each reply a constant time.
+/// The smallest number of withheld replies at which the worker drops the replies whose clients have
+/// left. After that, [`LimitWorker::withhold`] raises the number to twice the replies that stay. So
+/// the cost of dropping is constant per reply.
 const WITHHELD: usize = 1024;
 
 #[derive(Debug)]
@@ -51,10 +51,10 @@ struct ParkedCall {
     call: Call,
     /// The reads that the request waits for; `None` if it waits for memory.
     reads: Option<Reads>,
-    /// The time since which the request has waited, in nanoseconds of the clock; 0 if it has just
-    /// arrived.
+    /// The time at which the request began to wait, in nanoseconds of the clock; 0 if the request
+    /// has just arrived.
     since: u64,
-    /// What the request has waited for.
+    /// The reasons for which the request has waited.
     waits: Waits,
 }
 
@@ -238,8 +238,8 @@ impl LimitWorker {
     }
 
     /// Withholds a reply until its commit ends. While commits are stuck, clients give up and send
-    /// more requests. So at a certain number, replies that nobody waits for are dropped. The number
-    /// of the others is bounded.
+    /// more requests. So when `withheld_limit` is reached, drops the replies that nobody waits for.
+    /// The number of all other replies is bounded, because the number of connections is.
     fn withhold(&mut self, withheld: WithheldReply) {
         if self.withheld.len() >= self.withheld_limit {
             for withheld in std::mem::take(&mut self.withheld) {
@@ -290,7 +290,7 @@ fn decide(
             }
             LimitReply::Decided(decision)
         }
-        // Of these, a take without a cas id can return only `NonNumeric`.
+        // A take without a cas id can return `NonNumeric`, but not the other two.
         Taken::NotFound | Taken::Exists | Taken::NonNumeric => {
             LimitReply::Undecided(Undecided::NotALimiter)
         }

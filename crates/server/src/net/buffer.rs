@@ -78,8 +78,8 @@ impl OutputMemory {
         OutputMemory::with_capacity(limit + (16 << 10))
     }
 
-    /// Empties the memory of an event loop. If the memory has grown much for a large reply, frees
-    /// the additional memory.
+    /// Empties the memory of an event loop. If the memory has grown beyond [`REPLIES_KEPT`] and
+    /// twice the output limit, replaces it by memory of the usual size.
     #[inline]
     pub(super) fn recycle(&mut self, limit: usize) {
         self.clear();
@@ -125,8 +125,8 @@ impl OutputMemory {
 pub struct OutputBuffer<'a> {
     memory: &'a mut OutputMemory,
     limit: usize,
-    /// Number of bytes that count against the limit, although the service keeps them itself to send
-    /// them later.
+    /// Number of bytes that count against the limit although they are not in `memory`. The service
+    /// keeps them itself and sends them later.
     withheld: usize,
 }
 
@@ -187,8 +187,8 @@ impl OutputBuffer<'_> {
         self.limit
     }
 
-    /// Returns true if the bytes written, plus the bytes
-    /// [counted](Self::count_against_limit) in addition, reach the limit.
+    /// Returns true if the limit is reached by the bytes written together with the bytes of
+    /// [`count_against_limit`](Self::count_against_limit).
     #[inline]
     pub fn is_full(&self) -> bool {
         self.memory.filled + self.withheld >= self.limit

@@ -33,18 +33,18 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// costs one step. So after a commit, the many connections that waited for it continue within a few
 /// turns.
 const STEPS: usize = 64;
-/// Number of steps that a connection costs if it has more requests, or more replies than fit into
-/// the output. So only a few such connections continue per turn, and new input of other connections
-/// does not wait long.
+/// Number of steps that a connection costs if it has unprocessed requests, or more replies than fit
+/// into the output. So only a few such connections continue per turn, and new input of other
+/// connections does not wait long.
 const STEPS_OF_REQUESTS: usize = 8;
-/// The longest time from the first step of a turn to the beginning of its last step. If handling
-/// the events of the turn took longer, the duration of that is the limit instead. A running step is
-/// not interrupted.
+/// The longest time from the first step of a turn to the beginning of its last step. If the worker
+/// needed longer than this to handle the events of the turn, it may spend as long on the steps. A
+/// running step is not interrupted.
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The largest number of bytes per receive call.
 pub(super) const READ_SIZE: usize = 32 << 10;
-/// The largest input that a service sees in one call, in bytes. It is larger than the input that a
-/// service may leave unconsumed, so every call makes progress or ends the connection.
+/// The largest input that a service sees in one call, in bytes. A service may not leave that much
+/// unconsumed ([`MAX_INPUT_HELD`]), so every call makes progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 
 /// A connection. `I` is the additional state that the loop keeps for it.
@@ -179,9 +179,10 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Calls the service for a served connection. If `whole` is given, it is the input, and must
-    /// begin with the input that the connection holds. Otherwise the held input is the whole input.
-    /// Writes replies to `replies`, which must be empty. Returns true if the service was called.
+    /// Calls the service for a served connection. If `whole` is given, the service gets `whole`,
+    /// which must begin with the input that the connection holds. Otherwise the service gets the
+    /// held input. Writes replies to `replies`, which must be empty. Returns true if the service
+    /// was called.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -206,7 +207,7 @@ impl<S: Service, I> Core<S, I> {
         connection.unseen = postponed || seen < all.len();
         connection.postponed = postponed;
         if whole.is_none() && connection.input.is_empty() {
-            // The service was given no input, so there is no rest to keep.
+            // The service got no input, so no unconsumed input has to be kept.
         } else {
             connection.note_kept(self.now);
             let before = connection.input.capacity();
@@ -447,9 +448,9 @@ impl<S: Service, I> Core<S, I> {
         });
     }
 
-    /// Returns true if a shutdown may close the connection: it waits for input and has no command
-    /// or reply in flight. A half-sent command counts as in flight until the client has had time to
-    /// send the rest.
+    /// Returns true if a shutdown may close the connection: the connection waits for input, and no
+    /// command or reply is in flight. A half-sent command is in flight until the shutdown [gives
+    /// up](Self::has_given_up_clients) waiting for its rest.
     pub(super) fn is_quiet(&mut self, key: u32) -> bool {
         let given_up = self.has_given_up_clients();
         let Some(connection) = self.connections.get_mut(key) else { return true };
@@ -509,8 +510,8 @@ impl<S: Service, I> Core<S, I> {
         self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
     }
 
-    /// Plans the next [tick](Self::tick), if one is needed. Every turn calls this function, even if
-    /// it does not wait for events, because a worker that never sleeps must also tick.
+    /// Plans the next [tick](Self::tick), if one is needed. Called in every turn, also in a turn
+    /// that does not wait for events, because a worker that is always busy must tick too.
     fn plan_tick(&mut self) {
         match self.tick_interval() {
             None => self.next_tick = 0,
@@ -531,8 +532,8 @@ impl<S: Service, I> Core<S, I> {
         self.next_tick != 0 && self.now >= self.next_tick
     }
 
-    /// Does the periodic work: finds the lingering and idle connections whose time is over. Returns
-    /// them, and the caller closes them.
+    /// Does the periodic work: finds the lingering and idle connections whose time is over. The
+    /// caller must close the returned connections.
     pub(super) fn tick(&mut self) -> Vec<u32> {
         self.next_tick = 0;
         if self.order == Order::Stop {
@@ -555,7 +556,7 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Returns true once after each pause in accepting, when the pause is over.
+    /// Returns true if a pause in accepting has ended. Returns true only once per pause.
     pub(super) fn accept_due(&mut self) -> bool {
         let due = self.accept_again.is_some_and(|at| self.now >= at);
         if due {

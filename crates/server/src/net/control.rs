@@ -34,9 +34,9 @@ pub(super) struct WorkerHandle {
     /// Number of connections that this worker serves or will serve. Includes connections in
     /// `inbox`.
     load: AtomicUsize,
-    /// Set by another worker to ask this worker for a check of its connections. The other worker
-    /// has found that all connections together keep too many bytes, but its own connections are
-    /// within their part of the limit.
+    /// True if another worker has asked this worker to check its own connections. A worker asks the
+    /// others if all connections together keep too many bytes and it may not close enough of its
+    /// own.
     pub(super) relief_wanted: AtomicBool,
 }
 
@@ -168,8 +168,8 @@ impl Shared {
 
     fn give(&self, order: Order) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
-        // Inherited listeners must keep listening for the next process. So they are left out here,
-        // and each event loop stops accepting on them itself.
+        // Inherited listeners must keep listening for the next process. So only other listeners are
+        // stopped here, and each event loop stops accepting on the inherited ones itself.
         for listener in self.options.listeners.iter().filter(|l| !l.is_inherited()) {
             transport::stop_listening(listener.fd());
         }

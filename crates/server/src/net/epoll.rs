@@ -1,8 +1,8 @@
 //! The event loop over epoll. Each connection is registered once, edge-triggered. So the kernel
 //! reports a socket only when bytes arrive, and the loop can stop reading from a slow client
-//! without changing the registration. In return, the loop must remember which sockets it has not
-//! read completely (`readable`). A connection with more work continues in the next turn, after the
-//! other connections.
+//! without changing the registration. But the kernel does not report unread bytes again, so the
+//! loop must remember which sockets it has not read completely (`readable`). A connection with more
+//! work continues in the next turn, after the other connections.
 //!
 //! A single request costs one receive and one send. One system call waits for the events of all
 //! connections.
@@ -27,8 +27,8 @@ const AHEAD: usize = READ_SIZE + 192;
 const ACCEPTS: usize = 64;
 
 const ALARM: u64 = u64::MAX;
-/// The tokens of listeners in epoll events begin here. Tokens of connections are their keys, which
-/// are smaller.
+/// The smallest token of a listener in epoll events. The token of a connection is its key, which is
+/// always smaller than this.
 const LISTENERS: u64 = 1 << 32;
 
 const INTEREST: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
@@ -40,8 +40,9 @@ const HANGUP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 struct Readiness {
     /// True if the socket was reported readable and has not been read until it would block.
     readable: bool,
-    /// True if epoll reported the end of input or an error. After that, a short read does not show
-    /// that everything was read: the end must still be read.
+    /// True if epoll reported the end of input or an error. From then on, a receive that returns
+    /// fewer bytes than it could does not mean that the socket was read completely: the end must
+    /// still be received.
     hangup: bool,
     /// True if the socket takes no output until epoll reports it writable.
     blocked: bool,
@@ -125,7 +126,8 @@ impl<S: Service> Epoll<S> {
                 }
             }
             if wait && n == 0 {
-                // The limit is rounded up, because a wake-up before it would cost an empty turn.
+                // The limit is rounded up, because a turn that begins before the tick is due would
+                // have nothing to do.
                 let limit = self.core.wait_limit();
                 n =
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
@@ -195,9 +197,9 @@ impl<S: Service> Epoll<S> {
     /// prefetch for their requests.
     #[inline]
     fn events(&mut self, events: &[libc::epoll_event]) {
-        // Events of listeners and of the alarm may affect any connection. They must not come
-        // between a receive and the processing of its input. So such a group of events is handled
-        // one event at a time.
+        // Events of listeners and of the alarm may affect any connection. The loop must not handle
+        // them between a receive and the processing of the received input. So if `events` contains
+        // such an event, the loop completes each event before it begins the next.
         if events.len() == 1 || events.iter().any(|event| event.u64 >= LISTENERS) {
             return events.iter().for_each(|event| self.event(event.u64, event.events));
         }
@@ -374,7 +376,8 @@ impl<S: Service> Epoll<S> {
         connection.io.waits_for_output = wait;
         let fd = connection.socket.as_raw_fd();
         let interest = if wait { INTEREST | OUTPUT } else { INTEREST };
-        // A change of the registration reports readiness that already exists, so no event is lost.
+        // When the registration is changed, epoll reports again that a socket is ready, so no event
+        // is lost.
         if self.register(libc::EPOLL_CTL_MOD, fd, interest, key.into()).is_err() {
             self.core.remove(key);
         }
@@ -432,7 +435,8 @@ impl<S: Service> Epoll<S> {
 
     fn stop_listening(&self) {
         for listener in &self.core.shared.options.listeners {
-            // This fails if the listener is not registered. Then there is nothing to remove.
+            // The call fails if the listener is not registered. The error is ignored, because
+            // nothing has to be removed then.
             let _ = self.register(libc::EPOLL_CTL_DEL, listener.fd(), 0, 0);
         }
     }
@@ -542,7 +546,8 @@ impl<S: Service> Epoll<S> {
     }
 }
 
-/// Returns the flow of a connection, and true if the connection has more input to process or read.
+/// Returns the flow of a connection. The second value is true if the connection has more input to
+/// process or read.
 #[inline]
 fn connection_flow<S: Service>(core: &mut Core<S, Readiness>, key: u32) -> Option<(Flow, bool)> {
     let given_up = core.has_given_up_clients();

@@ -110,8 +110,9 @@ pub trait Service {
 
     /// Called when the loop has no work. Returns how long the loop should wait for events before it
     /// [sleeps](Service::sleep). The service may begin work in `sleep`, such as a commit. If the
-    /// loop waits before, more clients can share that work. With a zero duration, the loop checks
-    /// for events once more without waiting. With `None`, the loop sleeps at once.
+    /// loop first waits a little, requests of more clients can share this work. For a zero
+    /// duration, the loop checks for events once more without waiting. For `None`, the loop sleeps
+    /// at once.
     fn lingers(&mut self) -> Option<Duration> {
         None
     }
@@ -143,8 +144,8 @@ pub trait Service {
     fn can_give_up(&self, connection: &Self::Connection) -> bool;
 
     /// Asks the service to give up what a [parked](Flow::Park) connection waits for, because the
-    /// loop keeps too much input for the connection. Returns true if the service agrees. The
-    /// service then consumes the input in the next call.
+    /// loop keeps too much input for the connection. Returns true if the service has given up the
+    /// wait. Its next call then consumes the input.
     fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;
 
     /// Creates the service's state of a new connection.
@@ -158,10 +159,10 @@ pub trait Service {
     /// output was sent. After [`Flow::Park`] or [`Flow::Hold`], it also calls it after a wake-up.
     ///
     /// `output` is always empty at the beginning, because the loop does not call the service for a
-    /// client that has unread replies. `input` may be empty when a connection continues. With
-    /// [`Flow::Read`] and [`Flow::Hold`], fewer than [`MAX_INPUT_HELD`] bytes may stay unconsumed,
-    /// unless they are [postponed](InputBuffer::postpone). The loop closes a connection that leaves
-    /// more, because it could never continue.
+    /// client that has unread replies. `input` may be empty when a connection continues. A service
+    /// that returns [`Flow::Read`] or [`Flow::Hold`] must leave fewer than [`MAX_INPUT_HELD`] bytes
+    /// unconsumed, unless it [postpones](InputBuffer::postpone) them. Otherwise the loop closes the
+    /// connection, because the connection could never continue.
     fn process(
         &mut self,
         connection: &mut Self::Connection,
@@ -169,8 +170,9 @@ pub trait Service {
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
 
-    /// Returns true if a [parked](Flow::Park) connection would only park again, so that the loop
-    /// need not call [`process`](Self::process) after a wake-up.
+    /// Returns true if what a [parked](Flow::Park) connection waits for has not happened yet. After
+    /// a wake-up, the loop then need not call [`process`](Self::process), because the connection
+    /// would only park again.
     fn awaits(&self, _connection: &mut Self::Connection) -> bool {
         false
     }
@@ -186,9 +188,9 @@ pub trait Service {
     fn disconnect(&mut self, connection: Self::Connection);
 }
 
-/// The largest number of inputs for which a service [prefetches](Service::foresee) together. With
-/// this number, many cache misses overlap, and the prefetched lines are still in the cache when
-/// they are used.
+/// The largest number of inputs for which a service [prefetches](Service::foresee) together. This
+/// number is large enough that many cache misses overlap, and small enough that the prefetched
+/// lines are still in the cache when they are used.
 const FORESEEN: usize = 8;
 
 /// Limit of the unconsumed input of a connection that waits for more, in bytes. A connection that

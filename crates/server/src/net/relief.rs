@@ -14,12 +14,13 @@ use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
 /// When the limit is exceeded, a check closes connections until only `LEFT`/`PARTS` of the limit is
-/// in use. This margin makes checks rare, which matters because each check scans all connections.
+/// in use. Without this margin, checks would follow each other closely, and each check scans all
+/// connections.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// The longest silence that counts for a connection, in milliseconds. A longer silence counts as
-/// this long.
+/// The largest silence of a connection that checks distinguish, in milliseconds. The silence is the
+/// time since the last byte was moved. A longer silence counts as this long.
 const SILENCE_MS: u64 = 5_000;
 
 /// A client that moves no bytes for this time counts as too slow, in milliseconds. A client whose
@@ -30,8 +31,8 @@ const PAUSE_MS: u64 = 500;
 /// keeps bytes.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// Connections that keep at most 1/`MODEST_SHARE` of an equal share of the limit are closed only
-/// after all larger connections.
+/// A connection is small if it keeps at most 1/`MODEST_SHARE` of its equal share of the limit.
+/// Small connections are closed only after all larger connections.
 const MODEST_SHARE: u64 = 4;
 
 /// Interval between checks after a check that closed no connection, in milliseconds.
@@ -79,8 +80,8 @@ impl Holder {
 
 /// Returns the connections to close so that `excess` bytes become free, in the order of closing.
 fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
-    // If all connections together keep more than the limit, some connection keeps more than this
-    // share. So small connections are not closed while a connection of ordinary size is left.
+    // If all connections together keep more than the limit, at least one keeps more than `share`.
+    // So a connection that keeps less is not closed while such a larger one is left.
     let share = limit / holders.len().max(1) as u64 / MODEST_SHARE;
     holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost(share)));
     holders.into_iter().take_while(move |holder| {
@@ -103,8 +104,8 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
-        // The check left out connections of the ready list, which continue without an event. Those
-        // may still keep too many bytes afterwards, so a further check is needed.
+        // The check left out connections of the ready list, which continue without an event. After
+        // they have continued, they may still keep too many bytes, so a further check is needed.
         self.budget_check_due = true;
         if gone.is_empty() {
             self.next_budget_check = self.now() + CHECK_INTERVAL_MS;
@@ -115,8 +116,9 @@ impl<S: Service, I> Core<S, I> {
 
     fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
-        // Connections that continue without an event probably keep less afterwards. If they still
-        // keep too much when they wait for an event, a later check counts them.
+        // Connections that continue without an event will probably keep fewer bytes after that. If
+        // they still keep too many bytes when they wait for an event, a later check counts these
+        // bytes.
         let held = held.saturating_sub(moving);
         if held <= limit {
             return Vec::new();
@@ -153,7 +155,7 @@ impl<S: Service, I> Core<S, I> {
     }
 
     /// Returns the connections that keep bytes, except connections that continue without an event.
-    /// Also returns the number of bytes that the exceptions keep.
+    /// Also returns the number of bytes that these exceptions keep.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {

@@ -1,7 +1,7 @@
 //! Wakes a worker from other threads. Invariant: the thread that changes `woken` from false to true
-//! writes to the eventfd. The worker clears `woken` before it looks for the reason of the wake-up,
-//! such as new sockets or orders. So no wake-up is lost, and all wake-ups until the worker clears
-//! `woken` cost one write together.
+//! writes to the eventfd. The worker clears `woken` before it looks for the reasons of the wake-up,
+//! such as new sockets and orders. So no wake-up is lost. Until the worker clears `woken`, further
+//! wake-ups cost no write.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -18,8 +18,8 @@ pub(super) struct Alarm {
 
 impl Alarm {
     pub(super) fn new() -> io::Result<Arc<Alarm>> {
-        // SAFETY: takes no pointers; a non-negative result is a new descriptor without another
-        // owner.
+        // SAFETY: the call takes no pointers. A non-negative result is a new descriptor without
+        // another owner.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -77,7 +77,7 @@ mod tests {
 
     fn readable(alarm: &Alarm) -> bool {
         let mut poll = libc::pollfd { fd: alarm.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as the count says; no waiting.
+        // SAFETY: `poll` points to one pollfd, as the count says. The call does not wait.
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
     }
 

@@ -1,5 +1,5 @@
-//! Counters of the results of a policy's decisions. All workers may use one policy at the same
-//! time, so each worker counts on a separate cache line, up to `SHARDS` workers.
+//! Counters of the results of a policy's decisions. Several workers may use one policy at the same
+//! time. So up to `SHARDS` workers each count on cache lines of their own.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,7 +12,8 @@ pub enum DecisionResult {
     Near,
     /// The request was refused, or an increment took a plain counter above the capacity.
     Over,
-    /// The request passed only because the policy is a shadow.
+    /// The policy would have refused the request, but it is a shadow: it refuses nothing and only
+    /// counts.
     Shadow,
 }
 
@@ -27,7 +28,7 @@ impl DecisionResult {
         (DecisionResult::Shadow, "shadow"),
     ];
 
-    /// Returns the result of a request that left `used` units of `capacity` used.
+    /// Returns the result of a request after which `used` of the `capacity` units are used.
     pub(super) fn of(used: u64, capacity: u64) -> DecisionResult {
         if used > capacity {
             DecisionResult::Over
@@ -75,7 +76,7 @@ impl PolicyCounters {
     }
 }
 
-/// Counters of the requests of proxies that no policy counts.
+/// Counters of those requests of proxies that no policy's counters include.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyCounters {
     /// Descriptors that no policy limits.

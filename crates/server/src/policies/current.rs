@@ -44,7 +44,7 @@ impl CurrentPolicies {
         &self.refused
     }
 
-    /// Returns the counters of the requests of proxies that no policy counts.
+    /// Returns the counters of those requests of proxies that no policy's counters include.
     pub(crate) fn proxies(&self) -> &ProxyCounters {
         &self.proxies
     }
@@ -71,7 +71,8 @@ impl CurrentPolicies {
 pub struct PolicyReader {
     table: Arc<Policies>,
     current: Arc<CurrentPolicies>,
-    /// The version of `table`, or an earlier version, because the version is read first.
+    /// The version of `table`. It may be an earlier one if a reload came between reading the
+    /// version and the table. The next `refresh` then fetches the table again.
     version: u64,
     /// The number of the worker.
     worker: usize,
@@ -100,8 +101,8 @@ impl PolicyReader {
         }
     }
 
-    /// Counts a decision about a request of `key`. The caller leaves out looks (requests for 0
-    /// units). `policy` is `None` if the limit was part of the request.
+    /// Counts a decision about a request of `key`. The caller does not count requests for 0 units.
+    /// `policy` is `None` if the limit was part of the request.
     #[inline]
     pub fn count(&self, policy: Option<&Policy>, key: &[u8], decision: &Decision) {
         if !decision.allowed && self.sampling.counts(1) {
@@ -190,8 +191,8 @@ mod tests {
         }
         current.replace(&[policy("stays", 20), policy("comes", 20)]);
         assert_eq!(reader.named(b"stays").unwrap().limit.budget(), 10, "until the next turn");
-        // A worker that has not noticed the reload still uses the old policy. The new one must have
-        // its count.
+        // A worker that has not noticed the reload still uses the old policy. The new policy's
+        // counters must include what this worker counts.
         reader.count_plain(reader.named(b"stays").unwrap(), 1);
         reader.refresh();
         assert_eq!(reader.named(b"stays").unwrap().limit.budget(), 20);

@@ -33,7 +33,8 @@ pub struct Policy {
     pub descriptor: Option<DescriptorPattern>,
     /// The limit.
     pub limit: Limit,
-    /// True if requests that the limit would refuse pass and are only counted.
+    /// True if the policy refuses nothing: requests above the limit pass, and the policy only
+    /// counts them.
     pub shadow: bool,
     /// The durability of the policy's limiters, never `Some(Durability::None)`. With `None`, the
     /// limiters have the durability of the store.
@@ -77,7 +78,7 @@ impl Policy {
     }
 
     /// Counts the refusal of a request whose key is too long or empty. No worker decides such a
-    /// request.
+    /// request, so the count goes to the first shard.
     pub(crate) fn count_unfit_key(&self) {
         self.counters.count(0, self.refusal());
     }

@@ -77,8 +77,8 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // If neither the old nor the new sources give such a setting, the user did not change
-            // it. Only its default value has changed with the machine.
+            // The default of a setting in `ADAPTED` changes with the machine. If neither the old
+            // nor the new sources give the setting, the user has not changed it.
             let adapted = ADAPTED.contains(&key) && !old.is_given(key) && !new.is_given(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
@@ -105,8 +105,8 @@ impl Reloader {
             }
         }
         if old.detail != new.detail && old.prefix_delimiter == new.prefix_delimiter {
-            // A setting with the default delimiter turns `stats detail` on, although the value of
-            // the setting stays the same.
+            // Giving `prefix-delimiter` turns `stats detail` on. If the user gives the default
+            // delimiter, only `detail` differs, so the loop above has not found the change.
             let shown = |settings: &Settings| match settings.detail {
                 true => settings.prefix_delimiter.to_string(),
                 false => String::new(),

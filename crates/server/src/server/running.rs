@@ -47,10 +47,11 @@ pub(crate) struct Running {
     context: OnceLock<Weak<ServerContext>>,
     /// How workers read records that are not in memory: "uring" or "threads".
     pub(crate) flash_io: OnceLock<&'static str>,
-    /// The counters of event loops and commands at the last `stats reset`. Statistics show the
-    /// difference.
+    /// The counters of event loops and commands at the last `stats reset`. The figures since that
+    /// reset are the present counters minus these.
     baseline: Mutex<NetTotals>,
-    /// The latencies at the last `stats reset`. Statistics show the difference.
+    /// The latencies at the last `stats reset`. The figures since that reset are the present
+    /// latencies minus these.
     latency_baseline: Mutex<LatencyTotals>,
 }
 

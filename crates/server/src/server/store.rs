@@ -35,8 +35,8 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wanted = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        // The size on the command line may be too small, because `store grow` may have enlarged the
-        // device since it was given.
+        // The size on the command line may be too small: `store grow` may have enlarged the device
+        // later.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
         let device = FileDevice::open_checked(&store.path, size, wanted, is_ours);

@@ -190,7 +190,7 @@ const KINDS: &[TroubleKind] = &[
     },
 ];
 
-/// The state of one kind of trouble: its count and its time at the last log line.
+/// The state of one kind of trouble: its count at the last log line, and the time of that line.
 struct Trouble {
     kind: &'static TroubleKind,
     told: u64,

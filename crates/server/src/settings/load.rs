@@ -181,9 +181,9 @@ pub fn from_matches(
 /// Flags of memcached that only print something.
 const PRINTING: [&str; 3] = ["help", "version", "license"];
 
-/// Refuses unsupported flags that precede a flag that only prints something, such as `-h`. For
-/// memcached processes its flags in order and stops at the first unsupported one. Test harnesses
-/// put a flag in front of `-h` to find out if a build supports the flag.
+/// Refuses unsupported flags that precede a flag that only prints something, such as `-h`. Test
+/// harnesses put a flag in front of `-h` to find out if a build supports the flag: memcached
+/// processes its flags in order and stops at the first unsupported one.
 ///
 /// # Errors
 /// Returns the first refused flag with the reason.

@@ -136,8 +136,9 @@ fn prefixes_of(policies: &[Policy]) -> BTreeMap<&str, &str> {
 }
 
 /// Checks that no descriptor of `policy` has a key that begins with the prefix of another policy.
-/// Otherwise clients of the proxy could use up the limits of that policy. A key has a `/` between
-/// two open values, and none in a value.
+/// Otherwise clients of the proxy could use up the limits of that policy. A descriptor's key is the
+/// prefix of `policy`, followed by the values that the pattern leaves open. It has a `/` between
+/// two values, and none in a value.
 fn keep_apart(policy: &Policy, prefixes: &BTreeMap<&str, &str>) -> Result<(), Fault> {
     let (Some(pattern), Some(own)) = (&policy.descriptor, policy.prefix.as_deref()) else {
         return Ok(());
@@ -383,7 +384,7 @@ impl Settings {
     /// Checks that the settings name a durable store if any of `policies` asks for a durability.
     ///
     /// # Errors
-    /// Returns the reason if they name none.
+    /// Returns the reason if the settings name no such store.
     pub(crate) fn check_policies(&self, policies: &[Policy]) -> Result<(), String> {
         let lasts = self.durability() != Durability::None;
         let promising = policies.iter().find(|policy| policy.durability.is_some() && !lasts);

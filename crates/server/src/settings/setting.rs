@@ -1,4 +1,4 @@
-//! One row of the settings table, and the macros that shorten the rows.
+//! One row of the settings table, and macros with which a row needs less code.
 
 use super::types::Settings;
 

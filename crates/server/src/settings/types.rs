@@ -65,7 +65,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// Returns this level raised by `verbosity` times `-v`.
+    /// Returns the level that results if `-v` is given `verbosity` times in addition to this level.
     pub fn raised(self, verbosity: u32) -> LogLevel {
         match verbosity {
             0 => self,

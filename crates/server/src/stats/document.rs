@@ -48,7 +48,7 @@ fn metrics(select: impl Fn(&Metric) -> bool) -> String {
     text
 }
 
-/// Returns the first name of the exporter whose formula uses the metric's row.
+/// Returns the first of the exporter's names that have a formula with the metric's row.
 fn of_exporter(metric: &Metric) -> String {
     let lists = exporter::LISTS.iter().filter(|list| list.group == metric.group);
     let mut samples = lists.flat_map(|list| list.families).flat_map(|family| {

@@ -1,4 +1,4 @@
-//! The type of one row of the table of metrics, and the functions that shorten the rows.
+//! The type of one row of the table of metrics, and functions with which a row needs less code.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -51,7 +51,8 @@ impl MetricKind {
     }
 }
 
-/// The unit of a row. Prometheus' format has base units, so a sample is the row times a factor.
+/// The unit of a row in `stats`. Prometheus' format has base units, such as seconds, so `/metrics`
+/// shows the row's value divided by `per_base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricUnit {
     /// A plain number.
@@ -185,7 +186,7 @@ type OfLane = fn(&LaneView<'_>) -> Option<Reading>;
 type OfHistogram = fn(&Histogram) -> Option<Reading>;
 type OfPolicy = fn(&Policy) -> Option<Reading>;
 
-/// Reads the value of a metric. `None` leaves the row out.
+/// The function that reads a metric's value. If it returns `None`, the row is left out.
 #[derive(Clone, Copy)]
 pub(super) enum Read {
     /// One value for the server.

@@ -21,8 +21,9 @@ pub enum Anomaly {
     Memory(u64),
 }
 
-/// An anomaly, counted over all lives of a store. A life lasts from a start to the next stop or
-/// crash, and has its own machine and engine.
+/// The anomaly of a world, if it has one, with the counts that tell when it happens. They are kept
+/// over all lives of a store. A life lasts from a start to the next stop or crash, and has its own
+/// machine and engine.
 pub(super) struct Armed {
     anomaly: Option<Anomaly>,
     /// The index of the device that fails or cuts the power.
@@ -142,8 +143,9 @@ impl Armed {
 }
 
 impl DurableWorld {
-    /// Runs a world in which nothing but `anomaly` goes wrong. It contains a clean stop, a kill and
-    /// a power loss, each after `plan.steps` operations. Returns true if the anomaly happened.
+    /// Runs a world of three lives with `plan.steps` operations each. The lives end with a clean
+    /// stop, a kill and a power loss. Otherwise nothing but `anomaly` goes wrong. Returns true if
+    /// the anomaly happened.
     ///
     /// # Errors
     /// Returns the first violation.

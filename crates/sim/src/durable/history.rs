@@ -109,7 +109,7 @@ impl State {
         self.item.as_ref()?.shown(now)
     }
 
-    /// Returns the item that clients see as `found`, evicted or not.
+    /// Returns this state's item, or its evicted item, if clients see that item as `found`.
     fn seen_as(&self, found: &Item, now: u32) -> Option<&Item> {
         let seen = |item: &&Item| item.shown(now).as_deref() == Some(found);
         self.item.as_ref().filter(seen).or(self.evicted.as_ref().filter(seen))
@@ -123,7 +123,8 @@ pub(super) struct Histories {
     /// States from failed commits. A crash may show them while the device still fails.
     failed: HashMap<Vec<u8>, Vec<State>>,
     greatest_cas: HashMap<Vec<u8>, u64>,
-    /// Keys with an expired item. No client sees such an item, but its record may still be there.
+    /// Keys with an expired item. No client sees such an item, but its record may still be in the
+    /// engine.
     expired: HashSet<Vec<u8>>,
     /// Digests of all items that ever existed.
     written: HashMap<Vec<u8>, HashSet<u64>>,
@@ -137,7 +138,8 @@ impl Histories {
         keys
     }
 
-    /// Returns the keys whose records may be there, including those of expired and evicted items.
+    /// Returns the keys of which the engine may have a record, including keys whose items have
+    /// expired or were evicted.
     pub(super) fn items(&self) -> impl Iterator<Item = &[u8]> {
         let there = |past: &State| past.item.is_some() || past.evicted.is_some();
         let all = self.of.iter().filter(move |(key, history)| {
@@ -151,8 +153,8 @@ impl Histories {
         self.of.get(key)?.last()?.live(now).map(Cow::into_owned)
     }
 
-    /// Returns the same item as [`Histories::current`], but for a rate limiter with its state
-    /// instead of its used units.
+    /// Returns the same item as [`Histories::current`]. For a rate limiter, however, the item has
+    /// the limiter's state instead of its used units.
     pub(super) fn current_state(&self, key: &[u8], now: u32) -> Option<Item> {
         let item = self.of.get(key)?.last()?.item.as_ref()?;
         item.shown(now).is_some().then(|| item.clone())
@@ -244,7 +246,7 @@ impl Histories {
     }
 
     /// Records the end of the process. Every state that was written early survives. Returns the
-    /// number of keys for which this excludes an older state.
+    /// number of keys that could have returned to an older state without the early writes.
     pub(super) fn keep_written(&mut self) -> u64 {
         let mut keys = 0;
         for history in self.of.values_mut() {

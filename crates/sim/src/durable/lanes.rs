@@ -161,8 +161,8 @@ impl DurableWorld {
     }
 
     /// Ends the process or cuts the power shortly before or after partitions are handed over to
-    /// another lane. Before that end, a device of one of the two lanes may fail. At the restart,
-    /// one of the lanes may be lost.
+    /// another lane. Before the process ends or the power fails, a device of one of the two lanes
+    /// may fail. At the restart, one of the lanes may be lost.
     fn stop_in_motion(&mut self) -> Check {
         for _ in 0..self.random.below(200) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -242,7 +242,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that no lane has more items than it should. Nothing may be moving or uncommitted.
+    /// Checks that no lane has more items than the model expects in it. The caller ensures that no
+    /// key is moving and that everything is committed.
     fn check_items(&self) -> Check {
         let lanes = self.engine.lanes();
         let mut known = vec![0; lanes.len()];

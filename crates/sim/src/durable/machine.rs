@@ -120,7 +120,7 @@ impl Machine {
         self.parts.iter().map(given).collect()
     }
 
-    /// Returns true if the machine has lost power. If one device has stopped, all of them stop.
+    /// Returns true if the machine has lost power. If one device has stopped, stops all the others.
     pub(super) fn is_stopped(&self) -> bool {
         let stopped = self.devices().any(|device| device.is_stopped());
         if stopped {

@@ -43,8 +43,8 @@ impl DurableWorld {
         self.machine.devices().nth(at).expect("it was counted")
     }
 
-    /// Begins a commit of a random lane that waits inside its device, either before its first write
-    /// or in its sync. All other operations continue meanwhile.
+    /// Begins a commit of a random lane. The commit waits inside the device, either before its
+    /// first write or in its sync. All other operations continue meanwhile.
     pub(super) fn begin_held_commit(&mut self) -> Check {
         let lane = self.some_lane();
         self.begin_held_commit_in(lane)
@@ -60,8 +60,8 @@ impl DurableWorld {
         while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
         self.held_commit = Some(HeldCommit { lane, device, committer, writes });
-        // A commit that has finished already had nothing to write, or failed before the call in
-        // which it should wait.
+        // If the commit has already finished, it had nothing to write, or it failed before the call
+        // in which it should wait.
         if waits { Ok(()) } else { self.finish_held_commit() }
     }
 
@@ -289,8 +289,8 @@ impl DurableWorld {
             self.settle();
             self.tick_all();
         }
-        // That commit began before the value was filled, so it did not cover the value. The commit
-        // that follows covers the value.
+        // The second thread's commit may have closed before the value was filled. The value then
+        // counts as part of the next commit.
         self.commit()?;
         done
     }

@@ -89,7 +89,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that an item of the model which the scan did not return was evicted.
+    /// Checks that the engine has evicted an item. The model has the item, but the scan did not
+    /// return it.
     fn check_gone(&mut self, key: &[u8]) -> Check {
         let asked = loop {
             let session = &self.sessions[0];

@@ -22,7 +22,7 @@ pub struct WorldCounts {
     pub grown: u64,
     /// Early writes.
     pub early: u64,
-    /// Keys that kept a change, when the process ended, only because of an early write.
+    /// Keys with a change that survived the end of the process only because of an early write.
     pub kept: u64,
     /// Sets that did not read the record that they superseded.
     pub unread: u64,

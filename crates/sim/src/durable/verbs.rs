@@ -186,8 +186,8 @@ impl DurableWorld {
         let Counted::Value { value, cas, created, .. } = counted else {
             return Err(format!("a count was answered {counted:?}"));
         };
-        // While the count waited, a failed commit may have undone the state that was read above. So
-        // the state is read from the model again.
+        // While the increment waited, a failed commit may have undone the state that was read
+        // above. So the state is read from the model again.
         let before = self.model.current(&key, self.now);
         let before = before.filter(|_| !(created && self.evicts()));
         let expected = match &before {
@@ -208,8 +208,8 @@ impl DurableWorld {
         self.push(&key, Some(item), commit)
     }
 
-    /// Takes units of a rate limit. Sometimes deletes, sets, counts or touches the limiter's key
-    /// instead.
+    /// Takes units of a rate limit. Sometimes deletes, sets, increments, decrements or touches the
+    /// limiter's key instead.
     pub(super) fn limit(&mut self) -> Check {
         let number = self.random.below(6);
         let key = match self.random.below(2) {
@@ -224,7 +224,7 @@ impl DurableWorld {
             _ => {}
         }
         self.read(&key)?;
-        // Each key usually has the same limit, but not always.
+        // Requests for a key usually name the same limit, and sometimes another one.
         let at = if self.random.one_in(8) { self.random.below(99) } else { key.len() as u64 };
         let (budget, window) = (1 + at % 7 * 3, (1 + at % 5 * 40) * NANOS);
         let limit = match at % 3 {

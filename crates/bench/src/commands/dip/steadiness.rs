@@ -65,7 +65,7 @@ pub(super) struct Verdict {
     pub(super) delivered_ratio: Spread,
     /// p99.9 of the worst second, divided by that of the median second.
     pub(super) p999_ratio: Spread,
-    /// True if the medians of both ratios are within the limits.
+    /// True if the medians of both ratios are within [`DELIVERED_MIN`] and [`LATENCY_MAX`].
     pub(super) holds: bool,
 }
 

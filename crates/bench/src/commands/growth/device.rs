@@ -116,9 +116,9 @@ pub(super) struct ForgetfulDevice {
     segment: u64,
     /// If true, the bytes that a start reads are readable in forgotten pages too.
     starts: AtomicBool,
-    /// The device never forgets pages with a lower number.
+    /// The number of pages at the beginning of the device that it never forgets.
     kept: u64,
-    /// The largest number of pages from `kept` on that the device remembers.
+    /// The largest number of other pages that the device remembers at the same time.
     remembered: usize,
     pages: Mutex<Pages>,
     by_part: [(AtomicU64, AtomicU64); Part::ALL],

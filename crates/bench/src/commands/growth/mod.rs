@@ -24,8 +24,8 @@ use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Segment size in bytes: the smallest that a store can have. A store gets it by being created with
-/// the least memory.
+/// Segment size in bytes: the smallest that a store can have. A store has this size if it was
+/// created with the least memory.
 const SEGMENT: u64 = 64 << 10;
 /// Bytes that a segment occupies on the device, including both copies of its meta.
 const PLACE: u64 = SEGMENT + (8 << 10);

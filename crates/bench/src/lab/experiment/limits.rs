@@ -159,7 +159,7 @@ fn create(turn: &Turn<'_>, load: &Load, shape: &Shape, decides: bool) -> Result<
     Ok(())
 }
 
-/// Returns the number of requests of a point: what the rate of a short run gives in the time of a
+/// Returns the number of requests of a point: the rate of a short run, times the planned time of a
 /// point, but at least [`REQUESTS`].
 fn requests(load: &Load, trial: &Shape, plan: &Plan) -> Result<u64> {
     let short = Load { duration: Some(plan.warm_up), warm_up: Duration::ZERO, ..load.clone() };
@@ -177,8 +177,9 @@ fn judged(point_id: PointId, summary: &Summary, decides: bool, bound: u64) -> Po
     };
     let due = bound.min(total.requests);
     let is_right = match point_id.case.as_str() {
-        // The bound counts all units that the bucket gains until the end. The requests may come too
-        // early for some of them. But the burst is available from the start.
+        // `due` includes all units that the bucket gains until the end of the run. Requests that
+        // come before the bucket has gained a unit are refused. But the burst is available from the
+        // start, so at least that many requests must be admitted.
         "token-bucket" => (BURST.min(total.requests)..=due).contains(&admitted),
         _ => admitted == due,
     };

@@ -206,7 +206,7 @@ fn figures(totals: &Totals, before: Sample, after: Sample, length: f64) -> Figur
     }
 }
 
-/// Returns the reason if the figures do not count.
+/// Returns the reason why the figures are void, or `None` if they are valid.
 fn faults(totals: &Totals, hit_ratio: Option<f64>) -> Option<String> {
     if totals.count == 0 || totals.errors > 0 {
         let Totals { count, errors, .. } = totals;

@@ -85,8 +85,8 @@ fn inert(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-/// Returns a random word for the policy. Results cannot contain it, so a script that came with them
-/// would not run.
+/// Returns a random nonce for the page's content security policy. Results cannot contain the nonce,
+/// so a browser would not run a script in them.
 fn nonce() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

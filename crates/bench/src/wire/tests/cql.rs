@@ -3,7 +3,6 @@
 use super::*;
 use crate::wire::Cql;
 
-/// Returns a reply with the body `body`.
 fn reply(flags: u8, kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x84, flags, 0, 0, kind];
     bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());

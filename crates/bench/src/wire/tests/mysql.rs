@@ -10,7 +10,7 @@ fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
     [&length[..3], &[sequence], payload].concat()
 }
 
-/// Returns the reply to a get. `count` is its first packet.
+/// Returns the reply to a get. `count` is the first packet of the reply.
 fn result(count: &[u8], column: Option<&[u8]>, rows: &[&[u8]]) -> Vec<u8> {
     let mut packets: Vec<Vec<u8>> = vec![count.to_vec()];
     packets.extend(column.map(<[u8]>::to_vec));

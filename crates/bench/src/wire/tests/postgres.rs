@@ -14,7 +14,7 @@ fn row(column: &[u8]) -> Vec<u8> {
     message(b'D', &[&[0, 1], &(column.len() as u32).to_be_bytes()[..], column].concat())
 }
 
-/// Returns the messages after the rows of a request that succeeded.
+/// Returns the messages that follow the rows in the reply to a successful request.
 fn complete(tag: &[u8]) -> Vec<u8> {
     [message(b'C', &[tag, b"\0"].concat()), ready()].concat()
 }

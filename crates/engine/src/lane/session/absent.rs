@@ -34,8 +34,8 @@ impl LaneSession {
         self.fetched.awaits(reads)
     }
 
-    /// Releases records that are no longer needed. The call that needed them now waits for those in
-    /// `next`.
+    /// Releases records that a call no longer needs. If the call was repeated and must wait again,
+    /// `next` has the records that it now waits for.
     pub(crate) fn release(&self, reads: LaneReads, next: Option<&LaneReads>) {
         self.fetched.release(reads, next);
     }
@@ -176,7 +176,7 @@ impl LaneSession {
             self.depends.set(0);
             return Outcome::Refused(Refusal::OutOfMemory);
         }
-        // Registered even if there is no memory yet: the call still needs the value.
+        // Notes that the call needs the value, even if there is no memory for the value yet.
         self.fetched.need_large(id);
         let charge = || {
             let charge = Charge::wanted(&self.lane.budget, bytes)?;

@@ -1,9 +1,9 @@
 //! A session's part in group commit: when it requests the commit that its answers wait for, and
 //! what its thread polls for meanwhile.
 //!
-//! A commit is expensive and covers all answers that wait by then. So a thread with other work
-//! delays the request for a while, and so does an idle thread that is likely to get work soon. A
-//! thread whose clients all wait requests the commit at once.
+//! A commit is expensive, and covers all answers that wait when it is closed. So a thread with
+//! other work delays the request for a while, and so does an idle thread that is likely to get work
+//! soon. A thread whose clients all wait requests the commit at once.
 //!
 //! Invariant: every commit that an answer waits for was requested, by this session or another, or
 //! [`Group::is_wanted`] returns true.
@@ -116,7 +116,7 @@ impl LaneSession {
         self.group.unreported.set(self.group.unreported.get() + 1);
     }
 
-    /// Reports the answers that wait for a commit to the committer.
+    /// Tells the committer how many more answers wait for a commit.
     fn report_waiting(&self) {
         let unreported = self.group.unreported.take();
         if unreported > 0 {
@@ -240,8 +240,9 @@ impl LaneSession {
         };
     }
 
-    /// Returns true if the thread should poll. The commit that answers wait for is then expected at
-    /// any moment, or the next request of the clients that got those answers.
+    /// Returns true if the thread should poll, because one of two events is expected at any moment:
+    /// the end of the commit that answers wait for, or the next request of the clients that this
+    /// commit released.
     #[inline]
     pub(super) fn polls_for_commit(&mut self) -> bool {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {

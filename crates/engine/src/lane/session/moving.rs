@@ -82,10 +82,11 @@ impl LaneSession {
         self.lane.resolve_older_at(handle.id.address, &key, item.record_size())
     }
 
-    /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. An unreadable
-    /// record leaves the index without a tombstone, because another lane has the item. If the
-    /// stripes are `shared` with keys that the lane keeps, the unreadable record stays, because it
-    /// may belong to such a key. If the record belongs to a moved key, no look-up reaches it.
+    /// Deletes the item that `handle` names in these stripes, if its key `has_moved` to another
+    /// lane. An unreadable record is removed from the index without a tombstone, because the other
+    /// lane has the item. But if the stripes are `shared` with keys that this lane keeps, the
+    /// unreadable record stays in the index, because it may belong to such a key. If its key has
+    /// moved nevertheless, this does no harm: look-ups of that key go to the other lane.
     pub(crate) fn give_up_if(
         &self,
         handle: ItemHandle,

@@ -14,7 +14,7 @@ const BEFORE: &[u8] = b"before";
 const DURING: [&[u8]; 2] = [b"during", b"then"];
 const AFTER: &[u8] = b"after";
 const VALUE: &[u8] = b"a value of some length";
-/// Bytes of the record of `BEFORE` with this value.
+/// Bytes of the record with key `BEFORE` and value `VALUE`.
 const SIZE: usize = 48;
 /// Bytes of a small segment that are filled first. The rest has room for one record but not for
 /// two.

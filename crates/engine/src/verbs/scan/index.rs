@@ -8,8 +8,8 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use larder_log::{Log, Record, RecordId};
 
-/// The largest number of tags per step: a sixteenth of all. A key's tag never changes, so growth
-/// and displacement between two steps neither hide an item nor show it twice.
+/// The largest number of tags per step: a sixteenth of all. The walk goes by tags, because a key's
+/// tag never changes. So even if slots move between two steps, no item is missed or shown twice.
 const WIDTH: u32 = 1 << (TAG_BITS - 4);
 /// The largest number of items shown per step, unless more have the same tag.
 const ITEMS: usize = 512;
@@ -17,7 +17,8 @@ const ITEMS: usize = 512;
 /// bytes.
 const READS: usize = 64;
 const READ_BYTES: usize = 1 << 20;
-/// The largest number of unwanted stripes skipped per step.
+/// The largest number of stripes per step that are skipped because the scan wants none of their
+/// keys.
 const PASSED: usize = 64;
 
 /// The position of the walk.
@@ -120,8 +121,8 @@ impl LaneSession {
         self.lane.log.record_id(if jumbo { Log::jumbo_head(number) } else { slot.address() })
     }
 
-    /// Returns the record that a slot leads to, if it is in memory or was read. The value of a
-    /// jumbo may be absent.
+    /// Returns the record that a slot leads to, if the record has a frame or a copy, or this
+    /// session has read it from the device. The value of a jumbo may be absent.
     pub(in crate::verbs) fn listed(&self, slot: Slot) -> Option<Record<'_>> {
         let segment = self.lane.log.segment(slot.address().segment());
         // SAFETY: the slot was read since the last tick.

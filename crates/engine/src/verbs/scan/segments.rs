@@ -131,8 +131,8 @@ impl LaneSession {
     }
 }
 
-/// For each segment, the offset up to which a scan has passed its records, and the generation that
-/// the segment had during the scan.
+/// For each segment, the offset up to which the first walk of a scan has shown its live records,
+/// and the segment's generation at that time.
 #[derive(Debug)]
 pub(super) struct Shown {
     /// By segment number: generation and offset. Empty until [`note`](Self::note) is first called.
@@ -169,7 +169,8 @@ impl Shown {
     }
 
     /// Forgets everything if a commit was undone, because the index may now lead to records that
-    /// were not shown. Called after the index was read.
+    /// were not shown. Must be called after the slots were read from the index, so that no earlier
+    /// undo is missed.
     pub(super) fn check(&mut self, lane: &Lane) {
         let now = lane.undo_count();
         // The count is odd while an undo is under way.

@@ -78,7 +78,8 @@ fn the_newest_time_of_several_lanes_counts() {
     other.boot_offset += 1;
     let ahead = later(|wall| wall + HOUR);
     assert_eq!(ahead.of_store([&one, &other]), WALL + 60 * NANOS + 1);
-    // A lane that was last opened in another boot does not make the wall clock count.
+    // One lane was last opened in another boot. The wall clock still does not count, because the
+    // other lane was last opened in this boot.
     let absent = Superblock { boot_id: 6, ..one };
     assert_eq!(ahead.of_store([&absent, &one]), WALL + 60 * NANOS);
     let absent = Superblock { clock: 1_800_003_600, ..absent };

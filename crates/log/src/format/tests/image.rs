@@ -32,7 +32,8 @@ impl Written {
         Layout::of(&self.fields, self.key.len(), self.value.len())
     }
 
-    /// Returns the bytes that cannot change without losing this record.
+    /// Returns the range of the record's bytes without its padding. A change to any of these bytes
+    /// destroys the record.
     pub(super) fn vital(&self) -> std::ops::Range<usize> {
         let layout = self.layout();
         let start = self.offset as usize;

@@ -71,8 +71,8 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
         let zeroed = [&image.bytes[..cut], &vec![0; SIZE - cut]].concat();
         for bytes in [&image.bytes[..cut], &zeroed] {
             let (scanned, found) = Image::scan(bytes, None, Extent::Unknown);
-            // Writing zeros over bytes that are zero already changes nothing. So the cut takes
-            // effect only at the next other byte.
+            // Writing zeros over zero bytes changes nothing. So the cut takes effect only at the
+            // next byte that is not zero.
             let whole = if bytes.len() == cut { cut } else { real_cut(&image.bytes, cut) };
             assert_eq!(found, image.records_before(whole), "cut at {cut}");
             match scanned {

@@ -102,8 +102,8 @@ fn the_hottest_keys_of_a_skewed_load_are_found_within_the_error() {
     let report = report(&server);
     let hot = report["hot"].as_array().unwrap();
     assert!(hot.len() >= 20, "{report}");
-    // The load has just ended. Ageing and the first second change all rates by the same factor. So
-    // the test compares shares, not rates.
+    // The load has just ended. Ageing changes all rates by the same factor, and so does the time
+    // before the load that the rates cover. So the test compares shares, not rates.
     let rate =
         |entry: &Value| number(&entry["reads_per_second"]) + number(&entry["writes_per_second"]);
     let all = number(&report["prefixes"]["reads_per_second"])
@@ -122,7 +122,7 @@ fn the_hottest_keys_of_a_skewed_load_are_found_within_the_error() {
         let entry = find(&report["hot"], "key", &format!("zipf:{rank}"));
         let entry = entry.unwrap_or_else(|| panic!("zipf:{rank} is not among {hot:?}"));
         let expected = counts[&rank] * scale;
-        // `scale` comes from the first key, so the error of that key counts too.
+        // `scale` comes from the rate of the hottest key, so the error of that rate counts too.
         let error = number(&entry["error"]) + expected * number(&first["error"]) / rate(first);
         let off = expected - rate(entry);
         outside += u32::from(off < -error || off > error + number(&entry["missing"]));
@@ -172,7 +172,7 @@ fn items_by_prefix_are_within_the_stated_error() {
         let share = items / 10_001.0;
         let expected = 2.0 * (share * (1.0 - share) / n).sqrt() * 10_001.0;
         assert!((error / expected - 1.0).abs() < 0.2, "{prefix}: ± {expected}");
-        // The stated error is two standard deviations, so the bound is six.
+        // The stated error is two standard deviations. The test allows three times as much.
         assert!((estimate - items).abs() < 3.0 * error, "{prefix}");
         let (bytes, error) = (number(&prefix["bytes"]), number(&prefix["bytes_error"]));
         assert!(bytes + 3.0 * error > items * size, "{prefix}");
@@ -218,7 +218,7 @@ fn expired_items_are_in_no_prefix() {
     let long = find(&root["children"], "prefix", "long:").unwrap();
     for (name, node) in [("all", root), ("long", long)] {
         let (items, error) = (number(&node["items"]), number(&node["items_error"]));
-        // The stated error is two standard deviations, so the bound is six.
+        // The stated error is two standard deviations. The test allows three times as much.
         assert!((items - 3000.0).abs() < 3.0 * error, "{name}: {items} ± {error}");
     }
     let total = report["items"]["total"].as_u64().unwrap();
@@ -337,8 +337,8 @@ fn refused(server: &Server) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Every refusal must be counted, by policy. Requests that pass, looks, and plain increments must
-/// not be counted.
+/// Every refusal must be counted, by policy. Requests that pass, requests for 0 units (`D0`), and
+/// plain increments must not be counted.
 #[test]
 fn the_most_refused_keys_are_shown_by_policy() {
     let limit = Limit::fixed(2, 0);
@@ -348,8 +348,8 @@ fn the_most_refused_keys_are_shown_by_policy() {
     let policies = vec![Policy::new("strict", limit), shadow, plain];
     let server = Server::start(Settings { policies, ..settings() }).unwrap();
     let mut client = connect(&server);
-    // The first ageing drops the refusals that were counted before. This request or a heartbeat
-    // causes it, so the counts below are complete.
+    // The first ageing drops all refusals that were counted before it. This request or an earlier
+    // heartbeat causes the first ageing, so the counts below are complete.
     let first = refused(&server);
     assert!(first["on"] == true && first["keys"] == Value::Array(Vec::new()), "{first}");
     let markup = MARKUP.replace('\\', "");

@@ -152,7 +152,8 @@ fn links_inside_the_directory_are_not_followed() {
     let (code, text) = get(&server, "/lab/report.html");
     assert!(code == 404 && text.contains("report.html is a link"), "{code} {text}");
     assert_eq!(described(&server)["problem"].as_str().unwrap(), text.trim_end());
-    // The results are not shown either, because their file is a link.
+    // With a regular file as the report, the results are still not shown, because their file is a
+    // link.
     std::fs::remove_file(folder.0.join("report.html")).unwrap();
     folder.write("report.html", "a report");
     assert_eq!(get(&server, "/lab/report.html"), (200, "a report".to_owned()));

@@ -132,7 +132,7 @@ fn promtool_accepts_the_metrics() {
     let text = full.metrics();
     assert!(text.contains("me\\\"trics"), "a label's value is escaped: {text}");
     assert!(!text.contains("See docs/metrics.md"), "a name without a help: {text}");
-    // `use_it` makes three stores. Two of them compare (`cas`), so only one counts as a set.
+    // `use_it` sends three storage commands. Two of them are `cas`, so only one counts as a set.
     assert_eq!(samples(&text)["memcached_commands_total{command=\"set\",status=\"hit\"}"], "1");
     let sets = "larder_command_duration_seconds_bucket{command=\"set\",le=";
     let sets = text.lines().filter_map(|line| line.strip_prefix(sets)?.rsplit_once("} "));

@@ -54,8 +54,8 @@ impl Target<'_, '_> {
 /// long as an opaque token.
 pub(super) const LINE_MAX: usize = 1024;
 
-/// A reply line that is being written to the output's room. [`Line::finish`] returns the length of
-/// the line, by which the caller must then advance the output.
+/// A reply line that is being written to the output's room. The caller must then
+/// [`advance`](OutputBuffer::advance) the output by the length that [`Line::finish`] returns.
 pub(super) struct Line<'l> {
     pub(super) room: &'l mut [u8],
     pub(super) len: usize,
@@ -163,7 +163,7 @@ pub(super) fn put_status(
 }
 
 /// Replies with success, and with `number` as the value if the client asked for a value (`v`).
-/// `flag` and `tail` are used as in [`put_line_and`].
+/// Calls `flag` and `tail` as [`put_line_and`] does.
 pub(super) fn put_number(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,

@@ -1,6 +1,6 @@
-//! Tests of the counters of commands. Each line of `counters.txt` has the tested request, then
-//! `=>`, then the counters that memcached 1.6.45 raised, with the amounts. The tested request may
-//! be preceded by requests that prepare the empty cache, and `|`.
+//! Tests of the counters of commands. Each line of `counters.txt` has the tested requests, then
+//! `=>`, then the counters that memcached 1.6.45 raised, with the amounts. Before the tested
+//! requests, a line may have requests that prepare the empty cache, followed by `|`.
 
 use super::table::bytes;
 use super::{Client, worker};

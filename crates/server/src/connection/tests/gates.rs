@@ -34,8 +34,8 @@ impl Budget for Meter {
     }
 }
 
-/// The commits of three lanes: for each lane the last issued and the last ended commit, and all
-/// failed commits as pairs of lane and position.
+/// The commits of three lanes. `issued` and `ended` have the last issued and the last ended commit
+/// of each lane. `failed` has the lane and the position of every failed commit.
 #[derive(Default)]
 struct Commits {
     issued: [u64; 3],
@@ -96,8 +96,8 @@ fn points(all: &[CommitPoint]) -> Points {
 struct Reply {
     bytes: Vec<u8>,
     points: Vec<CommitPoint>,
-    /// The replacement for the reply if its commit fails. `None` for a retrieval, which is executed
-    /// again.
+    /// The replacement for the reply if its commit fails. `None` for a retrieval, because the
+    /// worker executes a retrieval again.
     repair: Option<Vec<u8>>,
 }
 

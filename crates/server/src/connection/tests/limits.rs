@@ -27,7 +27,8 @@ fn a_budget_makes_ma_refuse_instead_of_overshooting() {
         ("ma f B3 C7", "NF"),
         ("ma none B3 N60 D0 r t w", "HD r3 t0 w0"),
         ("mg none v", "EN"),
-        // A fixed window without end, a fixed window in milliseconds, and a sliding window.
+        // `e` has a fixed window without end, `m` a fixed window in milliseconds, and `s` a sliding
+        // window.
         ("ma e B1 t w", "HD t-1 w0"),
         ("ma e B1 t w", "NS t-1 w-1"),
         ("ma m B1 N1500ms t w", "HD t2 w0"),

@@ -103,8 +103,8 @@ fn only_replies_that_depend_on_a_slow_commit_wait_for_it() {
         read(&mut reader, b"VALUE b 0 1\r\ny\r\nEND\r\n");
         late.write_all(b"set c 0 0 1\r\nz\r\nquit\r\n").unwrap();
         ask(&mut other, b"get b none\r\nmn\r\n", b"VALUE b 0 1\r\ny\r\nEND\r\nMN\r\n");
-        // Connections with withheld replies are still read, but the replies to this input must wait
-        // too.
+        // The server still reads connections with withheld replies, but the replies to these `mn`
+        // commands must wait too.
         writer.write_all(b"mn\r\n").unwrap();
         reader.write_all(b"mn\r\n").unwrap();
         ask(&mut other, b"mn\r\n", b"MN\r\n");

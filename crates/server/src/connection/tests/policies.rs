@@ -63,8 +63,8 @@ fn increments_below_a_prefix_create_counters_that_expire() {
         assert_eq!(String::from_utf8_lossy(&got), format!("{reply}\r\n"), "{request}");
     }
     drop(client);
-    // A binary increment of the key `rl:f` by 5. Its expiry time asks not to create a counter, but
-    // the policy creates one.
+    // A binary increment of the key `rl:f` by 5. Its expiry time means that a missing counter must
+    // not be created, but the policy creates one.
     let mut packet = vec![0x80, 5, 0, 4, 20, 0, 0, 0, 0, 0, 0, 24];
     packet.resize(31, 0);
     packet.push(5);

@@ -9,8 +9,8 @@ use larder_disk::SimDevice;
 use larder_engine::{Durability, Options, WhenFull};
 use std::sync::Arc;
 
-/// Lengths of values, one for each way to receive a value: parsed with its request, received into a
-/// buffer, and received into the memory of the item.
+/// Lengths of values, one for each way to receive a value: the server parses the first with its
+/// request, receives the second into a buffer, and receives the third into the memory of the item.
 const LENGTHS: [usize; 3] = [3_000, 20_000, 700_000];
 
 /// Number of items with a short value, which the tests try to overwrite.
@@ -94,8 +94,8 @@ fn check_all(options: Options, removes: bool) {
     fill(&mut worker);
     let mut next = 0;
     for len in LENGTHS {
-        // These commands remove the old value when they are refused: meta sets in every mode, and
-        // `set`, but no other classic command.
+        // When the server refuses one of these commands, it removes the old value: a meta set in
+        // any mode, or `set`. The other classic commands (below) keep the old value.
         for command in ["set", "", "MR", "MA"] {
             check(&mut worker, &mut next, !removes, |key| text(command, key, len));
         }

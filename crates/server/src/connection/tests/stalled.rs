@@ -13,8 +13,8 @@ const ITEMS: usize = 5000;
 /// The output limit of a connection, in bytes.
 const LIMIT: usize = 4096;
 /// Time without progress after which a dump may lose its place to a new dump, in seconds. The
-/// server allows 10 s, and assumes that the client needs a part of a second for the few bytes that
-/// were sent.
+/// server allows 10 s, and a part of a second in which the client receives the few bytes that were
+/// sent.
 const STALLED: u32 = 11;
 
 /// A worker with a clock that the test advances.

@@ -55,8 +55,8 @@ fn absolute_times_are_those_of_the_wall_clock() {
         let dump = String::from_utf8(client.ask(b"stats cachedump 1 0\r\n")).unwrap();
         assert!(dump.contains(&format!("ITEM m [1 b; {} s]\r\n", at(60))), "{dump}");
 
-        // A flush at a time before the server's start must do nothing. A flush in the next second
-        // must wait for that second.
+        // A flush at a time before the server's start must do nothing. A flush whose time is the
+        // next second must not take effect yet.
         let flush = format!("flush_all {}\r\nmg m t\r\n", wall - 100);
         assert_eq!(shown(&client.ask(flush.as_bytes())), shown(b"OK\r\nHD t60\r\n"));
         let flush = format!("flush_all {}\r\nmg m t\r\n", at(1));

@@ -1,6 +1,6 @@
 //! gRPC's framing of calls with one message in each direction. A frame consists of a byte that says
 //! whether the message is compressed, the length of the message in four bytes, and the message. The
-//! status of a call is in the trailers, or in the headers if there is no message.
+//! status of a call is in the trailers of the reply, or in its headers if the reply has no message.
 
 use std::future::ready;
 
@@ -114,8 +114,8 @@ pub(super) fn failure(error: &GrpcError) -> Response {
     let mut response = grpc(Body::empty());
     let headers = response.headers_mut();
     headers.insert(GRPC_STATUS, HeaderValue::from(error.status as u16));
-    // All reasons are ASCII text without control characters, except for those of the decoder. A
-    // reason with other characters is left out.
+    // Larder's own reasons are ASCII text without control characters. The reasons of the Protocol
+    // Buffers decoder may have other characters; such a reason is left out.
     if let Ok(reason) = HeaderValue::from_str(&error.reason.replace('%', "%25")) {
         headers.insert(HeaderName::from_static("grpc-message"), reason);
     }

@@ -1,12 +1,14 @@
 //! Envoy's rate limit service: `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` over
 //! gRPC, that is, over HTTP/2 without TLS.
 //!
-//! The service has one method, and each call is one message in each direction. So gRPC's framing is
-//! a few lines here (`grpc.rs`), and the limits of this port apply below them.
+//! The service has one method, and each call is one message in each direction. So `grpc.rs`
+//! implements gRPC's framing in a few lines. The connections below it are ordinary connections of
+//! the limit port, so the port's limits apply to them.
 //!
 //! Envoy lets a request pass if the service answers with an error, unless it is configured
-//! otherwise. The clients of Envoy can choose values of descriptors. So no such value leads to an
-//! error: a request with a value that is too long is over the limit.
+//! otherwise. The clients of Envoy can choose values of descriptors. So no value that a client
+//! chooses may lead to an error. A request with a value that is too long is refused as over the
+//! limit.
 
 mod grpc;
 mod messages;
@@ -63,7 +65,7 @@ type Decided = (Arc<Policy>, Decision);
 enum Rule {
     /// No policy limits this descriptor.
     Unlimited,
-    /// The descriptor's key is too long, or empty.
+    /// The limiter's key, which is made from the descriptor, is too long or empty.
     UnfitKey(Arc<Policy>),
     Limited(LimitRequest),
 }
@@ -136,7 +138,8 @@ fn rules(message: &[u8], policies: &Policies) -> Result<Vec<Rule>, GrpcError> {
         if entries.iter().any(|(key, _)| key.is_empty()) {
             return Err(invalid("a key of a descriptor is empty"));
         }
-        // Units cannot be given back here, so a refund only shows the limiter.
+        // Larder cannot give units back. So a descriptor that asks for that takes no units, and the
+        // reply only shows the limiter.
         let units = match descriptor.is_negative_hits {
             true => 0,
             false => descriptor.hits_addend.unwrap_or(units),
@@ -147,8 +150,8 @@ fn rules(message: &[u8], policies: &Policies) -> Result<Vec<Rule>, GrpcError> {
     request.descriptors.iter().map(rule).collect()
 }
 
-/// Returns the rule for a descriptor that takes `units`; `None` if the limit that the request
-/// brings is invalid.
+/// Returns the rule for a descriptor that takes `units`. `limit` replaces the limit of the policy.
+/// Returns `None` if `limit` is invalid.
 fn rule(
     policies: &Policies,
     domain: &str,
@@ -175,8 +178,8 @@ fn rule(
 }
 
 impl Rule {
-    /// Executes the rule. Returns the policy and the decision that the client gets; `None` if no
-    /// policy limits the descriptor.
+    /// Decides about the descriptor of this rule. Returns the policy and the decision that the
+    /// client gets, or `None` if no policy limits the descriptor.
     async fn decide(self, server: &Callee, end: Instant) -> Result<Option<Decided>, GrpcError> {
         let (policy, decision) = match self {
             Rule::Unlimited => return Ok(None),
@@ -279,8 +282,8 @@ fn unit_of(window: Nanos) -> i32 {
     found.map_or(0, |(unit, _)| *unit)
 }
 
-/// Returns the headers that a refusal adds to the response of the proxy. A refusal over HTTP has
-/// the same headers.
+/// Returns the headers that the proxy adds to its response when a request is refused. A refusal by
+/// the HTTP part of the limit port has the same headers.
 fn headers<'r>(refusals: impl Iterator<Item = (&'r Policy, &'r Decision)>) -> Vec<HeaderValue> {
     let (mut policies, mut limits, mut retries) = (Vec::new(), Vec::new(), Vec::new());
     for (policy, decision) in refusals {
@@ -294,7 +297,8 @@ fn headers<'r>(refusals: impl Iterator<Item = (&'r Policy, &'r Decision)>) -> Ve
         headers.push(header("ratelimit-policy", policies.join(", ")));
         headers.push(header("ratelimit", limits.join(", ")));
     }
-    // A refusal without a time is for ever. With such a refusal, the header is left out.
+    // A refusal without a time means that the request may never pass. If there is such a refusal,
+    // this header is left out.
     let retry = retries.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default();
     if let Some(retry) = retry.into_iter().max() {
         headers.push(header("retry-after", retry.div_ceil(NANOS).to_string()));

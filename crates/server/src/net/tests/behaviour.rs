@@ -36,7 +36,7 @@ fn an_exchange_costs_one_read_and_one_write() {
         }
         assert_eq!(server.sum(|c| &c.reads) - before.0, 50);
         assert_eq!(server.sum(|c| &c.processed) - before.1, 50);
-        // The worker may count its last write only after the client has read the bytes.
+        // The client may have read the bytes before the worker counts the last write.
         until("the writes are counted", || server.sum(|c| &c.writes) == before.0 + 50);
         assert_eq!(server.sum(|c| &c.yields), 0);
         server.stop();
@@ -54,8 +54,8 @@ fn inputs_that_arrive_together_are_foreseen_and_answered() {
         stalling.write_all(b"stall\n").unwrap();
         until("the worker stalls", || server.valve.stalled.load(SeqCst) == 1);
         for (n, client) in clients.iter_mut().enumerate() {
-            // Some clients end their side at once, some send half a line, and some send more than
-            // one receive takes.
+            // A client sends a whole line, half a line, a line that is longer than one receive
+            // returns, or a line and then the end of its input.
             let text = match n % 4 {
                 1 => format!("half {n}"),
                 2 => "x".repeat(40_000) + "\n",
@@ -165,8 +165,8 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         assert!(server.valve.longest_output.load(SeqCst) < limit + 2000);
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut client).iter().filter(|b| **b == b'\n').count(), {
-            // No flood line may get a reply. The last write may have cut a flood line in two, and
-            // neither part may get a reply.
+            // No flood line may get a reply, not even the last one, of which the client may have
+            // sent only a part.
             0
         });
         server.stop();
@@ -222,8 +222,8 @@ fn a_large_backlog_is_read_in_small_parts() {
         let (turns, read) = (server.sum(|c| &c.turns), server.sum(|c| &c.bytes_read));
         server.open_valve();
         until("all is read", || server.sum(|c| &c.bytes_read) - read >= sent as u64);
-        // A turn reads at most two parts of 32 KiB. With io_uring, the first turn may also fill all
-        // 64 buffers of 8 KiB.
+        // In one turn, the loop reads at most 2 × 32 KiB from a connection. With io_uring, the
+        // first turn may also fill all 64 buffers of 8 KiB.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(sent >= 1 << 20, "the socket took only {sent} bytes");
         assert!(turns >= (sent - (512 << 10)) / (64 << 10), "{sent} bytes in {turns} turns");
@@ -269,9 +269,9 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // Except for each client's first line, every line is a step without an event. Each step
-        // takes longer than the time limit for all steps of a turn, so a turn may serve only one
-        // line. Without that limit, one turn would serve a line of every client.
+        // After its first line, a client's connection continues from the ready list, one line per
+        // step. A step takes longer than the time limit for all steps of a turn, so a turn may
+        // serve only one line. Without the limit, one turn would serve a line of every client.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(turns >= CLIENTS * LINES / 2, "{turns} turns");
         server.stop();
@@ -290,7 +290,8 @@ fn parked_connections_wait_for_the_waker() {
         until("all are parked", || server.valve.parked.load(SeqCst) >= 10);
         // Input that arrives while the connection is parked must be answered after the parked line.
         clients[0].write_all(b"later\n").unwrap();
-        // One client ends its side, and another client disconnects. Neither may disturb the others.
+        // One client shuts down its sending side, and another client disconnects. Neither may
+        // disturb the others.
         clients[1].shutdown(Shutdown::Write).unwrap();
         drop(clients.pop());
         ping(&mut server.connect(), "others go on\n");
@@ -378,7 +379,7 @@ fn accepted_sockets_have_tcp_nodelay() {
         ));
         // Accepted sockets inherit the listener's options, so the test checks those.
         let listener = &server.control.options().listeners[0];
-        // SAFETY: the listener, which owns the descriptor, lives through the use.
+        // SAFETY: the listener owns the descriptor and outlives `borrowed`.
         let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(listener.fd()) };
         let socket = socket2::SockRef::from(&borrowed);
         assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());

@@ -80,8 +80,8 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // Without an idle timeout the worker sleeps, so the times that it has stored grow old. A
-        // timeout that is set meanwhile must not close the connection early.
+        // Without an idle timeout the worker sleeps, and the time that it last read from the clock
+        // grows old. A timeout that is set during this sleep must not close the connection early.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
@@ -251,8 +251,8 @@ fn socket_limit() -> usize {
 
 #[test]
 fn idle_connections_are_small() {
-    // The sizes of a connection's state in each loop, without the service's state. The arrays stand
-    // for the state that only one of the loops keeps.
+    // The sizes of a connection in the two loops, without the service's state. Each array stands
+    // for the additional state that one loop keeps for a connection.
     let epoll = size_of::<super::super::connection::Connection<(), [u8; 4]>>();
     let uring = size_of::<super::super::connection::Connection<(), [u8; 24]>>();
     assert!(epoll <= 128 && uring <= 160, "{epoll} and {uring} bytes");

@@ -16,7 +16,7 @@ fn input_is_read_while_answers_are_withheld() {
             server.until_withheld(n);
         }
         ping(&mut other, "not late\n");
-        // The worker may count its last write only after the client has read the bytes.
+        // The client may have read the bytes before the worker counts the last write.
         until("the write is counted", || server.sum(|c| &c.writes) > 0);
         assert_eq!(server.sum(|c| &c.writes), 1);
         server.open_valve();

@@ -1,6 +1,7 @@
 //! Buffers that the kernel fills with arriving bytes. All connections of a worker share them, so a
 //! connection that waits for input owns no buffer. Invariant: a buffer belongs to the kernel from
-//! the moment at which the tail publishes its entry until a completion names it.
+//! the moment when the ring's tail moves past the buffer's entry until a completion names the
+//! buffer.
 
 use std::io;
 use std::ptr::NonNull;
@@ -79,8 +80,8 @@ impl BufferRing {
         let index = usize::from(self.tail & (self.entries - 1));
         let address = self.address(buffer);
         // SAFETY: `index` is below `entries`. The entry at the tail does not belong to the kernel.
-        // The fields are set one by one, because the tail itself lies in the unused bytes of the
-        // first entry.
+        // The fields are set one by one: writing a whole entry could overwrite the tail, which lies
+        // in the unused bytes of the first entry.
         let entry = unsafe { &mut *self.memory.as_ptr().cast::<BufRingEntry>().add(index) };
         entry.set_addr(address as u64);
         entry.set_len(self.size as u32);

@@ -100,8 +100,8 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes all connections that are quiet or linger. Each other connection is closed once it
-    /// becomes quiet.
+    /// Closes all connections that have no command or reply in flight, and all lingering ones.
+    /// Every other connection is closed once its commands are answered.
     fn stop(&mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             let Some(connection) = self.core.connections.get_mut(key) else { continue };

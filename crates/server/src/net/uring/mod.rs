@@ -48,7 +48,7 @@ const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
 /// While all connections together use more than half of the budget, this limit applies to every
 /// connection.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
-/// The longest time for which a loop that ends waits for the kernel to complete the last
+/// The longest time for which the loop, at its end, waits for the kernel to complete the last
 /// operations.
 const REAP: Duration = Duration::from_secs(1);
 
@@ -493,8 +493,8 @@ impl<S: Service> Uring<S> {
         let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended {
-            // A client that has ended its side must still receive the withheld replies, so its
-            // connection stays open.
+            // The client has shut down its sending side. It must still receive withheld replies, so
+            // a connection with such replies stays open.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
         if connection.io.is_read_by_call() && !given_up {
@@ -505,8 +505,8 @@ impl<S: Service> Uring<S> {
         if self.core.order == Order::Stop && self.core.is_quiet(key) {
             return match receiving {
                 Receiving::No => self.drop_connection(key),
-                // The kernel may already have taken bytes from the socket, which it still delivers.
-                // So the connection ends only after the cancellation is confirmed.
+                // The kernel may already have taken bytes from the socket, and still delivers them.
+                // So the connection ends only after the kernel has confirmed the cancellation.
                 Receiving::Yes => self.stop_receiving(key),
                 Receiving::Cancelled => Ok(()),
             };
@@ -533,7 +533,7 @@ impl<S: Service> Uring<S> {
         self.ring.cancel(Op::Receive, key)
     }
 
-    /// Closes a connection that the service wants to close, after all its replies were sent.
+    /// Closes a connection for the service, after all replies were sent.
     fn finish(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended || self.core.order == Order::Stop {
@@ -544,7 +544,7 @@ impl<S: Service> Uring<S> {
         self.linger(key)
     }
 
-    /// Receives and discards the input of a lingering connection, until the client ends its side.
+    /// Receives and discards the input of a lingering connection, until the client ends its input.
     fn linger(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.gone {

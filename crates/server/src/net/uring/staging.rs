@@ -149,8 +149,8 @@ mod tests {
         let burst: Vec<Staged> = (0..10_000).map(|_| staging.stage(&[7; STAGED_MAX])).collect();
         assert!(staging.chunks.len() > 500);
         burst.into_iter().for_each(|at| staging.release(at));
-        // Later replies use the first free chunk, so they do not keep the other chunks of the
-        // burst.
+        // Later replies use the first free chunk, so the other chunks that the burst needed can be
+        // freed.
         for _ in 0..100 {
             let at = staging.stage(&[8; STAGED_MAX]);
             staging.release(at);

@@ -1,5 +1,6 @@
-//! memcached's other flags. Some tune mechanisms, most of which Larder does not have. The others
-//! are refused, because Larder can neither support nor ignore them.
+//! The flags of memcached that the other tables of settings lack. Some tune mechanisms, most of
+//! which Larder does not have. The rest are refused, because Larder can neither support nor ignore
+//! them.
 
 use super::super::extended;
 use super::super::setting::Group::{Refused, Tuning};

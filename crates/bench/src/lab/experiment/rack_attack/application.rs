@@ -23,7 +23,7 @@ const SCRIPT: &str = concat!(
 /// The command that installs what the application needs.
 const INSTALL: &str = "apt-get install ruby ruby-sinatra puma ruby-rack-attack ruby-dalli \
                        ruby-redis ruby-mysql2 ruby-activesupport ruby-connection-pool";
-/// The path that returns the versions of the gems. No throttle counts it.
+/// The path that returns the versions of the gems. Rack::Attack does not count requests for it.
 const VERSIONS: &str = "/versions";
 /// The longest time until a process answers.
 const START: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ pub(super) struct Application {
     pub(super) versions: String,
 }
 
-/// One process of the application. Dropping it ends it.
+/// One process of the application. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) address: Address,
@@ -124,7 +124,8 @@ impl Process {
         }
     }
 
-    /// Returns the reason why the process has ended.
+    /// Returns the reason why the process has ended. Kills its remaining child processes first, so
+    /// that no process still holds its output open.
     fn failure(&mut self) -> Error {
         self.processes.kill();
         let mut text = Vec::new();

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 pub(super) struct Requests<'a> {
     pub(super) clients: usize,
     pub(super) path: &'a str,
-    /// Time in which latencies do not count.
+    /// Time at the beginning in which latencies are not recorded.
     pub(super) warm_up: Duration,
     /// The longest time after the warm-up.
     pub(super) time: Duration,
@@ -24,7 +24,7 @@ pub(super) struct Requests<'a> {
     pub(super) most: u64,
 }
 
-/// The answers to all requests, including those of the warm-up.
+/// The answers to all requests. The counts of requests include the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdicts {
     /// Requests that the application answered.

@@ -107,8 +107,8 @@ fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let mut reader = store.client();
     reader.sends(b"get a\r\n", b"");
     store.fail();
-    // `go_on` executes the next input before `release` has handled the failed commit, as if the
-    // commit had failed during the call.
+    // Here `go_on` executes the next input before `release` handles the failed commit. The same
+    // happens if a commit fails during a call of the service.
     let connection = reader.connection.as_mut().unwrap();
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1 << 20);

@@ -53,8 +53,8 @@ fn very_long_retrievals_wait_for_commits_too() {
 }
 
 /// Stores an item `a`, and then so many other items that `a` is only on the device. Calls
-/// `meanwhile` between the two, while `a` is still in memory. Returns the store and the value of
-/// `a`.
+/// `meanwhile` after it has stored `a`, while `a` is still in memory. Returns the store and the
+/// value of `a`.
 pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();

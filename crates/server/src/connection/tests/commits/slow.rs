@@ -203,7 +203,8 @@ fn requests_behind_a_value_have_not_waited_for_its_place() {
 }
 
 /// A call executes a set, whose reply waits for its commit, and two other commands. The record of
-/// the slow call must not show the name and the key of the set, which is recorded apart.
+/// the slow call must not show the name and the key of the set, because the set gets a record of
+/// its own.
 #[test]
 fn a_slow_call_names_only_what_it_has_answered() {
     let store = Store::new();
@@ -272,7 +273,7 @@ fn a_busy_worker_is_no_reason_to_wait() {
     let slow = only(&client);
     assert_eq!((waits(&slow).as_str(), slow.name.as_deref(), slow.commands), ("", Some("mg"), 2));
     assert_eq!(slow.key, hash(&client.worker, "nothing"));
-    // The worker must follow a change of the threshold in its next turn.
+    // A new threshold must take effect in the worker's next turn.
     client.worker.context.latencies.set_slow_from(None);
     client.sends(b"mn\r\n", b"MN\r\n");
     assert_eq!(client.worker.context.latencies.totals().slow, 2);

@@ -151,8 +151,8 @@ fn a_dump_waits_until_its_items_are_durable() {
     assert!(!received.contains("mg c") && !received.contains("EN\\r"), "{received}");
 }
 
-/// A flush takes effect at once. Its reply, and all replies that depend on the flush, wait until
-/// the flush is durable.
+/// A flush takes effect at once. The reply to the flush, and all replies to requests that find the
+/// cache empty because of it, wait until the flush is durable.
 #[test]
 fn a_flush_takes_effect_at_once_and_its_reply_waits() {
     let store = Store::new();

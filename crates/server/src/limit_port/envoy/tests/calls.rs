@@ -155,7 +155,7 @@ fn each_descriptor_has_a_status() {
     assert_eq!(context.policies().proxies().unlimited(), 3);
 }
 
-/// Returns the counts of the policy of `users`.
+/// Returns the counters of the policy that `users` creates.
 fn counts(server: &Server) -> [(&'static str, u64); 4] {
     server.running.policies().named(b"users").unwrap().counters.totals()
 }
@@ -300,7 +300,7 @@ fn a_stop_waits_for_a_body_that_is_arriving() {
     let mut seen: Vec<_> = (0..2).filter_map(|_| next()).collect();
     let stopping = std::thread::spawn(move || server.shutdown(Duration::from_secs(600)));
     seen.extend(std::iter::from_fn(&mut next).take_while(|&kind| kind != GOAWAY));
-    // An idle connection is closed within this time.
+    // The server closes idle connections within the next 200 ms. This connection must stay open.
     std::thread::sleep(Duration::from_millis(200));
     rest.write_all(&frame(DATA, 1, 1, &message[9..])).unwrap();
     seen.extend(std::iter::from_fn(next));
