@@ -203,8 +203,8 @@ fn sessions_with_different_times_admit_no_more() {
             admitted += u64::from(take(&cache.session, "l", limit));
             admitted += u64::from(take(&late, "l", limit));
         }
-        // Within one second, the limits allow ten windows, or a burst of ten and the units that are
-        // regained.
+        // Within this second, a fixed window admits at most ten windows of 10 units. The token
+        // bucket admits a burst of 10 and the 100 units that it regains.
         let most = [100, 110, 110][number];
         assert!((90..=most).contains(&admitted), "{admitted} units of {limit:?}");
     }

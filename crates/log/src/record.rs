@@ -14,7 +14,7 @@
 //! A record is complete before its address is published. Afterwards only [counters](Kind::Counter)
 //! and [limiters](Kind::Limiter) change: their version, their checksum and their value. A thread
 //! changes them under the lock of the index stripe, and only until a commit covers the record.
-//! Readers without the lock do not read these three fields.
+//! Readers without the lock do not read these three fields of counters and limiters.
 
 use crate::sync;
 use std::marker::PhantomData;

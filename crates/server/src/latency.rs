@@ -158,8 +158,8 @@ pub(crate) struct Timer {
     led_by: Cell<Lead>,
     /// The least duration of a slow command.
     slow_ns: Cell<u64>,
-    /// The second of the last slow command, and the number of commands in this second whose details
-    /// were recorded.
+    /// The clock's second in which the last slow command ended, and the number of slow commands of
+    /// that second whose details were recorded.
     detailed: Cell<(u64, u32)>,
     /// Time at which the present turn of the event loop began.
     turn_ns: Cell<u64>,

@@ -184,8 +184,9 @@ impl Durable {
     /// written, before the change is durable. A commit begins within a quarter of the sync
     /// interval.
     pub(crate) fn owe(&self) {
-        // Pairs with the fence in `settle_owed`. Either this thread sees that nothing is owed, or
-        // the commit that `settle_owed` announces covers the change.
+        // Pairs with the fence in `settle_owed`, which clears `owed_since` before a commit. Either
+        // this thread sees the cleared field and sets it again, or that commit covers the change
+        // that this thread has just written.
         fence(Ordering::SeqCst);
         if self.owed_since.load(Ordering::Relaxed) == 0 {
             self.owed_since.store(self.now_us().max(1), Ordering::Relaxed);

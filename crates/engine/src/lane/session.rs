@@ -392,8 +392,8 @@ impl LaneSession {
     /// Counts a read of an item in its slot. If two threads race, one count is lost.
     ///
     /// The cleaner keeps items with a high frequency. Filling a device takes long. Most items on it
-    /// get a few reads meanwhile, and the cleaner cannot keep all of them. So repeated reads of an
-    /// item without a frame count as one, unless they follow each other closely.
+    /// get a few reads meanwhile, and the cleaner cannot keep all of them. So a further read of an
+    /// item without a frame counts only if the record has a copy or qualifies for one.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());

@@ -42,8 +42,8 @@ use std::sync::atomic::Ordering;
 const MEMORY_SHARE: u64 = 16;
 /// Older slots also take at most 1/`DATA_SHARE` of the bytes that the items occupy on the device.
 const DATA_SHARE: u64 = 64;
-/// While the index's tables exceed this percentage of their limit, sets read the old record and no
-/// older slots are added.
+/// While the index's tables fill at least this percentage of their limit, sets read the old record
+/// and no older slots are added.
 const INDEX_PERCENT: u64 = 94;
 /// The largest number of records of a segment that the cleaner reads one by one if the summary does
 /// not resolve their slots. For more records, the cleaner reads the whole segment.

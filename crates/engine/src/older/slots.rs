@@ -48,8 +48,8 @@ pub(crate) struct OlderSlots {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) count: AtomicUsize,
     pub(super) most: AtomicUsize,
-    /// The number of closed segments. These segments wait for a dead map, so no more older slots
-    /// may lead to them.
+    /// The number of closed segments. A closed segment waits for a dead map. While it waits, no
+    /// further older slot that leads to it may be added.
     pub(super) closed: AtomicUsize,
     pub(super) budget: Arc<Budget>,
     /// Records that were found dead in sync mode: their size in bytes, and the commit that was open
@@ -144,7 +144,8 @@ pub(super) struct Shard {
     /// Segments with older slots that cannot be resolved, because their records are unreadable.
     /// These segments are not in `by_length`.
     pub(super) skipped: HashSet<SegmentNumber>,
-    /// Segments that wait for dead maps. No more older slots may lead to these segments.
+    /// Segments that wait for dead maps. While a segment waits, no further older slot that leads
+    /// to it may be added.
     pub(super) closed: HashSet<SegmentNumber>,
 }
 

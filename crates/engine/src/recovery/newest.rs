@@ -57,8 +57,8 @@ impl Version {
         if Rule::SeqDecides.is_broken() {
             return self.address.bits() > other.address.bits();
         }
-        // Two versions with the same seq are a record and the cleaner's copy of it. If one of them
-        // is marked dead, the other counts.
+        // Two versions with the same seq are a record and the record that the cleaner moved it to.
+        // If one of them is marked dead, the other counts.
         let rank = |version: &Version| (version.seq, version.shown, version.address.bits());
         rank(self) > rank(other)
     }

@@ -119,12 +119,12 @@ impl Quarantine {
         self.marked.iter()
     }
 
-    /// Returns a segment that waits for a mark.
+    /// Returns the segment `number`, if it waits for its free mark.
     pub(crate) fn get_mut(&mut self, number: SegmentNumber) -> Option<&mut Quarantined> {
         self.unmarked.get_mut(self.orders.get(&number)?)
     }
 
-    /// Returns true if a segment waits for a mark.
+    /// Returns true if the segment `number` waits for its free mark.
     pub(crate) fn waits(&self, number: SegmentNumber) -> bool {
         self.orders.contains_key(&number)
     }

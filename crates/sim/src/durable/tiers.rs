@@ -40,8 +40,9 @@ impl AddAssign for WorldCounts {
 }
 
 impl DurableWorld {
-    /// Adds the counts of the life that ends: the segments that moved to lower devices, and the
-    /// sets that did not read the record that they superseded.
+    /// Called before the engine stops or crashes. Adds the engine's counts to those of the world:
+    /// the segments that moved to lower devices, and the sets that did not read the record that
+    /// they superseded.
     pub(super) fn note_moved(&mut self) {
         let totals = self.engine.stats().totals;
         self.counts.moved += totals.cooled_segments;

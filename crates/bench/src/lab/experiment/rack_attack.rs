@@ -168,7 +168,8 @@ fn measure(turn: &mut Turn<'_>, store: Store) -> Result<()> {
     }
 }
 
-/// Returns the name of a control in reports, or `None` for a system with a server.
+/// Returns the name that reports show for a control, which is measured without a server for
+/// comparison. Returns `None` for any other system.
 fn control_name(id: &str) -> Option<&'static str> {
     match id {
         NO_THROTTLE => Some("No throttle"),
