@@ -1,7 +1,7 @@
 //! Replays a trace against a server: gets each key, and sets the keys that were missed. All
 //! requests go over one connection, so the server sees the order of the trace, and a run can be
-//! repeated. The keys of a batch are all different, so each request sees the effects of earlier
-//! requests for its key.
+//! repeated. The gets of a batch are sent together, and then the sets of its misses. No key is
+//! twice in a batch, so each get sees the set of an earlier miss.
 
 use std::collections::HashSet;
 use std::sync::Arc;

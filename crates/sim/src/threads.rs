@@ -72,7 +72,8 @@ pub struct ThreadedWorld {
 }
 
 impl ThreadedWorld {
-    /// Runs a whole plan. `plan.steps` is the number of operations per life, over all workers.
+    /// Runs a whole plan. `plan.steps` is the number of operations of all workers
+    /// together in one life, which lasts from a start to the next power loss or kill.
     ///
     /// # Errors
     /// Returns the first violation.

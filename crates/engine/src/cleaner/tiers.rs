@@ -14,12 +14,12 @@ use crate::stats::bump;
 use larder_log::{Among, Candidate, Claim, SegmentNumber, Stream, Tier};
 use std::sync::atomic::Ordering;
 
-/// 1/`STAYING_SHARE` of a moved segment's bytes may stay on the fast device because they were read
-/// lately.
+/// When a segment moves to the lower device, records that were read lately stay on the fast device,
+/// up to 1/`STAYING_SHARE` of the segment's bytes.
 const STAYING_SHARE: usize = 4;
 
-/// Returns true if new writes find too few places on the fast device, although `coming` more are
-/// about to become free.
+/// Returns true if new writes find too few places on the fast device, even counting the `coming`
+/// places that are about to become free.
 pub(super) fn is_fast_short(lane: &Lane, coming: usize) -> bool {
     let ready = (lane.log.places(Tier::Fast) / PLACES_SHARE).clamp(READY_FRAMES, MAX_READY_PLACES);
     lane.log.has_lower() && lane.log.free_places(Tier::Fast) + coming < ready

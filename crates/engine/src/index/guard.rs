@@ -142,7 +142,8 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Publishes a slot in a place from [`Guard::vacate`]; `items` as in [`Guard::replace`].
+    /// Publishes a slot in an empty place of the table, which [`Guard::vacate`] returned, and adds
+    /// `items` to the number of items.
     #[inline]
     pub(crate) fn fill(&self, place: SlotPlace<'_>, slot: Slot, items: i32) {
         sync::publish(place.place, slot.with_displaced(place.displaced).0);

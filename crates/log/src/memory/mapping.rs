@@ -234,7 +234,8 @@ impl Mapping {
         Mapping { base: unsafe { NonNull::new_unchecked(base) }, bytes }
     }
 
-    /// Takes back a mapping of `bytes` in which a jumbo's record begins at `frame`.
+    /// Rebuilds the mapping that `adopt_jumbo` gave up. It is `bytes` long, and the jumbo's record
+    /// begins at `frame`.
     ///
     /// # Safety
     /// `frame` must be what [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) stored, no thread may

@@ -159,8 +159,8 @@ impl Log {
     fn blocker(&self, ending: &WaitingEnds) -> Option<SegmentNumber> {
         let store = self.durable_log();
         let unmarked = self.unmarked_deaths();
-        // Nearly all segments with such early deaths are older than `ending` and block it, so the
-        // search ends soon.
+        // The search visits segments with deaths up to `ending.last_commit`. Nearly all of them are
+        // older than `ending` and so block it, so the search ends at one of the first.
         unmarked.until(ending.last_commit).find(|&number| {
             self.count_looks(1);
             blocks(store, number, ending)

@@ -123,7 +123,7 @@ pub struct Survey {
     orphans: Vec<SegmentNumber>,
     /// Numbers of unreadable tail places; the last commits may have ended there.
     pub lost_tails: Vec<u32>,
-    /// Places of jumbos after the first one, by the jumbo's number and generation.
+    /// The places after a jumbo's first place, by the jumbo's number and generation.
     parts: BTreeMap<(SegmentNumber, u32), Vec<Piece>>,
     /// Places with a damaged header, each with the last generation whose records are known not to
     /// count.

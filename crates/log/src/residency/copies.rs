@@ -202,7 +202,7 @@ struct CopyState {
     queues: [VecDeque<(u32, usize)>; 2],
     /// Frame numbers without a frame.
     free: Vec<u32>,
-    /// Frame numbers below this one have been used.
+    /// The lowest frame number that was never used.
     fresh: u32,
     /// Number of slots in use.
     slots: usize,

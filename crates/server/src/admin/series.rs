@@ -14,7 +14,7 @@ use crate::stats;
 enum Source {
     /// The growth of the sum of these counters, per second.
     Rate(&'static [&'static str]),
-    /// The present value of a row.
+    /// The present value of this row of `stats`.
     Gauge(&'static str),
     /// The growth of the first counter as a share of the growth of both; absent if neither grew.
     Share(&'static str, &'static str),

@@ -2,10 +2,10 @@
 //! placement of new connections, and time. The loops themselves move bytes and wait for events.
 //!
 //! A connection is *served* while it has a service state. After that, the connection *lingers*: it
-//! sends no more output, and waits until the client ends its side or [`LINGER_MS`] have passed.
-//! Without lingering, the kernel would reset a connection that is closed with unread input. The
-//! reset might overtake replies that are still on their way. After lingering, the connection is
-//! removed.
+//! sends no more output, and waits until the client shuts down its sending side or [`LINGER_MS`]
+//! have passed. Without lingering, the kernel would reset a connection that is closed with unread
+//! input. The reset might overtake replies that are still on their way. After lingering, the
+//! connection is removed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

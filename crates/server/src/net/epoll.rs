@@ -407,7 +407,8 @@ impl<S: Service> Epoll<S> {
         self.linger(key);
     }
 
-    /// Receives and discards the input of a lingering connection, until the client ends its side.
+    /// Receives and discards the input of a lingering connection, until the client shuts down its
+    /// sending side.
     fn linger(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         match transport::receive(&connection.socket, &mut self.input) {

@@ -183,8 +183,8 @@ impl LaneSession {
             // Most of the clients that the last commit released have not come back yet.
             self.left_to_gather()
         } else if lookups >= MANY.max(waiting + 1) && self.group.lingered == Lingered::Looked {
-            // Most answers since the last requested commit waited for no commit, so a client is
-            // likely to send a request soon.
+            // Since this session last requested a commit, most answers were sent at once. So their
+            // clients may soon send a request that needs the same commit.
             self.group.lingered = Lingered::Waited;
             self.left_to_gather().min(Duration::from_micros(QUIET_US))
         } else {
