@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
         let mut again = [0xFF; TAIL_BYTES];
         tail.encode(held, &IDENTITY, &mut again);
         assert_eq!(Tail::decode(&again, &IDENTITY), Some((tail, held)));
-        tail.lay_over(held, &IDENTITY, &mut [0; 2 * BLOCK]);
+        tail.apply_to(held, &IDENTITY, &mut [0; 2 * BLOCK]);
     }
 
     let mut copy = a;
