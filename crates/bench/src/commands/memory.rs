@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Number of items in the two cases with values of about 50 bytes
     #[arg(long, default_value_t = 5_000_000)]
     items: u64,
-    /// Memory limit in MiB in the two cases of --items; it must be more than the items need
+    /// Memory limit in MiB in the two cases with values of about 50 bytes; all items must fit in it
     #[arg(long, default_value_t = 2048)]
     memory: u64,
     /// Memory limit in MiB in the case with 1000-byte values, which stores more items than fit

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// never becomes free. At this limit, the next call that needs the value is refused.
 const MOST_READS: u32 = 16;
 
-/// Time for which a value without requests is remembered after its last read, in seconds. Such a
-/// value is left over from a call that gave up while it was reading the value's head.
+/// Time for which a value that no call requests is remembered after it was last read into memory,
+/// in seconds. A value stays so long only if its call gave up while it was reading the head.
 const ABANDONED_AFTER: UnixSeconds = 60;
 
 /// The values that calls of any session need.

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of RAM charged against a limit. The counters use relaxed ordering: their sum is exact, and
-/// no other memory is published through them.
+/// Bytes of RAM charged against a limit. Relaxed ordering is enough for the counters: each
+/// change is one atomic operation, so no charge is lost, and they publish no other memory.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
@@ -40,7 +40,7 @@ pub struct Buffers {
     /// Bytes of values that are still being sent although their items are gone.
     pinned: AtomicU64,
     limits: AtomicU64,
-    /// Bytes of all budgets that cannot be freed.
+    /// The sum, over all budgets, of the bytes that cannot be freed.
     lasting: AtomicU64,
 }
 

@@ -90,11 +90,11 @@ impl CommitMarks {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Returns the commit that makes the bytes before `end` of a segment durable, or `None` if they
-    /// are durable already. The result is exact: if this commit fails, the changes in these bytes
-    /// fail with it. May be called by the thread that has just reserved the space, while its
-    /// [`Appending`](crate::Appending) lives, and by any thread that has found the record
-    /// published.
+    /// Returns the commit that makes the record durable that ends at offset `end` of `segment`, or
+    /// `None` if the record is durable already. The result is exact: if this commit fails, the
+    /// record's change fails with it. May be called by the thread that has just reserved the
+    /// record's space, while its [`Appending`](crate::Appending) lives, and by any thread that has
+    /// found the record published.
     #[inline]
     pub fn of(&self, segment: &Segment, end: u32) -> Option<u64> {
         let mut turn = 0;

@@ -320,8 +320,8 @@ fn state_of(entry: &Registered) -> &'static str {
 }
 
 impl ClientsAnswer {
-    /// Returns a new answer, and the counts of all connections for the next one. `before` has the
-    /// time since the last answer and the counts of that answer.
+    /// Returns a new answer, and the present counts of all connections. For the next answer, the
+    /// caller passes these counts in `before`, with the time since then.
     fn of(
         running: &Running,
         before: Option<(Duration, &[Traffic])>,

@@ -182,7 +182,8 @@ fn cost_of(text: Option<&[u8]>) -> Result<u64, Mistake> {
     cost.ok_or_else(|| bad(format!("cost must be a whole number from 0 to {}", u64::MAX)))
 }
 
-/// Returns the values of the parameters with these names. An empty name stands for no parameter.
+/// Returns the values of the parameters with these names. An empty string in `names` matches no
+/// parameter: its value is `None`.
 fn parameters<const N: usize>(
     query: &str,
     names: [&str; N],

@@ -41,8 +41,8 @@ const HOT_TTL: UnixSeconds = 3;
 const PER_SECOND: u64 = 2_000;
 /// Number of requests per turn of background work.
 const PER_TURN: u64 = 500;
-/// Number of bytes at the beginning of the device that the device never forgets. Cold items are
-/// read and deleted only there.
+/// The device always keeps the contents of its first `KEPT` bytes. The benchmark reads and deletes
+/// cold items only there, because a read of forgotten bytes fails.
 const KEPT: u64 = 256 << 20;
 /// Of the cold items in the first `KEPT` bytes, the first 1/`READ_SHARE` are only read, never
 /// deleted.

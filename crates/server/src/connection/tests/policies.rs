@@ -1,4 +1,4 @@
-//! Tests of rate limits that a request names as a policy.
+//! Tests of requests that name a policy.
 
 use super::{Client, worker};
 use crate::policies::Policy;
