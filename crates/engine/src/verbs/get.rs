@@ -55,10 +55,7 @@ impl LaneSession {
         };
         match (found, &get.vivify) {
             (Ok(Found::Live(item, old_expiry)), _) => {
-                self.count_get(get, true, false);
-                if !get.no_bump {
-                    self.bump(key);
-                }
+                self.count_hit(key, get, false);
                 self.answer(Some(self.found(key, get, item, old_expiry)))
             }
             (Ok(gone), Some(vivify)) => self.vivify(key, get, vivify, gone.has_expired()),
@@ -67,6 +64,14 @@ impl LaneSession {
                 self.answer(None)
             }
             (Err(why), _) => self.not_written(key, why),
+        }
+    }
+
+    /// Counts a look-up that found an item, and raises the item's frequency.
+    fn count_hit(&self, key: &Key<'_>, get: &Get, expired: bool) {
+        self.count_get(get, true, expired);
+        if !get.no_bump {
+            self.bump(key);
         }
     }
 
@@ -166,10 +171,7 @@ impl LaneSession {
             if let Some(Existing { place, record, gone: false }) = existing {
                 // Another thread has created the item since the look-up. The item keeps its expiry,
                 // even if `get` touches.
-                self.count_get(get, true, expired);
-                if !get.no_bump {
-                    self.bump(key);
-                }
+                self.count_hit(key, get, expired);
                 let item = self.item_locked(place.slot(), record);
                 let old_expiry = item.expiry();
                 return Ok(Some(self.found(key, get, item, old_expiry)));
@@ -178,12 +180,9 @@ impl LaneSession {
             let fields = Fields { cas, expiry, ..Fields::default() };
             let body = Body::Pieces(&[], &[]);
             let item = self.write(guard, key, existing.as_ref(), Claim::Write, fields, body)?;
-            self.count_get(get, true, expired);
             self.lane.recache_winners.claim(key, item.cas());
             // As in memcached, creating an item counts as a read of it.
-            if !get.no_bump {
-                self.bump(key);
-            }
+            self.count_hit(key, get, expired);
             bump(&self.counters.total_items, 1);
             Ok(Some(Got {
                 item,
