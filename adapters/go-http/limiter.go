@@ -175,17 +175,14 @@ func (l *Limiter) Take(ctx context.Context, key string, cost uint64) (Decision, 
 	}
 	d := Decision{Allowed: reply[0] == "HD"}
 	for _, flag := range reply[1:] {
-		var n int64
 		var err error
 		switch flag[0] {
 		case 'r': // The only number that may exceed an int64.
 			d.Remaining, err = strconv.ParseUint(flag[1:], 10, 64)
 		case 't':
-			n, err = strconv.ParseInt(flag[1:], 10, 64)
-			d.Reset = duration(n, time.Second)
+			d.Reset, err = duration(flag[1:], time.Second)
 		case 'w':
-			n, err = strconv.ParseInt(flag[1:], 10, 64)
-			d.Retry = duration(n, time.Millisecond)
+			d.Retry, err = duration(flag[1:], time.Millisecond)
 		}
 		if err != nil {
 			return Decision{}, fmt.Errorf("%w: it answered %q", ErrUnavailable, strings.Join(reply, " "))
@@ -351,11 +348,12 @@ func printable(text string) bool {
 	return true
 }
 
-// duration returns n times unit, limited to the longest Duration. It is negative if n is negative.
-func duration(n int64, unit time.Duration) time.Duration {
+// duration parses a number of units. It is limited to the longest Duration, and negative if the number is.
+func duration(number string, unit time.Duration) (time.Duration, error) {
 	const longest = time.Duration(1<<63 - 1)
+	n, err := strconv.ParseInt(number, 10, 64)
 	if n > int64(longest/unit) {
-		return longest
+		return longest, err
 	}
-	return time.Duration(n) * unit
+	return time.Duration(n) * unit, err
 }
