@@ -32,7 +32,7 @@ const PAGE: usize = 4096;
 const MANY: usize = 16;
 /// The number of polls that each ended read allows. A poll takes well below half a microsecond.
 const POLLS_PER_READ: u32 = 64;
-/// The largest number of polls without an ended read. So many polls cover the gaps of a device that
+/// The largest number of polls without an ended read. This number covers the gaps of a device that
 /// completes reads in batches.
 const MAX_POLLS: u32 = 2000;
 

@@ -840,7 +840,7 @@ fn items_that_exceed_memory_move_too() {
     for key in &keys {
         store(&mut machine, key, &big);
     }
-    // A large value, which has a mapping of its own, must move, too.
+    // A large value, which has a separate mapping, must move, too.
     let larger = vec![b'l'; 700 << 10];
     store(&mut machine, "large", &larger);
     machine.options.memory = 16 << 20;

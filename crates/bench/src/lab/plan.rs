@@ -82,8 +82,8 @@ pub(crate) struct Recorded {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
-    /// Numbers of clients to measure with. In the case `blocking`, a client is a thread with a
-    /// connection of its own. In the case `event`, it is only a connection.
+    /// Numbers of clients to measure with. In the case `blocking`, each client has a thread
+    /// and a connection. In the case `event`, it has only a connection.
     pub(crate) clients: Vec<usize>,
     /// Numbers of connections to measure with, each with pipelines of 16.
     pub(crate) pipelined: Vec<usize>,

@@ -113,13 +113,13 @@ impl Cleaner {
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
         self.unreadable_at = (0, 0);
-        let told = self.have_reported(lane);
+        let reported = self.have_reported(lane);
         while matches!(last, Step::Freed | Step::Unreadable)
             && unreadable < UNREADABLE
             && self.must_free(lane)
             && !overdrawn(lane)
         {
-            last = self.step(lane, told);
+            last = self.step(lane, reported);
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(lane);
         }
@@ -141,7 +141,7 @@ impl Cleaner {
         }
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
-        let starved = short && stuck && !coming && told;
+        let starved = short && stuck && !coming && reported;
         // In refuse mode, the lane is also full if the index is full, but only for new items.
         let full = starved || index_full && refuses;
         if full {
@@ -151,7 +151,7 @@ impl Cleaner {
             self.ends.note_stuck();
         }
         let claim = if starved { hopeless(lane) } else { Claim::Write };
-        if full || told {
+        if full || reported {
             lane.set_full(full.then_some(claim));
             lane.frames_full.store(starved && must_free_frames(lane), Ordering::Relaxed);
         }
@@ -240,12 +240,12 @@ impl Cleaner {
             return true;
         }
         let by = *self.reported_by.get_or_insert_with(|| lane.log.want_counts());
-        let told = lane.epochs.passed(by);
-        if told {
+        let reported = lane.epochs.passed(by);
+        if reported {
             // The reports do not include records that die later, so the next turn must ask again.
             self.reported_by = None;
         }
-        told
+        reported
     }
 
     /// Returns true if there is too little room for writers, even counting room that is about to
@@ -254,9 +254,9 @@ impl Cleaner {
         must_free_frames(lane) || must_free_places(lane)
     }
 
-    /// Frees one segment, the cheapest first. Evicts only if all threads have `told` which records
-    /// they made dead.
-    fn step(&mut self, lane: &Lane, told: bool) -> Step {
+    /// Frees one segment, the cheapest first. Evicts only if all threads have `reported` which
+    /// records they made dead.
+    fn step(&mut self, lane: &Lane, reported: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
         let undo_count = lane.undo_count();
         let places = must_free_places(lane);
@@ -301,12 +301,12 @@ impl Cleaner {
         if lane.options.engine.when_full == WhenFull::Refuse && self.resolve_any(lane) {
             return Step::Later;
         }
-        let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };
+        let otherwise = if unsettled || !reported { Step::Later } else { Step::Nothing };
         // With a store, only a lack of places justifies an eviction, because memory can be freed
         // without an eviction.
         let evicts =
             lane.options.engine.when_full == WhenFull::Evict && (places || lane.durable.is_none());
-        if !evicts || !told {
+        if !evicts || !reported {
             return otherwise;
         }
         self.evict_oldest(lane, among).unwrap_or(otherwise)

@@ -149,8 +149,8 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
         }
         Err(error) => return Err(CheckError::Read(file, error)),
     };
-    let glance = PathInfo::at(&file).map_err(CheckError::Open)?;
-    if Content::of(&glance.head) == Content::Other {
+    let info = PathInfo::at(&file).map_err(CheckError::Open)?;
+    if Content::of(&info.head) == Content::Other {
         return Err(CheckError::Superblock(file, SuperblockError::NotAStore));
     }
     if length == Some(0) {
@@ -188,7 +188,7 @@ fn join(
         Ok(_) | Err(_) => return Ok(device),
     };
     let Some(path) = lower else { return Err(CheckError::LowerMissing(file.to_owned())) };
-    let is_same = |other: PathInfo| PathInfo::at(file).is_ok_and(|glance| glance.is_same(&other));
+    let is_same = |other: PathInfo| PathInfo::at(file).is_ok_and(|info| info.is_same(&other));
     if PathInfo::at(path).is_ok_and(is_same) {
         return Err(CheckError::Twice(path.to_owned()));
     }

@@ -118,7 +118,7 @@ pub(super) enum TaskError {
 }
 
 #[derive(Debug)]
-struct InnerCall {
+struct ActionCall {
     task: Task,
     arrived: Instant,
     reply: oneshot::Sender<Result<Done, TaskError>>,
@@ -137,14 +137,14 @@ pub(super) struct ActionSession {
 enum ActionSessionState {
     #[default]
     NotBegun,
-    Runs(InnerThread),
+    Runs(ActionThread),
     /// No further task begins. The thread exists until [`ActionSession::stop`] joins it.
-    Closed(Option<InnerThread>),
+    Closed(Option<ActionThread>),
 }
 
 #[derive(Debug)]
-struct InnerThread {
-    calls: SyncSender<InnerCall>,
+struct ActionThread {
+    calls: SyncSender<ActionCall>,
     end: Arc<StopDeadline>,
     thread: JoinHandle<()>,
 }
@@ -202,12 +202,12 @@ impl ActionSession {
     ) -> Result<Done, TaskError> {
         let _unanswered = Unanswered::new(self);
         let (reply, replied) = oneshot::channel();
-        self.send(running, InnerCall { task, arrived: Instant::now(), reply })?;
+        self.send(running, ActionCall { task, arrived: Instant::now(), reply })?;
         // The session's thread replies to every task, unless it panics.
         replied.await.unwrap_or(Err(TaskError::Broken))
     }
 
-    fn send(&self, running: &Arc<Running>, call: InnerCall) -> Result<(), TaskError> {
+    fn send(&self, running: &Arc<Running>, call: ActionCall) -> Result<(), TaskError> {
         let mut state = lock(&self.state);
         if let ActionSessionState::NotBegun = *state {
             *state = ActionSessionState::Runs(begin(running)?);
@@ -251,7 +251,7 @@ impl ActionSession {
     pub(super) fn stop(&self) {
         self.close(PATIENCE);
         let state = std::mem::replace(&mut *lock(&self.state), ActionSessionState::Closed(None));
-        if let ActionSessionState::Closed(Some(InnerThread { calls, thread, .. })) = state {
+        if let ActionSessionState::Closed(Some(ActionThread { calls, thread, .. })) = state {
             drop(calls);
             // `join` fails if the thread has panicked. A thread that has panicked executes nothing
             // either.
@@ -262,7 +262,7 @@ impl ActionSession {
     }
 }
 
-fn begin(running: &Arc<Running>) -> Result<InnerThread, TaskError> {
+fn begin(running: &Arc<Running>) -> Result<ActionThread, TaskError> {
     let (calls, called) = sync_channel(WAITING);
     let end = Arc::new(StopDeadline::default());
     let (running, ends) = (Arc::clone(running), Arc::clone(&end));
@@ -270,16 +270,16 @@ fn begin(running: &Arc<Running>) -> Result<InnerThread, TaskError> {
         .name("admin-session".to_owned())
         .spawn(move || serve(&running, &called, &ends))
         .map_err(|error| TaskError::Refused(format!("no thread: {error}")))?;
-    Ok(InnerThread { calls, end, thread })
+    Ok(ActionThread { calls, end, thread })
 }
 
-fn serve(running: &Running, calls: &Receiver<InnerCall>, end: &StopDeadline) {
+fn serve(running: &Running, calls: &Receiver<ActionCall>, end: &StopDeadline) {
     let Some(context) = running.context() else { return };
     let session = running.engine.session(waker_of_this_thread());
     let clock = running.clock;
     let mut worker = connection::Worker::new(context, session, Box::new(move || clock.nanos()));
     worker.sleep();
-    while let Ok(InnerCall { task, arrived, reply }) = calls.recv() {
+    while let Ok(ActionCall { task, arrived, reply }) = calls.recv() {
         // The client may have disconnected while its call waited in the channel.
         if reply.is_closed() {
             continue;

@@ -1,5 +1,5 @@
 //! Counters of the results of a policy's decisions. Several workers may use one policy at the same
-//! time. So up to `SHARDS` workers each count on cache lines of their own.
+//! time. So the counts of up to `SHARDS` workers lie on separate cache lines.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

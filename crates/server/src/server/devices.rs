@@ -16,7 +16,7 @@ use crate::settings::{LanePaths, Settings, StorePath};
 /// A device of the settings, with its content.
 struct ConfiguredDevice<'a> {
     store: &'a StorePath,
-    glance: PathInfo,
+    info: PathInfo,
     content: Content,
 }
 
@@ -60,20 +60,20 @@ pub(super) type Used = Vec<(PathBuf, u64)>;
 pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     let mut given: Vec<ConfiguredDevice<'_>> = Vec::new();
     for store in &settings.store {
-        let glance = PathInfo::at(&store.path).map_err(StartError::Store)?;
-        if let Some(first) = given.iter().find(|other| other.glance.is_same(&glance)) {
+        let info = PathInfo::at(&store.path).map_err(StartError::Store)?;
+        if let Some(first) = given.iter().find(|other| other.info.is_same(&info)) {
             let (first, second) = (first.name(), store.path.display());
             let what = format!("--store names the same device twice, as {first} and as {second}");
             return Err(StartError::Misplaced { what, instead: None });
         }
-        let content = Content::of(&glance.head);
+        let content = Content::of(&info.head);
         if content == Content::Other {
-            return Err(StartError::Store(OpenError::Foreign { path: glance.path }));
+            return Err(StartError::Store(OpenError::Foreign { path: info.path }));
         }
         if let Some(error) = newer(&content, store) {
             return Err(StartError::Recovery { store: store.path.display().to_string(), error });
         }
-        given.push(ConfiguredDevice { store, glance, content });
+        given.push(ConfiguredDevice { store, info, content });
     }
     for &lane in &settings.forget {
         let knows = |given: &ConfiguredDevice<'_>| match &given.content {
@@ -97,7 +97,7 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     for (part, bytes) in lanes.iter().flat_map(|lane| used_parts(&given, lane)) {
         // A device that is smaller than the store needs has lost data. Growing it at the start
         // would hide the loss.
-        if part.glance.length < bytes {
+        if part.info.length < bytes {
             let error = StoreError::Shrunk { needed: bytes };
             return Err(StartError::Recovery { store: part.name(), error });
         }

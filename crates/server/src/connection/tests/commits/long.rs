@@ -52,7 +52,7 @@ fn very_long_retrievals_wait_for_commits_too() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Stores an item `a`, and then so many other items that `a` is only on the device. Calls
+/// Stores an item `a`, and then other items until `a` is only on the device. Calls
 /// `meanwhile` after it has stored `a`, while `a` is still in memory. Returns the store and the
 /// value of `a`.
 pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
