@@ -1,11 +1,35 @@
-//! Decimal numbers as memcached reads and writes them.
+//! Decimal numbers as memcached reads them.
 
-/// The largest number of decimal digits of a u64.
-pub(crate) const DIGITS: usize = 20;
 /// Parses the number at the beginning of `text`, by the rules of C's `strtoull` as memcached
 /// applies them. White space and a plus sign may precede the digits. After the digits, the text
 /// must end or continue with white space or a NUL. The rest of the text is ignored.
+#[inline]
 pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
+    match parse_digits(text) {
+        Some(number) => Some(number),
+        None => parse_c_number(text),
+    }
+}
+
+/// Parses a text of digits only that is too short to overflow. The numbers that Larder writes are
+/// of this form until padding or a 20th digit makes them longer.
+#[inline]
+fn parse_digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > NEVER_OVERFLOWS {
+        return None;
+    }
+    let mut number = 0;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number * 10 + u64::from(digit);
+    }
+    Some(number)
+}
+
+fn parse_c_number(text: &[u8]) -> Option<u64> {
     let is_space = |b: u8| b == b' ' || (b'\t'..=b'\r').contains(&b);
     let start = text.iter().position(|&b| !is_space(b))?;
     let text = &text[start..];
@@ -19,17 +43,8 @@ pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     })
 }
 
-pub(crate) fn format_number(mut value: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
-    let mut at = DIGITS;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return &digits[at..];
-        }
-    }
-}
+/// Every number with this many digits fits into a u64.
+const NEVER_OVERFLOWS: usize = 19;
 
 #[cfg(test)]
 mod tests {
@@ -39,7 +54,9 @@ mod tests {
     fn numbers_are_parsed_as_in_memcached() {
         let good: &[(&[u8], u64)] = &[
             (b"0", 0),
+            (b"9999999999999999999", 9_999_999_999_999_999_999),
             (b"18446744073709551615", u64::MAX),
+            (b"00000000000000000000005", 5),
             (b"007", 7),
             (b"  12", 12),
             (b"\t+5", 5),
@@ -55,13 +72,6 @@ mod tests {
             &[b"", b" ", b"+", b"abc", b"12abc", b"-5", b"18446744073709551616", b"1e3", b"++1"];
         for &text in bad {
             assert_eq!(parse_number(text), None, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn numbers_are_written_without_padding() {
-        for value in [0, 9, 10, 12345, u64::MAX] {
-            assert_eq!(format_number(value, &mut [0; DIGITS]), value.to_string().as_bytes());
         }
     }
 }

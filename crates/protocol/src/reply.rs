@@ -162,28 +162,20 @@ const PAIRS: [u8; 200] = {
 /// Panics if `out` is too short; [`NUMBER_LEN_MAX`] bytes are always enough.
 #[inline]
 pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
-    if number < 10 {
-        out[0] = b'0' + number as u8;
-        return 1;
-    }
-    let mut digits = [0; NUMBER_LEN_MAX];
-    let mut at = NUMBER_LEN_MAX;
+    let len = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let (out, mut at) = (&mut out[..len], len);
     while number >= 100 {
         let pair = (number % 100) as usize * 2;
         number /= 100;
         at -= 2;
-        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+        out[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
     }
     if number >= 10 {
         let pair = number as usize * 2;
-        at -= 2;
-        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+        out[..2].copy_from_slice(&PAIRS[pair..pair + 2]);
     } else {
-        at -= 1;
-        digits[at] = b'0' + number as u8;
+        out[0] = b'0' + number as u8;
     }
-    let len = NUMBER_LEN_MAX - at;
-    out[..len].copy_from_slice(&digits[at..]);
     len
 }
 

@@ -14,7 +14,6 @@ use crate::lane::Lane;
 use crate::large::LargeValue;
 use crate::limit::expiry::{is_unused, shown_expiry};
 use crate::limit::{Limiter, Nanos};
-use crate::number::{DIGITS, format_number};
 use crate::reads::Fetched;
 use crate::stats::{Counters, bump};
 use crate::verbs::version::{Existing, NotWritten};
@@ -305,9 +304,9 @@ impl LaneSession {
         let expiry = shown_expiry(&limiter, self.nanos()).raw();
         let fields =
             Fields { kind: Kind::Item, cas: Some(record.cas()), expiry, ..record.fields() };
-        let mut digits = [0; DIGITS];
-        let digits = format_number(limiter.used(self.nanos()), &mut digits);
-        self.snapshots.make(&fields, record.key(), digits)
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(limiter.used(self.nanos()));
+        self.snapshots.make(&fields, record.key(), digits.as_bytes())
     }
 
     /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.

@@ -4,10 +4,10 @@
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::limit::expiry::{end_of, shown_expiry};
-use crate::number::{DIGITS, format_number, parse_number};
+use crate::number::parse_number;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads, Part};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
@@ -21,20 +21,23 @@ impl LaneSession {
         } else {
             (&self.counters.incr_hits, &self.counters.incr_misses)
         };
-        self.update(key, |guard| match self.existing(guard, key)? {
-            Some(old) if !old.gone => {
-                let counted = self.count(guard, key, &old, arith)?;
-                if matches!(counted, Counted::Value { .. }) {
-                    bump(hits, 1);
+        self.update(key, |guard| {
+            let mut found = None;
+            match self.existing(guard, key, Part::Whole, &mut found)? {
+                Some(old) if !old.gone => {
+                    let counted = self.count(guard, key, old, arith)?;
+                    if matches!(counted, Counted::Value { .. }) {
+                        bump(hits, 1);
+                    }
+                    Ok(counted)
                 }
-                Ok(counted)
-            }
-            existing => {
-                let created = self.create_counter(guard, key, existing.as_ref(), arith)?;
-                if matches!(created, Counted::NotFound) {
-                    bump(misses, 1);
+                existing => {
+                    let created = self.create_counter(guard, key, existing, arith)?;
+                    if matches!(created, Counted::NotFound) {
+                        bump(misses, 1);
+                    }
+                    Ok(created)
                 }
-                Ok(created)
             }
         })
     }
@@ -64,8 +67,8 @@ impl LaneSession {
         } else {
             number.wrapping_add(arith.delta)
         };
-        let mut digits = [b' '; DIGITS];
-        let digits = format_number(value, &mut digits);
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
         let padding = &SPACES[..text.len().saturating_sub(digits.len()).min(SPACES.len())];
         let kept = old.record.fields();
         let expiry = arith.expiry.map_or(kept.expiry, Expiry::raw);
@@ -120,8 +123,8 @@ impl LaneSession {
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
         let Some(create) = arith.create else { return Ok(Counted::NotFound) };
-        let mut digits = [b' '; DIGITS];
-        let digits = format_number(create.initial, &mut digits);
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(create.initial).as_bytes();
         let kind = kind_of(digits.len());
         let (cas, expiry) = (arith.cas, create.expiry.raw());
         let fields = Fields { kind, cas, expiry, ..Fields::default() };

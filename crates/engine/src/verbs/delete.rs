@@ -4,7 +4,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::verbs::version::{Body, Manner, NotWritten, OldReads};
+use crate::verbs::version::{Body, Manner, NotWritten, OldReads, Part};
 use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
@@ -25,10 +25,10 @@ impl LaneSession {
         key: &Key<'_>,
         delete: &Delete,
     ) -> Result<Deleted, NotWritten> {
-        let existing = match delete.invalidate && !delete.clear_value {
-            true => self.existing(guard, key),
-            false => self.existing_head(guard, key),
-        }?;
+        let keeps_value = delete.invalidate && !delete.clear_value;
+        let part = if keeps_value { Part::Whole } else { Part::Head };
+        let mut found = None;
+        let existing = self.existing(guard, key, part, &mut found)?;
         let Some(old) = existing.filter(|old| !old.gone) else {
             // An evicted item may come back after a crash until its eviction is durable. So the
             // delete writes a tombstone although there is no item.
@@ -37,11 +37,11 @@ impl LaneSession {
             }
             return Ok(Deleted::NotFound);
         };
-        if !is_version(&old, delete.compare) {
+        if !is_version(old, delete.compare) {
             return Ok(Deleted::Exists);
         }
         if !delete.invalidate && !delete.clear_value {
-            self.remove(guard, key, &old)?;
+            self.remove(guard, key, old)?;
             return Ok(Deleted::Deleted);
         }
         // A limiter that is kept becomes a plain item whose value is the number of its used units.
@@ -63,7 +63,7 @@ impl LaneSession {
         };
         let body = Body::Pieces(value, &[]);
         let manner = Manner { claim: Claim::Update, reads };
-        self.write_as(guard, key, Some(&old), manner, fields, body)?;
+        self.write_as(guard, key, Some(old), manner, fields, body)?;
         Ok(Deleted::Deleted)
     }
 

@@ -4,7 +4,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::limit::expiry::end_of;
 use crate::stats::bump;
-use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads, Part};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
@@ -117,14 +117,17 @@ impl LaneSession {
     /// new version and the old expiry.
     fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Found<'_>, NotWritten> {
         let guard = self.lane.index.lock(key);
-        let Some(existing) = self.existing(&guard, key)? else { return Ok(Found::Missing) };
+        let mut found = None;
+        let Some(existing) = self.existing(&guard, key, Part::Whole, &mut found)? else {
+            return Ok(Found::Missing);
+        };
         let old = existing.record;
         if existing.gone {
             let expired = old.kind().is_item();
             return Ok(if expired { Found::Expired } else { Found::Missing });
         }
         if old.kind() == Kind::Limiter {
-            return self.touch_limiter(&guard, key, &existing, expiry);
+            return self.touch_limiter(&guard, key, existing, expiry);
         }
         let old_expiry = Expiry::from_raw(old.expiry());
         if old_expiry == expiry {
@@ -134,7 +137,7 @@ impl LaneSession {
         let hit_before = existing.place.slot();
         let body = Body::Pieces(old.value(), &[]);
         let manner = Manner { claim: Claim::Update, reads: OldReads::Keep };
-        let item = self.write_as(&guard, key, Some(&existing), manner, fields, body);
+        let item = self.write_as(&guard, key, Some(existing), manner, fields, body);
         debug_assert!(item.is_err() || item.as_ref().is_ok_and(|new| new.cas() == old.cas()));
         item.map(|item| Found::Live(item.with_frequency_of(hit_before), old_expiry))
     }
@@ -167,8 +170,9 @@ impl LaneSession {
         expired: bool,
     ) -> Outcome<Option<Got<'_>>> {
         self.update(key, |guard| {
-            let existing = self.existing(guard, key)?;
-            if let Some(Existing { place, record, gone: false }) = existing {
+            let mut found = None;
+            let existing = self.existing(guard, key, Part::Whole, &mut found)?;
+            if let Some(&Existing { place, record, gone: false }) = existing {
                 // Another thread has created the item since the look-up. The item keeps its expiry,
                 // even if `get` touches.
                 self.count_hit(key, get, expired);
@@ -179,7 +183,7 @@ impl LaneSession {
             let (cas, expiry) = (vivify.cas, vivify.expiry.raw());
             let fields = Fields { cas, expiry, ..Fields::default() };
             let body = Body::Pieces(&[], &[]);
-            let item = self.write(guard, key, existing.as_ref(), Claim::Write, fields, body)?;
+            let item = self.write(guard, key, existing, Claim::Write, fields, body)?;
             self.lane.recache_winners.claim(key, item.cas());
             // As in memcached, creating an item counts as a read of it.
             self.count_hit(key, get, expired);

@@ -3,7 +3,7 @@
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use crate::verbs::version::{Body, Existing, NotWritten};
+use crate::verbs::version::{Body, Existing, NotWritten, Part};
 use crate::{Key, Outcome, Store, StoreMode, Stored, Value};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
@@ -48,27 +48,25 @@ impl LaneSession {
         store: Store<'_>,
     ) -> Result<Stored, NotWritten> {
         let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
-        let existing = match extends {
-            true => self.existing(guard, key),
-            false => self.existing_head(guard, key),
-        };
-        let existing = match existing {
+        let part = if extends { Part::Whole } else { Part::Head };
+        let mut found = None;
+        let existing = match self.existing(guard, key, part, &mut found) {
             Err(NotWritten::NeedsRead) if overwrites(&store) => {
                 return self.put_unread(guard, key, store);
             }
             existing => existing?,
         };
-        let live = existing.as_ref().filter(|old| !old.gone);
+        let live = existing.filter(|old| !old.gone);
         match (extends, live) {
             (true, Some(old)) => self.extend(guard, key, old, store),
             (true, None) => match store.vivify {
                 Some(expiry) => {
                     let store = Store { expiry, compare: None, ..store };
-                    self.put(guard, key, existing.as_ref(), None, store)
+                    self.put(guard, key, existing, None, store)
                 }
                 None => Ok(Stored::NotStored),
             },
-            (false, live) => self.put(guard, key, existing.as_ref(), live, store),
+            (false, live) => self.put(guard, key, existing, live, store),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::limit::{Decision, Limit, Limiter, Nanos};
 use crate::number::parse_number;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads, Part};
 use crate::{Durability, Expiry, Key, NANOS, Outcome, Take, Taken};
 use larder_log::record::Kind;
 use larder_log::sync::atomic::Ordering;
@@ -27,8 +27,9 @@ impl LaneSession {
         key: &Key<'_>,
         take: &Take,
     ) -> Result<Taken, NotWritten> {
-        let existing = self.existing(guard, key)?;
-        let live = existing.as_ref().filter(|old| !old.gone);
+        let mut found = None;
+        let existing = self.existing(guard, key, Part::Whole, &mut found)?;
+        let live = existing.filter(|old| !old.gone);
         let limiter = match live {
             None if take.compare.is_some() => return Ok(Taken::NotFound),
             None => None,
@@ -63,7 +64,7 @@ impl LaneSession {
             decision.reset = next.reset(now);
             decision.remaining = take.limit.capacity().saturating_sub(next.used(now));
         }
-        let written = self.put_limiter(guard, key, existing.as_ref(), &next, take.cas, now)?;
+        let written = self.put_limiter(guard, key, existing, &next, take.cas, now)?;
         self.wait_as(take.durability, Some(&written));
         self.count_decision(&decision);
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })

@@ -15,6 +15,15 @@ pub(crate) struct Existing<'a> {
     pub(crate) gone: bool,
 }
 
+/// The part of an existing record that its writer reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    /// Everything except the value: a large value is not read into memory.
+    Head,
+    /// The whole record.
+    Whole,
+}
+
 /// What a new version replaces.
 #[derive(Clone, Copy)]
 pub(crate) enum Before<'e, 'a> {

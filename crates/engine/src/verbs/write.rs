@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::limit::expiry::is_unused;
 use crate::stats::bump;
-use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads};
+use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads, Part};
 use crate::{Item, Outcome};
 use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::sync::atomic::Ordering;
@@ -35,19 +35,22 @@ impl LaneSession {
         }
     }
 
-    /// Returns the record that the key's slot leads to.
-    #[inline]
-    pub(crate) fn existing<'a>(
+    /// Finds the record that the key's slot leads to, writes it to `found`, and returns a reference
+    /// to it. A returned `Existing` would be copied, and a copy of fields that were just stored one
+    /// by one stalls the processor.
+    #[inline(always)]
+    pub(crate) fn existing<'f, 'a>(
         &'a self,
         guard: &Guard<'a>,
         key: &Key<'_>,
-    ) -> Result<Option<Existing<'a>>, NotWritten> {
-        if let Some(existing) = self.existing_at_hand(guard, key) {
-            return Ok(Some(existing));
+        part: Part,
+        found: &'f mut Option<Existing<'a>>,
+    ) -> Result<Option<&'f Existing<'a>>, NotWritten> {
+        *found = self.existing_at_hand(guard, key);
+        if found.is_none() {
+            self.search_existing(guard, key, part, found)?;
         }
-        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
-        let found = guard.find(key, |slot| unsafe { self.matching(key, slot) });
-        self.existing_of(guard, key, found)
+        Ok(found.as_ref())
     }
 
     /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.
@@ -59,35 +62,30 @@ impl LaneSession {
         Some(self.existing_in(place, slot, record))
     }
 
-    /// As [`LaneSession::existing`], for callers that do not use the value. A large value then need
-    /// not be read into memory.
-    #[inline(always)]
-    pub(crate) fn existing_head<'a>(
+    /// As [`LaneSession::existing`], without the hint.
+    #[inline(never)]
+    fn search_existing<'a>(
         &'a self,
         guard: &Guard<'a>,
         key: &Key<'_>,
-    ) -> Result<Option<Existing<'a>>, NotWritten> {
-        if let Some(existing) = self.existing_at_hand(guard, key) {
-            return Ok(Some(existing));
-        }
+        part: Part,
+        found: &mut Option<Existing<'a>>,
+    ) -> Result<(), NotWritten> {
         // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
-        let found = guard.find(key, |slot| unsafe { self.matching_head(key, slot) });
-        self.existing_of(guard, key, found)
-    }
-
-    fn existing_of<'a>(
-        &'a self,
-        guard: &Guard<'a>,
-        key: &Key<'_>,
-        found: Option<(SlotPlace<'a>, Slot, Record<'a>)>,
-    ) -> Result<Option<Existing<'a>>, NotWritten> {
-        let Some((place, slot, record)) = found else {
-            return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
+        let matches = |slot| unsafe {
+            match part {
+                Part::Head => self.matching_head(key, slot),
+                Part::Whole => self.matching(key, slot),
+            }
+        };
+        let Some((place, slot, record)) = guard.find(key, matches) else {
+            return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(()) };
         };
         if slot.is_older() {
             self.lane.resolve_older(guard, key, place, record.size());
         }
-        Ok(Some(self.existing_in(place, slot, record)))
+        *found = Some(self.existing_in(place, slot, record));
+        Ok(())
     }
 
     #[inline(always)]
@@ -274,7 +272,7 @@ impl LaneSession {
     /// Changes the record's value in place, if its fields stay as they are and no commit covers it.
     /// Returns the new version. Returns `None` and changes nothing if the change needs a new
     /// record. The seq in `fields` is ignored.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn change_in_place(
         &self,
         guard: &Guard<'_>,

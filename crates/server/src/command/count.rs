@@ -6,6 +6,7 @@ use larder_engine::{Arith, Counted, Create, Expiry, Key, NANOS, UnixSeconds};
 /// Increments or decrements a counter. If the key's prefix has a policy, an increment counts in the
 /// policy's statistics, and creates a missing counter that expires with the policy's window. The
 /// policy never refuses an increment.
+#[inline(always)]
 pub(super) fn count(
     x: &mut Execution<'_, '_>,
     key: &Key<'_>,

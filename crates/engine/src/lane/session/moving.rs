@@ -4,7 +4,7 @@
 use super::LaneSession;
 use crate::item::ItemHandle;
 use crate::key::Key;
-use crate::verbs::version::{Body, Manner, OldReads};
+use crate::verbs::version::{Body, Manner, OldReads, Part};
 use crate::{CommitState, Item, Outcome};
 use larder_log::{Address, Claim, Fields};
 use std::ops::Range;
@@ -63,14 +63,15 @@ impl LaneSession {
     pub(crate) fn take_in(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
         self.update(&key, |guard| {
-            let existing = self.existing_head(guard, &key)?;
-            if existing.as_ref().is_some_and(|existing| !existing.gone) {
+            let mut found = None;
+            let existing = self.existing(guard, &key, Part::Head, &mut found)?;
+            if existing.is_some_and(|existing| !existing.gone) {
                 return Ok(());
             }
             let fields = Fields { cas: Some(item.cas()), inherits_reads: false, ..item.fields() };
             let body = Body::Pieces(item.value(), &[]);
             let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
-            self.write_any_size(guard, &key, existing.as_ref(), manner, fields, body)?;
+            self.write_any_size(guard, &key, existing, manner, fields, body)?;
             Ok(())
         })
     }
@@ -110,11 +111,14 @@ impl LaneSession {
     /// Deletes the item of a key that belongs to another lane, so that no start of this lane shows
     /// the item again.
     fn give_up(&self, key: &Key<'_>) -> Outcome<()> {
-        self.update(key, |guard| match self.existing_head(guard, key)? {
-            Some(existing) if existing.record.kind().is_item() => {
-                self.remove(guard, key, &existing)
+        self.update(key, |guard| {
+            let mut found = None;
+            match self.existing(guard, key, Part::Head, &mut found)? {
+                Some(existing) if existing.record.kind().is_item() => {
+                    self.remove(guard, key, existing)
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
         })
     }
 
