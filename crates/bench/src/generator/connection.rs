@@ -16,9 +16,10 @@ pub(crate) struct Request {
     /// Number of the request's keys not yet matched with a value; kept only when values are
     /// verified.
     pub(crate) unmatched: u32,
-    /// The time at which the request was due (open loop) or sent (closed loop), in nanoseconds
-    /// since the start. With `wire_times`, the time at which it was sent, minus the time for which
-    /// it waited for the previous answer on this connection.
+    /// The time from which the latency is measured, in nanoseconds since the start of the run: when
+    /// the request was due (open loop) or sent (closed loop). With `wire_times`, when it was sent,
+    /// less the time for which it had to wait for the previous answer on its connection. So the
+    /// latency includes this wait.
     pub(crate) start: u64,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Connection {
     pub(crate) numbers: VecDeque<u64>,
     /// Due times of requests that wait until the connection can send them (open loop).
     pub(crate) backlog: VecDeque<u64>,
-    /// When the last answer arrived, in nanoseconds since the start.
+    /// When the last answer arrived, in nanoseconds since the start of the run.
     pub(crate) free_since: u64,
     /// Bytes of requests that the socket has not accepted yet.
     pub(crate) unsent: Vec<u8>,
@@ -84,13 +85,14 @@ impl Decoder {
     }
 }
 
-/// The period in which requests count.
+/// The period whose requests are in the figures. Its limits are in nanoseconds since the start of
+/// the run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// If true, the requests that were due in the period count. If false, the requests that were
-    /// answered in the period count.
+    /// If true, the figures have the requests that were due in the period. If false, they have
+    /// those that were answered in the period.
     pub(crate) by_start: bool,
 }
 
@@ -102,20 +104,21 @@ impl Window {
     }
 }
 
-/// The results of all answers to one generator thread.
+/// The results that one generator thread collects from its answers.
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) window: Window,
     /// The tally of the current second.
     pub(crate) tally: Tally,
     pub(crate) faults: Faults,
-    /// Number of requests answered since the start, inside and outside the window.
+    /// Number of requests answered since the start of the run, inside and outside the window.
     pub(crate) answered: u64,
-    /// Number of keys answered since the start, inside and outside the window.
+    /// Number of keys in these requests.
     pub(crate) answered_keys: u64,
     /// The numbers that counters returned; `None` unless the load collects them.
     pub(crate) counted: Option<Vec<u64>>,
-    /// The start and the latency of every request in the window; `None` unless the load keeps them.
+    /// The start of every request in the window and its latency, both in nanoseconds. A start
+    /// counts from the beginning of the window. `None` unless the load keeps these samples.
     pub(crate) samples: Option<Vec<(u64, u64)>>,
     pub(crate) verify: bool,
     pub(crate) key: Vec<u8>,
@@ -126,7 +129,8 @@ impl Book {
     #[inline]
     pub(crate) fn keep_sample(&mut self, start: u64, latency: u64) {
         if let Some(samples) = &mut self.samples {
-            samples.push((start - self.window.from, latency));
+            // In a closed loop, a request may have been sent before the period.
+            samples.push((start.saturating_sub(self.window.from), latency));
         }
     }
 }
@@ -143,8 +147,8 @@ pub(crate) struct Judge<'a> {
 
 impl Judge<'_> {
     /// Finds the requested key to which an arriving value belongs, and sets the expected content.
-    /// It is the first remaining key of the oldest request that equals `key`. The keys before it
-    /// were misses.
+    /// The value belongs to the first unmatched key of the oldest request that equals `key`. The
+    /// unmatched keys before that key were misses.
     fn expect_value(&mut self, key: &[u8], length: usize) {
         *self.arriving = None;
         let Some(request) = self.pending.front_mut() else { return };

@@ -18,8 +18,8 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Keys without padding: the prefix and the number, counted from 1, as memtier_benchmark writes
-    /// them.
+    /// A special value: keys have no zeros as padding, so their lengths differ. A key is the prefix
+    /// and its number plus 1, as memtier_benchmark writes keys.
     pub(crate) const NATURAL: Lengths = Lengths { min: 0, max: 0 };
 
     /// Returns the length for a hash. Hashes are spread evenly over the range of lengths.
@@ -80,7 +80,8 @@ pub(crate) struct Keys {
 const KEY_MAX: usize = 250;
 
 impl Keys {
-    /// Returns the keys for the numbers below `count`.
+    /// Creates a writer of the keys with the numbers below `count`. Returns an error if the prefix
+    /// has spaces or control bytes, or if `lengths` are too short or too long for these keys.
     pub(crate) fn new(prefix: &str, lengths: Lengths, count: u64) -> Result<Keys> {
         let digits = count.saturating_sub(1).max(1).ilog10() as usize + 1;
         if prefix.bytes().any(|b| b <= b' ' || b == 0x7f) {
@@ -101,11 +102,19 @@ impl Keys {
     /// Returns the keys of the counters: keys for the same numbers with another prefix.
     pub(crate) fn counters(&self) -> Keys {
         let mut keys = self.clone();
-        // The new prefix has the same length, so key lengths still fit. No counter's key equals a
-        // key with the old prefix.
+        // No counter's key equals a key with the old prefix.
         match keys.prefix.last_mut() {
+            // The prefix keeps its length, so the keys still fit into `lengths`.
             Some(last) => *last = if *last == b'#' { b'+' } else { b'#' },
-            None => keys.prefix.push(b'#'),
+            // The prefix gets one byte, so the keys need one more. Keys of `KEY_MAX` bytes always
+            // have room for it, because numbers have at most 20 digits.
+            None => {
+                keys.prefix.push(b'#');
+                if keys.lengths != Lengths::NATURAL {
+                    keys.lengths.min = KEY_MAX.min(keys.lengths.min + 1);
+                    keys.lengths.max = KEY_MAX.min(keys.lengths.max + 1);
+                }
+            }
         }
         keys
     }
@@ -189,6 +198,13 @@ mod tests {
         assert_eq!(all.len(), 5000);
         let lengths: HashSet<usize> = all.iter().map(String::len).collect();
         assert_eq!(lengths, (10..=20).collect());
+    }
+
+    #[test]
+    fn counters_differ_even_if_keys_have_no_room_for_a_prefix() {
+        let keys = Keys::new("", Lengths { min: 4, max: 4 }, 10_000).unwrap();
+        let counters: HashSet<String> = (0..10_000).map(|n| key(&keys.counters(), n)).collect();
+        assert_eq!(counters.len(), 10_000);
     }
 
     #[test]

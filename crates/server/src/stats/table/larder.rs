@@ -80,11 +80,13 @@ pub(super) static MEMORY: &[Metric] = &[
         |s| some(s.engine.copies),
     )
     .named("larder_copies"),
-    gauge("larder_copy_bytes", "Bytes of the items in `larder_copies`.", |s| {
-        some(s.engine.copy_bytes)
-    })
+    gauge(
+        "larder_copy_bytes",
+        "Bytes of RAM of the segments that hold the items in `larder_copies`.",
+        |s| some(s.engine.copy_bytes),
+    )
     .bytes()
-        .named("larder_copy_bytes"),
+    .named("larder_copy_bytes"),
     gauge("larder_buffer_bytes", "Bytes of RAM of connection buffers.", |s| {
         some(s.engine.buffer_bytes)
     })
